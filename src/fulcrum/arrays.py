@@ -1,0 +1,23 @@
+"""Array types that every module shares.
+
+>>> import numpy as np
+>>> read_only(np.ones(2)).flags.writeable
+False
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.intp]
+NameArray: TypeAlias = np.ndarray[Any, np.dtypes.StringDType]
+
+FloatLike: TypeAlias = float | npt.NDArray[np.floating[Any]] | list[float] | tuple[float, ...]
+
+
+def read_only(array: Any) -> Any:
+    """Returns the array, no longer writable: what a frozen dataclass holds must not change beneath it."""
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,77 @@
+"""The exceptions of Fulcrum, all of them meant to be read by a person.
+
+    FulcrumError
+    ├── ParameterError          an argument is out of its range            (also a ValueError)
+    ├── FederationError         a federation's description is wrong        (also a ValueError)
+    │   └── OverlapError        a silo stands in two regions
+    ├── UnreachableTargetError  no amount of noise meets what was asked    (also a ValueError)
+    ├── AllocationError         a user's allocation broke its contract     (also a ValueError)
+    ├── PlanError               a plan file cannot be trusted or read      (also a ValueError)
+    │   └── ForeignPlanError    a plan was made for another federation
+    └── MissingExtraError       an optional package is not installed       (also an ImportError)
+
+A message is one line: the rule, the value met, where it was met, and what to do.
+
+>>> str(ParameterError("delta must be in (0, 1), got 0.0"))
+'delta must be in (0, 1), got 0.0'
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FulcrumError(Exception):
+    """Base of every error that Fulcrum raises on purpose."""
+
+
+class ParameterError(FulcrumError, ValueError):
+    """An argument is out of its range."""
+
+
+class FederationError(FulcrumError, ValueError):
+    """The description of a federation is wrong or cannot be read."""
+
+
+class OverlapError(FederationError):
+    """A silo stands in two regions; disjoint regions are an assumption of the theory."""
+
+
+class UnreachableTargetError(FulcrumError, ValueError):
+    """No amount of noise meets the target, for example an information bound below the lateral floor."""
+
+
+class AllocationError(FulcrumError, ValueError):
+    """An allocation returned something that is not noise for this federation."""
+
+
+class PlanError(FulcrumError, ValueError):
+    """A plan file cannot be read, was changed, or does not hold what it claims."""
+
+
+class ForeignPlanError(PlanError):
+    """A plan was made for another federation."""
+
+
+class MissingExtraError(FulcrumError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns " Did you mean 'south'?" for a misspelt word, or an empty string.
+
+    >>> suggestion("sout", ["north", "south"])
+    " Did you mean 'south'?"
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def listing(words: Iterable[str], limit: int = 12) -> str:
+    """Returns the words joined by commas, the first `limit` of them.
+
+    >>> listing(["north", "south"])
+    'north, south'
+    """
+    words = list(words)
+    more = f" and {len(words) - limit} more" if len(words) > limit else ""
+    return ", ".join(words[:limit]) + more

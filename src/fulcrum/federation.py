@@ -1,0 +1,332 @@
+"""A federation: silos with their sizes, and the tree of regions and outer tiers that aggregates them.
+
+>>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
+>>> federation.weights.tolist()
+[0.24, 0.16, 0.6]
+>>> federation.tier("region").nodes
+('north', 'south')
+
+Sizes are public: the aggregation weight of a silo is its share of all records, and adjacent federations keep the
+declared size. Every silo reports to one region, every region to one node of the next tier, and so on up to the root.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray, NameArray, read_only
+from fulcrum.errors import FederationError, OverlapError, ParameterError, listing, suggestion
+
+SILO = "silo"
+"""The tier of an observer who sees single updates."""
+
+ROOT = "federation"
+"""The tier of an observer who sees the global sum alone."""
+
+RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
+"""Columns with a meaning of their own; every other column is a tier."""
+
+_NAME_BATCH = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tier:
+    """One level of aggregation.
+
+    Attributes:
+        name: What the level is called, such as "region" or "country".
+        nodes: The names of its nodes.
+        parent_of: For every child (a silo at the innermost tier, else a node of the tier below) its node here.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    parent_of: IntArray
+
+    @classmethod
+    def from_labels(cls, name: str, labels: Iterable[str]) -> Self:
+        """Returns the tier whose nodes are the distinct labels in order of appearance."""
+        index: dict[str, int] = {}
+        codes = np.fromiter((index.setdefault(label, len(index)) for label in labels), np.intp)
+        return cls(name=name, nodes=tuple(index), parent_of=codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Federation:
+    """Silos, their sizes, and the tree that aggregates them.
+
+    Attributes:
+        name: For messages and file names.
+        sizes: Records by silo, positive and finite.
+        tiers: Levels of aggregation, inner to outer, without the silos and without the root. At least one.
+        preferences: Declared epsilon by silo, NaN where none was declared, or None.
+        group: The organisational group by silo that correlates its data with others', or None for the region.
+        weights: The aggregation weight of each silo, `sizes / sizes.sum()`.
+    """
+
+    name: str
+    sizes: FloatArray
+    tiers: tuple[Tier, ...]
+    preferences: FloatArray | None = None
+    group: Tier | None = None
+    declared_names: NameArray | None = field(default=None, repr=False)
+    weights: FloatArray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        silos = len(self.sizes)
+        if silos == 0:
+            raise FederationError(f"{self.name} has no silos. A federation needs at least one")
+        bad = ~(np.isfinite(self.sizes) & (self.sizes > 0))
+        if bad.any():
+            where = int(np.argmax(bad))
+            raise FederationError(
+                f"silo {self.silo_name(where)!r}: size must be a finite number above 0, got {self.sizes[where]:g}"
+            )
+        if not self.tiers:
+            raise FederationError(f"{self.name} has no tier. Give each silo a region (its own, if it is flat)")
+        for tier in self.tiers:
+            if tier.name in (*RESERVED_COLUMNS, ROOT):
+                raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
+        object.__setattr__(self, "weights", self.sizes / self.sizes.sum())
+        for array in (self.sizes, self.weights, self.preferences, *(tier.parent_of for tier in self.tiers)):
+            if array is not None:
+                read_only(array)
+
+    @classmethod
+    def from_sizes(
+        cls,
+        regions: Mapping[str, Sequence[float] | Mapping[str, float]],
+        *,
+        outer: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+        name: str = "federation",
+    ) -> Self:
+        """Returns the federation of these regions.
+
+        Args:
+            regions: For each region the sizes of its silos, as a list or as a mapping from silo name to size.
+            outer: For each outer tier, inner to outer, its nodes and the names of their children.
+            name: For messages and file names.
+
+        >>> nested = Federation.from_sizes(
+        ...     {"north": {"lille": 120, "metz": 80}, "south": [300], "east": [90]},
+        ...     outer={"country": {"france": ["north", "south"], "poland": ["east"]}},
+        ... )
+        >>> nested.silo_names.tolist()
+        ['lille', 'metz', 'south-1', 'east-1']
+        >>> nested.membership("country").tolist()
+        [0, 0, 0, 1]
+        """
+        names: list[str] = []
+        sizes: list[float] = []
+        labels: list[str] = []
+        for region, members in regions.items():
+            named = members if isinstance(members, Mapping) else {f"{region}-{k}": s for k, s in enumerate(members, 1)}
+            names += named
+            sizes += [_as_size(size, silo) for silo, size in named.items()]
+            labels += [region] * len(named)
+        columns: dict[str, Sequence[str]] = {"region": labels}
+        children: Sequence[str] = labels
+        for tier, nodes in (outer or {}).items():
+            above = {child: node for node, members in nodes.items() for child in members}
+            for child in children:
+                if child not in above:
+                    raise FederationError(f"{child!r} is in no {tier}. Name it under one: {listing(nodes)}")
+            columns[tier] = children = [above[child] for child in children]
+        return cls.from_columns(silo=names, records=np.array(sizes, float), tiers=columns, name=name)
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        silo: Sequence[str] | NameArray | None,
+        records: FloatArray,
+        tiers: Mapping[str, Sequence[str] | Tier],
+        epsilon: FloatArray | None = None,
+        group: Sequence[str] | Tier | None = None,
+        name: str = "federation",
+        locate: Callable[[int], str] = lambda row: f"row {row + 1}",
+    ) -> Self:
+        """Returns the federation of a table with one row a silo: the way in for every file format.
+
+        Args:
+            silo: The names of the silos; None names them silo-1, silo-2 and so on.
+            records: Their sizes.
+            tiers: By tier name, inner to outer, the node of each silo.
+            epsilon: Declared preferences, NaN where there is none.
+            group: The organisational group of each silo.
+            name: For messages and file names.
+            locate: Says where a row stands, for messages: "silos.csv line 17".
+        """
+        names = None if silo is None else _checked_names(silo, locate)
+        if names is not None:
+            duplicate = _first_duplicate(names)
+            if duplicate is not None:
+                _refuse_duplicate(names, duplicate, tiers, locate)
+        if epsilon is not None:
+            bad = ~(np.isnan(epsilon) | ((epsilon > 0) & np.isfinite(epsilon)))
+            if bad.any():
+                row = int(np.argmax(bad))
+                raise FederationError(f"{locate(row)}: epsilon must be a finite number above 0, got {epsilon[row]:g}")
+            if np.isnan(epsilon).all():
+                epsilon = None
+        levels: list[Tier] = []
+        for tier_name, labels in tiers.items():
+            tier = labels if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
+            levels.append(_nested(tier, levels, locate))
+        return cls(
+            name=name,
+            sizes=np.ascontiguousarray(records, dtype=np.float64),
+            tiers=tuple(levels),
+            preferences=epsilon,
+            group=group if group is None or isinstance(group, Tier) else Tier.from_labels("group", group),
+            declared_names=names,
+        )
+
+    @property
+    def silo_names(self) -> NameArray:
+        """The name of each silo; silo-1, silo-2 and so on where none were declared."""
+        if self.declared_names is not None:
+            return self.declared_names
+        return np.array([f"silo-{k}" for k in range(1, len(self) + 1)], dtype=np.dtypes.StringDType())
+
+    def silo_name(self, index: int) -> str:
+        """Returns the name of one silo without naming them all."""
+        return f"silo-{index + 1}" if self.declared_names is None else str(self.declared_names[index])
+
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """Every tier an observer can stand at, inner to outer: the silos, the tiers, the root."""
+        return (SILO, *(tier.name for tier in self.tiers), ROOT)
+
+    @property
+    def innermost(self) -> Tier:
+        """The tier that silos report to, usually called "region"."""
+        return self.tiers[0]
+
+    def tier(self, name: str) -> Tier:
+        """Returns the tier of that name, or raises `ParameterError` with the nearest one."""
+        for tier in self.tiers:
+            if tier.name == name:
+                return tier
+        raise ParameterError(
+            f"{self.name} has no tier {name!r}. Known tiers: {listing(self.tier_names)}.{suggestion(name, self.tier_names)}"
+        )
+
+    def node_count(self, tier: str) -> int:
+        """Returns how many sums an observer of that tier sees."""
+        if tier == SILO:
+            return len(self)
+        return 1 if tier == ROOT else len(self.tier(tier).nodes)
+
+    def membership(self, tier: str) -> IntArray:
+        """Returns for every silo the node of `tier` that its update is summed in."""
+        if tier == SILO:
+            return np.arange(len(self))
+        if tier == ROOT:
+            return np.zeros(len(self), dtype=np.intp)
+        wanted = self.tier(tier)
+        codes = self.innermost.parent_of
+        for level in self.tiers[1 : self.tiers.index(wanted) + 1]:
+            codes = level.parent_of[codes]
+        return codes
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 over names, sizes, tiers, preferences and groups, in order."""
+        sha = hashlib.sha256(b"fulcrum.federation/1")
+        for tier in (*self.tiers, *((self.group,) if self.group else ())):
+            sha.update(msgspec.json.encode([tier.name, tier.nodes]))
+            sha.update(tier.parent_of.astype("<i8").tobytes())
+        sha.update(self.sizes.astype("<f8").tobytes())
+        sha.update(b"" if self.preferences is None else self.preferences.astype("<f8").tobytes())
+        names = iter(self.silo_names)
+        while batch := [str(name) for name in islice(names, _NAME_BATCH)]:
+            sha.update(msgspec.json.encode(batch))
+        return sha.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def _as_size(size: Any, silo: str) -> float:
+    try:
+        return float(size)
+    except (TypeError, ValueError):
+        raise FederationError(f"silo {silo!r}: size must be a number, got {size!r}") from None
+
+
+def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
+    for row, name in enumerate(names):
+        # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
+        if not name or not name.isprintable():
+            raise FederationError(f"{locate(row)}: a silo's name must be printable and not empty, got {str(name)!r}")
+    if isinstance(names, np.ndarray):
+        return names
+    return np.array(names, dtype=np.dtypes.StringDType())
+
+
+def _first_duplicate(names: NameArray) -> tuple[int, int] | None:
+    """Returns the rows of a name that stands twice; by hash first, so that 10^8 names fit in memory."""
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
+        return None
+    seen: dict[str, int] = {}
+    for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
+        first = seen.setdefault(str(names[row]), row)
+        if first != row:
+            return first, row
+    return None
+
+
+def _refuse_duplicate(
+    names: NameArray,
+    rows: tuple[int, int],
+    tiers: Mapping[str, Sequence[str] | Tier],
+    locate: Callable[[int], str],
+) -> None:
+    first, second = rows
+    tier_name, labels = next(iter(tiers.items()))
+    here, there = (
+        labels.nodes[labels.parent_of[row]] if isinstance(labels, Tier) else labels[row] for row in (second, first)
+    )
+    if here != there:
+        raise OverlapError(
+            f"{locate(second)}: overlap: silo {names[first]!s} is in two {tier_name}s, {there!r} and {here!r}. "
+            f"Keep one of the two rows, or split it into two silos with disjoint records"
+        )
+    raise FederationError(
+        f"{locate(second)}: silo {names[first]!s} stands there a second time, first at {locate(first)}. Remove one"
+    )
+
+
+def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
+    """Turns a tier given by silo into one given by child, after checking that no child has two parents."""
+    for label in tier.nodes:
+        if not label or not label.isprintable():
+            row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
+            raise FederationError(f"{locate(row)}: a {tier.name}'s name must be printable and not empty, got {label!r}")
+    if not below:
+        return tier
+    child = below[0].parent_of
+    for level in below[1:]:
+        child = level.parent_of[child]
+    inner = below[-1]
+    parent = np.empty(len(inner.nodes), dtype=np.intp)
+    parent[child[::-1]] = tier.parent_of[::-1]  # reversed, so that the first row of a child decides
+    clash = parent[child] != tier.parent_of
+    if clash.any():
+        row = int(np.argmax(clash))
+        node = child[row]
+        raise FederationError(
+            f"{locate(row)}: {inner.name} {inner.nodes[node]!r} is in two of the tier {tier.name!r}, "
+            f"{tier.nodes[parent[node]]!r} and {tier.nodes[tier.parent_of[row]]!r}. "
+            f"Columns after {inner.name!r} are outer tiers: give it one, or remove the column {tier.name!r}"
+        )
+    return Tier(name=tier.name, nodes=tier.nodes, parent_of=parent)

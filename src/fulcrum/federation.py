@@ -92,8 +92,16 @@ class Federation:
         for tier in self.tiers:
             if tier.name in (*RESERVED_COLUMNS, ROOT):
                 raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
+        children = silos
+        for tier in self.tiers:
+            if len(tier.parent_of) != children:
+                raise FederationError(f"tier {tier.name!r} must place {children} children, got {len(tier.parent_of)}")
+            if len(np.bincount(tier.parent_of)) != len(tier.nodes) or not np.bincount(tier.parent_of).all():
+                raise FederationError(f"tier {tier.name!r}: each of its {len(tier.nodes)} nodes must have a child")
+            children = len(tier.nodes)
         object.__setattr__(self, "weights", self.sizes / self.sizes.sum())
-        for array in (self.sizes, self.weights, self.preferences, *(tier.parent_of for tier in self.tiers)):
+        codes = [tier.parent_of for tier in (*self.tiers, self.group) if tier is not None]
+        for array in (self.sizes, self.weights, self.preferences, *codes):
             if array is not None:
                 read_only(array)
 
@@ -178,12 +186,14 @@ class Federation:
         for tier_name, labels in tiers.items():
             tier = labels if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
             levels.append(_nested(tier, levels, locate))
+        if group is not None:
+            group = _nested(group if isinstance(group, Tier) else Tier.from_labels("group", group), [], locate)
         return cls(
             name=name,
             sizes=np.ascontiguousarray(records, dtype=np.float64),
             tiers=tuple(levels),
             preferences=epsilon,
-            group=group if group is None or isinstance(group, Tier) else Tier.from_labels("group", group),
+            group=group,
             declared_names=names,
         )
 

@@ -1,0 +1,155 @@
+"""What each observer sees of each silo: exposure, effective size, dispersion, and what a coalition takes away.
+
+>>> from fulcrum.federation import Federation
+>>> severe = Federation.from_sizes({f"region-{m}": [200] * size for m, size in enumerate([60, 20, 8, 4, 4])})
+>>> round(dispersion(severe), 6)
+0.791667
+>>> [round(dispersion(severe, colluders=c), 4) for c in (1, 2, 3)]
+[0.8163, 0.8442, 0.8768]
+
+An observer of a tier sees one noisy sum at each of its nodes. A silo of weight w is concealed by all the noise in that sum;
+its exposure is the share w² / V of the sum's squared weight that is its own (the paper's Corollary 1).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import ParameterError
+from fulcrum.federation import SILO, Federation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exposure:
+    """The exposure profile of one tier, arrays by node.
+
+    Attributes:
+        tier: Where the observer stands.
+        nodes: The names of the sums it sees.
+        silos: How many silos each sum holds.
+        weight_mass: V, the sum of squared weights.
+        peak_weight: W, the largest squared weight.
+        exposure: rho = W / V, or against the worst coalition W over what the honest are left with.
+        effective_size: 1 / rho: equal silos that would conceal as well.
+        colluders: Silos of each region that share their noise with the observer, or that dropped out.
+        dispersion: 1 - <rho>_V / rho_max, the share of the noise variance that a uniform multiplier wastes.
+        noise_factor: 1 / sqrt(1 - dispersion), the same as a factor in the noise multiplier.
+    """
+
+    tier: str
+    nodes: tuple[str, ...]
+    silos: IntArray
+    weight_mass: FloatArray
+    peak_weight: FloatArray
+    exposure: FloatArray
+    effective_size: FloatArray
+    colluders: int
+    dispersion: float
+    noise_factor: float
+
+
+def exposure(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> Exposure:
+    """Returns the exposure profile of a tier, the innermost by default.
+
+    Args:
+        federation: Who reports to whom.
+        tier: Where the observer stands: "silo", a tier of the federation, or "federation".
+        colluders: Up to this many silos of each region share their noise with the observer, or drop out: the sum then
+            holds that much less noise. The coalition is the worst one, silo by silo; a silo never colludes against
+            itself, so a region of at most `colluders + 1` silos has exposure 1.
+    """
+    _check_colluders(colluders)
+    tier = federation.innermost.name if tier is None else tier
+    squared = federation.weights**2
+    node_of, count = federation.membership(tier), federation.node_count(tier)
+    mass, peak = sum_by(node_of, squared, count), largest_by(node_of, squared, count)
+    if colluders == 0 or tier == SILO:
+        rho = peak / mass
+    else:
+        rho = largest_by(node_of, squared / remaining_noise(federation, squared, tier=tier, colluders=colluders), count)
+    spread = 1 - float(rho @ mass / mass.sum()) / float(rho.max())
+    spread = max(spread, 0.0) if spread > 1e-15 else 0.0  # rounding alone is not dispersion
+    if tier == SILO:
+        nodes = tuple(federation.silo_names.tolist())
+    else:
+        nodes = federation.tier(tier).nodes if tier != "federation" else (tier,)
+    return Exposure(
+        tier=tier,
+        nodes=nodes,
+        silos=np.bincount(node_of, minlength=count),
+        weight_mass=mass,
+        peak_weight=peak,
+        exposure=rho,
+        effective_size=1 / rho,
+        colluders=colluders,
+        dispersion=spread,
+        noise_factor=1 / math.sqrt(1 - spread),
+    )
+
+
+def dispersion(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> float:
+    """Returns the exposure dispersion: the share of the noise budget that topology-aware allocation saves.
+
+    It is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are equally
+    exposed. See `exposure` for the arguments.
+    """
+    return exposure(federation, tier=tier, colluders=colluders).dispersion
+
+
+def remaining_noise(
+    federation: Federation, variance: FloatArray, *, tier: str, colluders: int = 0
+) -> FloatArray:
+    """Returns by silo the noise variance that conceals it from an observer of `tier`, against the worst coalition.
+
+    Args:
+        federation: Who reports to whom.
+        variance: The noise variance that each silo brings into its sum, w² sigma², in units of C².
+        tier: Where the observer stands.
+        colluders: Silos of each region whose noise the observer can subtract. The worst coalition takes the largest
+            variances among the others; the silo's own noise always counts. An observer inside the region (tier
+            "silo") sees single updates, so only the silo's own noise conceals it anyway.
+    """
+    _check_colluders(colluders)
+    if tier == SILO:
+        return variance
+    node_of, count = federation.membership(tier), federation.node_count(tier)
+    total = sum_by(node_of, variance, count)
+    if colluders == 0:
+        return total[node_of]
+    region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
+    order = np.lexsort((-variance, region_of))
+    sizes = np.bincount(region_of, minlength=regions)
+    rank = np.empty(len(federation), dtype=np.intp)
+    rank[order] = np.arange(len(federation)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    first = rank < colluders
+    taken = sum_by(region_of[first], variance[first], regions)
+    next_one = np.zeros(regions)
+    at_edge = rank == colluders
+    next_one[region_of[at_edge]] = variance[at_edge]
+    # A silo among the largest is not in its own coalition: the next largest takes its place.
+    own_coalition = taken[region_of] - np.where(first, variance - next_one[region_of], 0.0)
+    node_of_region = np.zeros(regions, dtype=np.intp)
+    node_of_region[region_of] = node_of
+    taken_at_node = sum_by(node_of_region, taken, count)
+    remaining = total[node_of] - (taken_at_node[node_of] - taken[region_of]) - own_coalition
+    # Never less than the silo's own noise, which the subtractions above may lose to rounding.
+    return np.maximum(remaining, variance)
+
+
+def sum_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
+    """Returns the sum of the values at each node."""
+    return np.bincount(node_of, weights=values, minlength=count)
+
+
+def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
+    """Returns the largest of the non-negative values at each node."""
+    largest = np.zeros(count)
+    np.maximum.at(largest, node_of, values)
+    return largest
+
+
+def _check_colluders(colluders: int) -> None:
+    if isinstance(colluders, bool) or not isinstance(colluders, (int, np.integer)) or colluders < 0:
+        raise ParameterError(f"colluders must be a whole number of at least 0, got {colluders}")

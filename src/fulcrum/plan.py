@@ -1,0 +1,543 @@
+"""The plan: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
+
+>>> from fulcrum.federation import Federation
+>>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
+>>> [round(float(value), 2) for value in made.noise_multiplier]
+[19.65, 19.65, 23.61]
+>>> f"{made.saving:.1%} less noise than one multiplier for all"
+'3.9% less noise than one multiplier for all'
+
+A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.accounting import epsilon_of
+from fulcrum.advice import Advice, advice_on
+from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import ForeignPlanError, ParameterError, PlanError, UnreachableTargetError, listing, suggestion
+from fulcrum.exposure import dispersion, exposure, remaining_noise, sum_by
+from fulcrum.federation import SILO, Federation
+from fulcrum.leakage import Coupling, mechanism_information
+from fulcrum.planfile import (
+    FORMAT,
+    FederationEntry,
+    Guarantee,
+    NodeEntry,
+    PlanFile,
+    Settings,
+    SiloEntry,
+    Summary,
+    content_digest,
+    epsilon_entries,
+    epsilon_entry,
+    read_content,
+    to_json,
+    write_whole,
+)
+from fulcrum.readers import read_federation
+from fulcrum.targets import Floor, Target, epsilon_by_tier, floor_by_silo
+
+INJECTIONS = ("silo", "aggregator")
+"""Who draws the noise: every silo its own, or once a trusted regional aggregator."""
+
+ADJACENCY = "replace one silo's whole dataset, its declared size kept"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
+class Plan:
+    """Noise for every silo, and what it gives against every observer.
+
+    Attributes:
+        federation: Who reports to whom.
+        target: What was promised: rounds, delta, accountant, epsilon by tier, information bound.
+        allocation: The name of the rule that distributed the noise.
+        requirement: What the target requires of each silo, by tier.
+        noise_multiplier: By silo, in federation order: it adds N(0, (noise_multiplier * clip_norm)²) to each coordinate of
+            its clipped update. All zero where aggregators inject.
+        aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
+        clip_norm: C.
+        injection: One of `INJECTIONS`.
+        coupling: The coupling behind the floor, where one was given.
+        seed: Of the allocations that draw.
+    """
+
+    federation: Federation
+    target: Target
+    allocation: str
+    requirement: Requirement
+    noise_multiplier: FloatArray
+    aggregator_noise_multiplier: FloatArray | None
+    clip_norm: float
+    injection: str
+    coupling: float | None
+    seed: int
+
+    @property
+    def rounds(self) -> int:
+        """T, the number of releases of each silo."""
+        return self.target.rounds
+
+    @property
+    def delta(self) -> float:
+        """The DP parameter."""
+        return self.target.delta
+
+    @property
+    def accountant(self) -> str:
+        """How noise becomes epsilon."""
+        return self.target.accountant
+
+    @property
+    def epsilon_target(self) -> Mapping[str, float]:
+        """By tier, the epsilon asked for."""
+        return self.target.epsilon
+
+    @property
+    def colluders(self) -> int:
+        """Silos of each region whose noise the guarantee does not count on."""
+        return self.target.colluders
+
+    @property
+    def parameters(self) -> int | None:
+        """d, the number of trainable parameters, where given."""
+        return self.target.parameters
+
+    @property
+    def floor(self) -> FloatArray | None:
+        """The lateral floor by silo, where given."""
+        return self.target.floor
+
+    @cached_property
+    def noise_variance(self) -> FloatArray:
+        """By silo, what it brings into its sum, w² sigma², in units of C²; the aggregator's noise is shared out by w²."""
+        if self.aggregator_noise_multiplier is None:
+            return noise_variance(self.federation, self.noise_multiplier)
+        region_of, squared = self.federation.innermost.parent_of, self.federation.weights**2
+        mass = sum_by(region_of, squared, len(self.aggregator_noise_multiplier))
+        return squared * (self.aggregator_noise_multiplier**2 / mass)[region_of]
+
+    def effective_multiplier(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+        """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
+
+        Args:
+            tier: Where the observer stands.
+            colluders: Silos of each region that collude with the observer or dropped out; the plan's own by default. Noise
+                that aggregators inject cannot be colluded away.
+        """
+        tier = self.federation.innermost.name if tier is None else tier
+        if tier == SILO:
+            return self.noise_multiplier
+        count = self.colluders if colluders is None or self.injection == "aggregator" else colluders
+        present = remaining_noise(self.federation, self.noise_variance, tier=tier, colluders=count)
+        return np.sqrt(present) / self.federation.weights
+
+    def epsilon(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+        """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
+        multiplier = self.effective_multiplier(tier, colluders=colluders)
+        spent = epsilon_of(multiplier, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+        declared = self.federation.preferences
+        if declared is not None:
+            # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
+            own = ~np.isnan(declared)
+            spent[own] = epsilon_of(multiplier[own], rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+        return spent
+
+    @cached_property
+    def epsilon_above(self) -> FloatArray:
+        """By silo, against anyone who sees the sums of the innermost tier."""
+        return read_only(self.epsilon())  # type: ignore[no-any-return]
+
+    @cached_property
+    def epsilon_inside(self) -> FloatArray:
+        """By silo, against whoever sees its own update, such as a curious regional aggregator."""
+        return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
+
+    @cached_property
+    def mechanism_information(self) -> FloatArray:
+        """By silo, nats that all rounds reveal of its class concentration above its region, beyond the floor."""
+        return np.asarray(
+            mechanism_information(
+                self.effective_multiplier(),
+                rounds=self.rounds,
+                bound=self.target.bound,
+                parameters=self.parameters,
+            )
+        )
+
+    @cached_property
+    def noise_budget(self) -> float:
+        """U: the noise variance entering the global model, in units of C²."""
+        return float(self.noise_variance.sum())
+
+    @cached_property
+    def uniform_noise_budget(self) -> float:
+        """The budget that one multiplier for all needs to meet the same target."""
+        uniform = allocate(self.federation, self.requirement, "uniform")
+        return float(uniform[0] ** 2 * (self.federation.weights**2).sum())
+
+    @cached_property
+    def saving(self) -> float:
+        """The share of the uniform budget that this plan does not need."""
+        return 1 - self.noise_budget / self.uniform_noise_budget
+
+    @cached_property
+    def dispersion(self) -> float:
+        """The exposure dispersion of the innermost tier: the saving to expect where floors agree."""
+        return dispersion(self.federation, colluders=self.colluders)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What a reader of this plan should know, warnings first."""
+        return advice_on(self)
+
+    @property
+    def statement(self) -> str:
+        """The guarantee in one sentence."""
+        inner = self.federation.innermost.name
+        above, inside = float(self.epsilon_above.max()), float(self.epsilon_inside.max())
+        within = (
+            f"epsilon {epsilon_entry(inside):g} against whoever sees its own updates, such as its {inner} aggregator"
+            if math.isfinite(inside)
+            else f"no guarantee against its own {inner} aggregator"
+        )
+        return (
+            f"Over {self.rounds} rounds every silo's whole dataset is protected at delta {self.delta:g} with epsilon "
+            f"{epsilon_entry(above):g} against anyone who sees the sums of its {inner}, and with {within}."
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on."""
+        inner = self.federation.innermost.name
+        if self.injection == "aggregator":
+            trust = f"{inner} aggregators are trusted to see what they aggregate and to add the noise"
+        elif SILO in self.epsilon_target:
+            trust = f"{inner} aggregators may be curious: they meet the target on the tier 'silo'"
+        else:
+            trust = f"{inner} aggregators are trusted to see what they aggregate; no one is trusted to add noise"
+        return (
+            f"{inner}s are disjoint: each silo reports to one",
+            "membership is fixed for the whole training",
+            "the datasets of silos are disjoint, and their sizes are public",
+            "every silo takes part in every round: no amplification by sampling is claimed",
+            "observers are passive: they follow the protocol and read what they see",
+            f"up to {self.colluders} silos of each {inner} may collude or drop out",
+            trust,
+        )
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 over all that the plan file says."""
+        return content_digest(self.content())
+
+    def content(self) -> PlanFile:
+        """Returns the plan as its file holds it."""
+        federation, target = self.federation, self.target
+        epsilon = {tier: epsilon_entries(self.epsilon(tier)) for tier in federation.tier_names}
+        floor = target.floor
+        regions = federation.innermost
+        nodes = [regions.nodes[code] for code in regions.parent_of.tolist()]
+        groups = federation.group
+        preferences = federation.preferences
+        return PlanFile(
+            format=FORMAT,
+            made_by=f"fulcrum {_package_version()}",
+            federation=FederationEntry(
+                name=federation.name,
+                digest=federation.digest,
+                silos=len(federation),
+                tiers=[tier.name for tier in federation.tiers],
+            ),
+            settings=Settings(
+                rounds=self.rounds,
+                delta=self.delta,
+                clip_norm=self.clip_norm,
+                accountant=self.accountant,
+                allocation=self.allocation,
+                seed=self.seed,
+                injection=self.injection,
+                colluders=self.colluders,
+                parameters=self.parameters,
+                epsilon=dict(target.epsilon),
+                information=target.information,
+                bound=target.bound,
+                floor=_number_or_list(floor),
+                coupling=self.coupling,
+                budget=target.budget,
+                required_multiplier={
+                    tier: _number_or_list(np.asarray(asked)) or 0.0 for tier, asked in self.requirement.multiplier.items()
+                },
+            ),
+            guarantee=Guarantee(
+                statement=self.statement,
+                adjacency=ADJACENCY,
+                sensitivity=2 * self.clip_norm,
+                assumptions=list(self.assumptions),
+            ),
+            summary=Summary(
+                noise_budget=self.noise_budget,
+                uniform_noise_budget=self.uniform_noise_budget,
+                saving=self.saving,
+                dispersion=self.dispersion,
+                epsilon_above_worst=epsilon_entry(float(self.epsilon_above.max())),
+                epsilon_above_mean=epsilon_entry(float(self.epsilon_above.mean())),
+                epsilon_inside_worst=epsilon_entry(float(self.epsilon_inside.max())),
+                epsilon_inside_mean=epsilon_entry(float(self.epsilon_inside.mean())),
+            ),
+            tiers={tier.name: self._node_entries(depth) for depth, tier in enumerate(federation.tiers)},
+            silos=[
+                SiloEntry(
+                    silo=name,
+                    records=int(records) if records.is_integer() else records,
+                    node=nodes[index],
+                    noise_multiplier=multiplier,
+                    epsilon={tier: values[index] for tier, values in epsilon.items()},
+                    preference=None if preferences is None or math.isnan(preferences[index]) else float(preferences[index]),
+                    group=None if groups is None else groups.nodes[groups.parent_of[index]],
+                )
+                for index, (name, records, multiplier) in enumerate(
+                    zip(
+                        federation.silo_names.tolist(),
+                        federation.sizes.tolist(),
+                        self.noise_multiplier.tolist(),
+                        strict=True,
+                    )
+                )
+            ],
+            advice=[advice.text for advice in self.advice],
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; an existing one stays until the new one is whole."""
+        write_whole(path, to_json(self.content()))
+
+    def check_federation(self, federation: Federation) -> None:
+        """Raises `ForeignPlanError` unless the plan was made for this federation."""
+        mine, theirs = self.federation.digest, federation.digest
+        if mine != theirs:
+            raise ForeignPlanError(
+                f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
+                f"Run: fulcrum plan {federation.name}"
+            )
+
+    def node_noise(self, tier: str) -> FloatArray:
+        """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
+        federation = self.federation
+        return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
+
+    def _node_entries(self, depth: int) -> list[NodeEntry]:
+        federation = self.federation
+        tier = federation.tiers[depth]
+        outer = federation.tiers[depth + 1] if depth + 1 < len(federation.tiers) else None
+        profile = exposure(federation, tier=tier.name, colluders=self.colluders)
+        worst = np.zeros(len(tier.nodes))
+        np.maximum.at(worst, federation.membership(tier.name), self.epsilon(tier.name))
+        injected = self.aggregator_noise_multiplier if depth == 0 else None
+        noise = np.sqrt(self.node_noise(tier.name)) if injected is None else injected
+        return [
+            NodeEntry(
+                name=name,
+                parent=None if outer is None else outer.nodes[outer.parent_of[index]],
+                silos=int(profile.silos[index]),
+                exposure=float(profile.exposure[index]),
+                noise_multiplier=float(noise[index]),
+                epsilon_worst=epsilon_entry(float(worst[index])),
+            )
+            for index, name in enumerate(tier.nodes)
+        ]
+
+
+def plan(
+    federation: Any,
+    *,
+    rounds: int,
+    delta: float = 1e-5,
+    epsilon: float | Mapping[str, float] | None = None,
+    accountant: str = "exact",
+    allocation: str | Shape = "optimal",
+    information: float | None = None,
+    floor: Floor | None = None,
+    bound: str = "paper",
+    budget: float | None = None,
+    clip_norm: float = 1.0,
+    parameters: int | None = None,
+    colluders: int = 0,
+    injection: str = "silo",
+    seed: int = 0,
+) -> Plan:
+    """Returns the plan that gives every silo the promised guarantee.
+
+    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated noise
+    never overspends: no silo's epsilon exceeds its target.
+
+    Args:
+        federation: A `Federation`, or anything `read_federation` takes.
+        rounds: T, the number of releases of each silo.
+        delta: The DP parameter, in (0, 1).
+        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates, "federation"
+            one who sees the global sum alone. A silo's declared preference tightens the target of its region.
+        accountant: "exact", the tight Gaussian curve, or "renyi", the paper's Theorem 1.
+        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
+        information: K in nats: the bound on what is learned of a silo's class concentration above its region.
+        floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
+        bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
+        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst epsilon.
+        clip_norm: C.
+        parameters: d, the number of trainable parameters; None is the limit of large d.
+        colluders: Silos of each region that may collude with the observer or drop out.
+        injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
+        seed: For "misallocated".
+    """
+    federation = read_federation(federation)
+    if not (clip_norm > 0 and math.isfinite(clip_norm)):
+        raise ParameterError(f"clip_norm must be a finite number above 0, got {clip_norm}")
+    if parameters is not None and (isinstance(parameters, bool) or parameters != int(parameters) or parameters < 1):
+        raise ParameterError(f"parameters must be a whole number of at least 1, got {parameters}")
+    if injection not in INJECTIONS:
+        raise ParameterError(
+            f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
+        )
+    target = Target(
+        rounds=rounds,
+        delta=delta,
+        accountant=accountant,
+        epsilon=epsilon_by_tier(federation, epsilon),
+        information=information,
+        floor=floor_by_silo(federation, floor),
+        bound=bound,
+        parameters=parameters,
+        budget=budget,
+        colluders=0 if injection == "aggregator" else colluders,  # noise that no silo holds cannot be colluded away
+    )
+    epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
+    mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
+    if injection == "aggregator" and SILO in target.epsilon:
+        raise UnreachableTargetError(
+            "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
+            "Use injection='silo'"
+        )
+    if budget is not None:
+        if epsilon is not None or information is not None:
+            raise ParameterError("budget stands in for a target: give it without epsilon and information")
+        target = target.reached_with_budget(federation, allocation, seed)
+    elif not target.epsilon and information is None and federation.preferences is None:
+        raise ParameterError("no target was given. Give one of epsilon, information or budget")
+    requirement = target.requirement(federation)
+    multiplier = allocate(federation, requirement, allocation, seed=seed)
+    aggregator_noise = None
+    if injection == "aggregator":
+        region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
+        aggregator_noise = read_only(np.sqrt(sum_by(region_of, noise_variance(federation, multiplier), regions)))
+        multiplier = np.zeros(len(federation))
+    return Plan(
+        federation=federation,
+        target=target,
+        allocation=allocation if isinstance(allocation, str) else getattr(allocation, "__name__", "custom"),
+        requirement=requirement,
+        noise_multiplier=read_only(multiplier),
+        aggregator_noise_multiplier=aggregator_noise,
+        clip_norm=float(clip_norm),
+        injection=injection,
+        coupling=floor.strength if isinstance(floor, Coupling) else None,
+        seed=seed,
+    )
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
+    content = read_content(path)
+    try:
+        return _from_content(content)
+    except (KeyError, IndexError, ValueError) as error:
+        raise PlanError(f"{path} does not hold together: {error}. Make the plan again with: fulcrum plan") from None
+
+
+def _from_content(content: PlanFile) -> Plan:
+    settings = content.settings
+    federation = federation_of(content)
+    requirement = Requirement(
+        multiplier={
+            tier: asked if isinstance(asked, float) else read_only(np.array(asked))
+            for tier, asked in settings.required_multiplier.items()
+        },
+        colluders=settings.colluders,
+    )
+    noise = None
+    if settings.injection == "aggregator":
+        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
+        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
+    return Plan(
+        federation=federation,
+        target=Target(
+            rounds=settings.rounds,
+            delta=settings.delta,
+            accountant=settings.accountant,
+            epsilon=settings.epsilon,
+            information=settings.information,
+            floor=floor_by_silo(federation, settings.floor),
+            bound=settings.bound,
+            parameters=settings.parameters,
+            budget=settings.budget,
+            colluders=settings.colluders,
+        ),
+        allocation=settings.allocation,
+        requirement=requirement,
+        noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
+        aggregator_noise_multiplier=noise,
+        clip_norm=settings.clip_norm,
+        injection=settings.injection,
+        coupling=settings.coupling,
+        seed=settings.seed,
+    )
+
+
+def federation_of(content: PlanFile) -> Federation:
+    """Returns the federation that a plan file's roster describes, checked against its digest."""
+    names = content.federation.tiers
+    labels = [entry.node for entry in content.silos]
+    columns: dict[str, list[str]] = {names[0]: labels}
+    for inner, outer in zip(names, names[1:], strict=False):
+        parents = {entry.name: entry.parent for entry in content.tiers[inner]}
+        labels = [parents[label] or "" for label in labels]
+        columns[outer] = labels
+    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
+    federation = Federation.from_columns(
+        silo=[entry.silo for entry in content.silos],
+        records=np.array([entry.records for entry in content.silos], dtype=np.float64),
+        tiers=columns,
+        epsilon=preferences,
+        group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
+        name=content.federation.name,
+        locate=lambda row: f"silo {row + 1} of the roster",
+    )
+    if federation.digest != content.federation.digest:
+        raise PlanError(
+            f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
+        )
+    return federation
+
+
+def _number_or_list(values: FloatArray | None) -> float | list[float] | None:
+    """Returns one number where all are the same, else the list."""
+    if values is None:
+        return None
+    if values.ndim == 0:
+        return float(values)
+    return float(values[0]) if (values == values[0]).all() else values.tolist()
+
+
+def _package_version() -> str:
+    try:
+        return version("fulcrum-dp")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"

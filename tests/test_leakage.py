@@ -1,0 +1,338 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.leakage import (
+    BOUNDS,
+    Coupling,
+    cost_of_coupling,
+    finest_resolution,
+    information_bound,
+    informativeness,
+    lateral_floor,
+    mechanism_information,
+    multiplier_for_information,
+    prior_entropy,
+    quantised_entropy,
+)
+
+approx = pytest.approx
+SEVERE = (60, 20, 8, 4, 4)
+COUPLINGS = st.floats(math.log(0.05), math.log(1e6)).map(math.exp)
+SIZES = st.one_of(st.integers(1, 80), st.integers(1, 10**9), st.just(math.inf))
+CHANNELS = {
+    "rounds": st.integers(1, 1000),
+    "bound": st.sampled_from(BOUNDS),
+    "parameters": st.none() | st.integers(1, 10**6),
+}
+
+
+def members(coupling, nodes, reach, waist=1.0, means=400):
+    """Quadrature weights of the group mean, and the mass of one member at nodes of its logit given each mean."""
+    node, weight = np.polynomial.legendre.leggauss(means)
+    phi, weight = (node + 1) / 2, weight / 2
+    weight = weight * 6 * phi * (1 - phi)
+    w = np.linspace(-math.asinh(reach / waist), math.asinh(reach / waist), nodes)
+    x, dx = waist * np.sinh(w), waist * np.cosh(w) * (w[1] - w[0])
+    a, b = coupling * phi[:, None], coupling * (1 - phi[:, None])
+    return weight, np.exp(a * x - coupling * np.logaddexp(0, x) - special.betaln(a, b)) * dx
+
+
+def divergence_from_independence(joint):
+    joint = joint / joint.sum()
+    return special.rel_entr(joint, joint.sum(1, keepdims=True) * joint.sum(0)).sum()
+
+
+@pytest.mark.parametrize(
+    ("size", "nats"),
+    [
+        (1, 0),
+        (2, 0.613),
+        (4, 0.782),
+        (8, 0.854),
+        (12, 0.875),
+        (20, 0.893),
+        (24, 0.898),
+        (30, 0.902),
+        (60, 0.910),
+        (math.inf, 0.919),
+    ],
+)
+def test_the_floor_agrees_with_the_table_of_the_theory_at_coupling_20(size, nats):
+    assert lateral_floor(size, coupling=20) == approx(nats, abs=3e-3)
+
+
+def test_the_floor_agrees_with_the_theory_at_coupling_100():
+    assert lateral_floor([60, math.inf], coupling=100) == approx([1.612, 1.622], abs=3e-3)
+
+
+def test_the_theory_at_coupling_5_is_the_floor_of_a_p_in_400_bins_which_is_lower():
+    # The theory's 0.480 and 0.492 are for p in 200 to 400 bins; unquantised, p reveals more where the Beta is steep.
+    phi, weight = (np.polynomial.legendre.leggauss(400)[0] + 1) / 2, np.polynomial.legendre.leggauss(400)[1] / 2
+    weight = weight * 6 * phi * (1 - phi)
+    masses = np.diff(special.betainc(5 * phi[:, None], 5 * (1 - phi[:, None]), np.linspace(0, 1, 401)))
+    binned = divergence_from_independence(weight[:, None] * masses)
+    assert binned == approx(0.492, abs=1e-3)
+    assert binned < lateral_floor(math.inf, coupling=5) < binned + 6e-3
+    assert lateral_floor(60, coupling=5) == approx(0.480, abs=9e-3)
+
+
+@pytest.mark.parametrize(
+    ("coupling", "reach", "waist"),
+    [(0.05, 1e5, 5.0), (0.5, 1e4, 1.0), (1, 5e3, 1.0), (5, 500, 1.0), (20, 100, 1.0), (200, 30, 2.0), (2000, 9, 9.0)],
+)
+def test_a_pair_shares_what_brute_force_quadrature_over_both_says(coupling, reach, waist):
+    weight, member = members(coupling, 1000, reach, waist)
+    assert weight @ member.sum(1) == approx(1, abs=1e-3)
+    oracle = divergence_from_independence(member.T @ (weight[:, None] * member))
+    assert lateral_floor(2, coupling=coupling) == approx(oracle, abs=2e-4)
+
+
+@pytest.mark.parametrize(("coupling", "reach"), [(1, 2e3), (5, 1e3), (20, 1e3)])
+def test_a_group_of_three_shares_what_brute_force_quadrature_over_all_says(coupling, reach):
+    # Makes no use of the sufficient statistic nor of characteristic functions.
+    weight, member = members(coupling, 90, reach, means=60)
+    others = (member[:, :, None] * member[:, None, :]).reshape(60, -1)
+    oracle = divergence_from_independence((weight[:, None] * member).T @ others)
+    assert lateral_floor(3, coupling=coupling) == approx(oracle, abs=1e-4)
+
+
+@pytest.mark.parametrize("coupling", [0.05, 2, 20, 500, 9e3])
+def test_saturation_is_what_the_group_mean_itself_reveals(coupling):
+    # I(p; Phi) = h(x) - E h(x | Phi) with x = logit p: the first by quadrature of the marginal, the second closed.
+    node, weight = np.polynomial.legendre.leggauss(1500)
+    phi, weight = (node + 1) / 2, weight / 2
+    weight = weight * 6 * phi * (1 - phi)
+    reach = 4e4 if coupling < 1 else 600
+    x = np.sinh(np.linspace(-math.asinh(reach), math.asinh(reach), 2**12))
+    a, b = coupling * phi[:, None], coupling * (1 - phi[:, None])
+    log_density = a * x - coupling * np.logaddexp(0, x) - special.betaln(a, b)
+    marginal = np.trapezoid(special.entr(weight @ np.exp(log_density)), x)
+    mean = special.digamma(a) - special.digamma(b)
+    softplus = special.digamma(a + b) - special.digamma(b)  # E log(1 + e^x) = -E log(1 - p)
+    given_mean = special.betaln(a, b) - a * mean + coupling * softplus
+    assert lateral_floor(math.inf, coupling=coupling) == approx(marginal - weight @ given_mean[:, 0], abs=1e-3)
+
+
+def test_strong_coupling_is_the_gaussian_location_limit():
+    # The posterior of a mean from one draw and from n draws of equal variance: log(n + 1)/2 - log(n)/2 apart.
+    floors = lateral_floor([2, 5, 1001, math.inf], coupling=1e6)
+    assert floors[3] - floors[:3] == approx([math.log(2) / 2, math.log(5 / 4) / 2, math.log(1001 / 1000) / 2], abs=2e-4)
+    # J = h(angle of the group mean) - h(N(0, 1/(4 kappa))).
+    angle = np.linspace(0, math.pi / 2, 200_001)
+    prior = np.trapezoid(special.entr(12 * (np.sin(angle) * np.cos(angle)) ** 3), angle)
+    assert floors[3] == approx(prior - 0.5 * math.log(2 * math.pi * math.e / 4e6), abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=SIZES, more=SIZES, coupling=COUPLINGS)
+def test_the_floor_never_falls_as_the_group_grows(size, more, coupling):
+    low, high = lateral_floor(sorted((size, more)), coupling=coupling)
+    assert 0 <= low <= high
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=SIZES)
+@pytest.mark.parametrize("coupling", [0.05, 20, 9000])
+def test_one_more_member_never_lowers_the_floor(coupling, size):
+    low, high = lateral_floor([size, size + 1], coupling=coupling)
+    assert low <= high
+
+
+@settings(max_examples=40, deadline=None)
+@given(size=SIZES, one=COUPLINGS, other=COUPLINGS)
+def test_the_floor_never_falls_as_the_coupling_grows(size, one, other):
+    low, high = sorted((one, other))
+    assert lateral_floor(size, coupling=low) <= lateral_floor(size, coupling=high) + 1e-6
+
+
+def test_the_floor_has_the_shape_of_the_group_sizes():
+    assert isinstance(lateral_floor(4, coupling=20), float)
+    floors = lateral_floor(np.array([[4, 1], [8, 4]]), coupling=Coupling(20))
+    assert floors.shape == (2, 2)
+    assert floors[0, 0] == floors[1, 1] == lateral_floor(4, coupling=20.0)
+    assert floors[0, 1] == 0
+    assert lateral_floor([], coupling=20).shape == (0,)
+
+
+@pytest.mark.parametrize("coupling", [-1.0, 0.0, math.nan, math.inf])
+def test_a_coupling_is_finite_and_above_zero(coupling):
+    message = f"coupling must be a finite number above 0, got {coupling}"
+    with pytest.raises(ParameterError, match=message):
+        Coupling(coupling)
+    with pytest.raises(ParameterError, match=message):
+        lateral_floor(2, coupling=coupling)
+    with pytest.raises(ParameterError, match=message):
+        prior_entropy(coupling, levels=4)
+
+
+@pytest.mark.parametrize("size", [0, -3, 2.5, math.nan, -math.inf])
+def test_a_group_size_is_a_whole_number_of_at_least_one(size):
+    with pytest.raises(ParameterError, match=r"group_size must be a whole number of at least 1 \(or inf\), got "):
+        lateral_floor([4, size], coupling=20)
+
+
+def test_capacity_is_the_true_information_of_a_two_point_input_and_the_paper_four_times_it():
+    # I(X; X + 5 Z) with X = +-1 equally likely: h(Y) - h(5 Z) by quadrature.
+    y = np.linspace(-60, 60, 40_001)
+    density = (stats.norm.pdf(y, 1, 5) + stats.norm.pdf(y, -1, 5)) / 2
+    truth = np.trapezoid(special.entr(density), y) - stats.norm(0, 5).entropy()
+    assert mechanism_information(5, rounds=1, bound="capacity", parameters=1) == approx(truth, abs=1e-5)
+    assert mechanism_information(5, rounds=1, bound="capacity", parameters=1) == approx(0.01961, abs=5e-6)
+    assert mechanism_information(5, rounds=1, bound="paper") == approx(0.08)
+    assert mechanism_information(5, rounds=1, bound="capacity") == approx(0.02)
+
+
+def test_the_operating_point_of_the_paper_needs_the_multipliers_of_the_theory():
+    assert multiplier_for_information(0.030, rounds=10) == approx(25.82, abs=5e-3)
+    assert multiplier_for_information(0.030, rounds=10, bound="capacity") == approx(12.91, abs=5e-3)
+
+
+@given(nats=st.floats(1e-6, 50), **CHANNELS)
+def test_the_multiplier_for_some_information_reveals_just_that(nats, rounds, bound, parameters):
+    channel = {"rounds": rounds, "bound": bound, "parameters": parameters}
+    multiplier = multiplier_for_information(nats, **channel)
+    assert mechanism_information(multiplier, **channel) == approx(nats, rel=1e-9)
+
+
+@given(multiplier=st.floats(1e-3, 1e6), **CHANNELS)
+def test_the_information_of_a_multiplier_needs_just_that_multiplier(multiplier, rounds, bound, parameters):
+    channel = {"rounds": rounds, "bound": bound, "parameters": parameters}
+    nats = mechanism_information(multiplier, **channel)
+    assert multiplier_for_information(nats, **channel) == approx(multiplier, rel=1e-9)
+
+
+@given(multiplier=st.floats(1e-3, 1e6), parameters=st.integers(1, 10**6))
+def test_capacity_is_at_most_a_quarter_of_the_paper(multiplier, parameters):
+    paper = mechanism_information(multiplier, rounds=3)
+    assert mechanism_information(multiplier, rounds=3, bound="capacity", parameters=parameters) <= paper / 4 * (
+        1 + 1e-9
+    )
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("parameters", [None, 66])
+def test_no_noise_reveals_everything_and_infinite_noise_nothing(bound, parameters):
+    channel = {"rounds": 10, "bound": bound, "parameters": parameters}
+    assert mechanism_information([0.0, math.inf], **channel).tolist() == [math.inf, 0]
+    assert multiplier_for_information(math.inf, **channel) == 0
+    assert isinstance(mechanism_information(0, **channel), float)
+
+
+def test_a_misspelt_bound_is_refused_with_a_suggestion():
+    with pytest.raises(ParameterError, match=r"one of paper, capacity, got 'capacty'\. Did you mean 'capacity'\?"):
+        mechanism_information(1, rounds=1, bound="capacty")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mechanism_information(-1, rounds=1), "multiplier must be at least 0, got -1.0"),
+        (lambda: mechanism_information([1, math.nan], rounds=1), "multiplier must be at least 0, got nan"),
+        (lambda: mechanism_information(1, rounds=0), "rounds must be a whole number of at least 1, got 0"),
+        (lambda: mechanism_information(1, rounds=1, parameters=0), "parameters must be a whole number of at least 1"),
+        (lambda: multiplier_for_information(0, rounds=1), "nats must be above 0, got 0.0"),
+        (lambda: multiplier_for_information([1, math.nan], rounds=1), "nats must be above 0, got nan"),
+        (lambda: information_bound(1, floor=-1, entropy=1, rounds=1), "floor must be at least 0, got -1.0"),
+        (lambda: quantised_entropy([0.5, math.nan], levels=4), r"concentrations must be in \[0, 1\], got nan"),
+        (lambda: quantised_entropy([0.5, 1.5], levels=4), r"concentrations must be in \[0, 1\], got 1.5"),
+        (lambda: quantised_entropy([], levels=4), r"concentrations must be in \[0, 1\], got none"),
+        (lambda: quantised_entropy([0.5], levels=0), "levels must be a whole number of at least 1, got 0"),
+        (lambda: finest_resolution(-1), "records must be a finite number of at least 0, got -1"),
+        (lambda: informativeness(mechanism=math.nan, floor=0, levels=2, entropy=0), "mechanism must be at least 0"),
+        (lambda: cost_of_coupling([], assumed=5, true=5, information=2), "group_sizes must hold at least one group"),
+        (
+            lambda: cost_of_coupling([2], assumed=5, true=5, information=0),
+            "information must be a finite number above 0",
+        ),
+    ],
+)
+def test_a_parameter_out_of_its_range_is_named_with_its_value(call, message):
+    with pytest.raises(ParameterError, match=message):
+        call()
+
+
+def test_the_bound_is_the_mechanism_plus_the_floor_capped_at_the_entropy():
+    # The paper's operating point: K = 0.88 from a floor of 0.85, far below an entropy of 2.23.
+    assert information_bound(25.82, floor=0.85, entropy=2.23, rounds=10) == approx(0.88, abs=1e-4)
+    bounds = information_bound([25.82, 0.0], floor=[0.85, 0.0], entropy=2.23, rounds=10)
+    assert bounds == approx([0.88, 2.23], abs=1e-4)
+    assert information_bound(12.91, floor=0.85, entropy=2.23, rounds=10, bound="capacity") == approx(0.88, abs=1e-4)
+
+
+def test_entropy_counts_equal_levels_and_one_belongs_to_the_last():
+    assert quantised_entropy([0.0, 0.24, 0.25, 1.0], levels=4) == approx(1.5 * math.log(2))
+    assert quantised_entropy([0.76, 1.0], levels=4) == 0
+    assert quantised_entropy(np.linspace(0, 1, 20_000, endpoint=False), levels=20) == approx(math.log(20))
+
+
+def test_prior_entropy_is_that_of_a_large_sample_and_of_the_beta_at_strong_coupling():
+    random = np.random.default_rng(7)
+    mean = random.beta(2, 2, 400_000)
+    sample = random.beta(20 * mean, 20 * (1 - mean))
+    assert prior_entropy(20, levels=20) == approx(quantised_entropy(sample, levels=20), abs=2e-3)
+    limit = stats.entropy(np.diff(stats.beta(2, 2).cdf(np.linspace(0, 1, 21))))
+    assert prior_entropy(Coupling(1e6), levels=20) == approx(limit, abs=1e-4)
+    assert prior_entropy(0.05, levels=2) == approx(math.log(2))
+    assert prior_entropy(20, levels=1) == approx(0)
+
+
+def test_a_silo_of_200_records_resolves_28_levels():
+    assert [finest_resolution(n) for n in (0, 1, 4, 200, 10**18)] == [1, 2, 4, 28, 2 * 10**9]
+
+
+@pytest.mark.parametrize(
+    ("levels", "entropy", "margin"), [(4, 1.33, 0.48), (10, 1.64, 0.79), (20, 2.23, 1.38), (50, 3.04, 2.19)]
+)
+def test_the_paper_is_informative_at_every_resolution_of_its_table(levels, entropy, margin):
+    found = informativeness(mechanism=0.030, floor=0.85, levels=levels, entropy=entropy, records=200)
+    assert found.margin == approx(margin)
+    assert found.resolution == approx(1 / levels)
+    assert found.informative
+    assert found.identifiable == (levels <= 28)
+
+
+def test_a_mechanism_that_reaches_the_margin_is_not_informative():
+    assert not informativeness(mechanism=0.5, floor=0.5, levels=4, entropy=1.0).informative
+    assert not informativeness(mechanism=0.0, floor=1.5, levels=4, entropy=1.0).informative
+    assert informativeness(mechanism=0.4, floor=0.5, levels=4, entropy=1.0).identifiable
+
+
+@pytest.mark.parametrize(("assumed", "overshoot"), [(5, 1.13), (20, 0.70)])
+def test_underestimating_the_coupling_overshoots_by_the_figures_of_the_paper(assumed, overshoot):
+    cost = cost_of_coupling(SEVERE, assumed=assumed, true=100, information=2.2)
+    assert cost.worst_overshoot == approx(overshoot, abs=6e-3)
+    assert cost.overshoot.argmax() == 0
+    assert (cost.noise_ratio < 1).all()
+
+
+def test_overestimating_the_coupling_keeps_the_target_and_costs_noise():
+    cost = cost_of_coupling(SEVERE, assumed=Coupling(100), true=Coupling(20), information=2.2)
+    assert cost.worst_overshoot < 0
+    assert cost.noise_ratio[0] == approx(2.2, abs=0.03)
+    assert not cost.overshoot.flags.writeable
+
+
+def test_the_right_coupling_costs_nothing():
+    cost = cost_of_coupling(SEVERE, assumed=20, true=20, information=2.2)
+    assert cost.worst_overshoot == 0
+    assert cost.noise_ratio.tolist() == [1] * 5
+
+
+def test_a_target_below_an_assumed_floor_names_the_group_and_the_least_target_that_works():
+    with pytest.raises(
+        UnreachableTargetError, match=r"a group of 60 at coupling 100 has a floor of 1\.61\d\d\. Ask"
+    ) as info:
+        cost_of_coupling(SEVERE, assumed=100, true=20, information=1.6)
+    least = float(str(info.value).rsplit(" ", 1)[1])
+    assert 1.61 < least < 1.62
+    assert np.isfinite(cost_of_coupling(SEVERE, assumed=100, true=20, information=least).noise_ratio).all()
+
+
+def test_no_noise_would_do_where_the_true_floor_exceeds_the_target():
+    assert cost_of_coupling([60], assumed=5, true=100, information=1.0).noise_ratio.tolist() == [0]

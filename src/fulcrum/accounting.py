@@ -10,8 +10,8 @@ multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio 2 / s, and T 
 >>> round(noise_for(0.99, rounds=10, delta=1e-5), 4)
 23.8115
 
-Two accountants: `exact` is the tight curve of the Gaussian mechanism, `renyi` the paper's Theorem 1. Both are convex and
-increasing in mu, which is what makes Newton's method safe here and a chord between two points an upper bound.
+Two accountants: `exact` is the tight curve of the Gaussian mechanism, `renyi` the paper's Theorem 1. Both are convex
+and increasing in mu, which is what makes Newton's method safe here and a chord between two points an upper bound.
 """
 
 import math
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
-from fulcrum.arrays import FloatArray, FloatLike
+from fulcrum.arrays import ArrayLike, FloatArray, FloatLike
 from fulcrum.errors import ParameterError, listing, suggestion
 
 ACCOUNTANTS = ("exact", "renyi")
@@ -40,10 +40,8 @@ _CONVERGED = 1e-9  # a Newton step this small leaves an error of its square
 @overload
 def epsilon_of(multiplier: float, *, rounds: int, delta: float, accountant: str = ...) -> float: ...
 @overload
-def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
-def epsilon_of(
-    multiplier: FloatLike, *, rounds: int, delta: float, accountant: str = "exact"
-) -> float | FloatArray:
+def epsilon_of(multiplier: ArrayLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
+def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: str = "exact") -> float | FloatArray:
     """Returns the epsilon of releasing `rounds` updates at this effective noise multiplier.
 
     The guarantee is (epsilon, delta)-differential privacy where neighbours differ in one silo's whole dataset (replace
@@ -77,7 +75,7 @@ def epsilon_of(
 @overload
 def noise_for(epsilon: float, *, rounds: int, delta: float, accountant: str = ...) -> float: ...
 @overload
-def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
+def noise_for(epsilon: ArrayLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
 def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str = "exact") -> float | FloatArray:
     """Returns the smallest effective noise multiplier that keeps to `epsilon`, rounded so that it never overspends.
 
@@ -259,7 +257,7 @@ _CURVES: dict[str, _Curve] = {"exact": _exact_curve, "renyi": _renyi_curve}
 
 
 def _shift_for(epsilon: FloatArray, delta: float, accountant: str) -> FloatArray:
-    """Returns the mu at which the curve reaches epsilon: Newton on a convex function, from the left and then the right."""
+    """Returns the mu at which the curve reaches epsilon: Newton on a convex function."""
     tail = -ndtri(delta) if accountant == "exact" else math.sqrt(-2 * math.log(delta))
     root = np.sqrt(tail * tail + 2 * epsilon)
     shift = 2 * epsilon / (root + tail) if tail > 0 else root - tail

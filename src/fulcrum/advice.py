@@ -21,13 +21,13 @@ from fulcrum.federation import SILO
 from fulcrum.leakage import finest_resolution, informativeness, prior_entropy
 
 if TYPE_CHECKING:
-    from fulcrum.plan import Plan
+    from fulcrum.planning import Plan
 
 LEVELS = 20
 """Resolution at which informativeness is judged unless told otherwise, the paper's R."""
 
 WEAK_SIGNAL = 0.1
-"""Signal to noise over all rounds below which a model does not learn; the paper's hardest arm that still did has 0.15."""
+"""Signal to noise over all rounds below which a model does not learn; the paper's hardest arm that did has 0.15."""
 
 _MERGE_CANDIDATES = 12
 _DROPOUT_CHECK_UP_TO = 200_000
@@ -81,8 +81,8 @@ def signal_to_noise(plan: "Plan", parameters: int) -> float:
 def best_merge(plan: "Plan") -> Merge | None:
     """Returns the two regions under one parent whose merge saves most noise, or None if no merge saves any.
 
-    Known in closed form while only the innermost tier and the silos have targets; with outer targets a merge may only move
-    noise elsewhere, so none is named.
+    Known in closed form while only the innermost tier and the silos have targets; with outer targets a merge may only
+    move noise elsewhere, so none is named.
     """
     federation, requirement = plan.federation, plan.requirement
     inner = federation.innermost
@@ -95,7 +95,8 @@ def best_merge(plan: "Plan") -> Merge | None:
     excess = noise - sum_by(inner.parent_of, base, len(inner.nodes))
     outer = federation.tiers[1].parent_of if len(federation.tiers) > 1 else np.zeros(len(inner.nodes), np.intp)
     members = {
-        int(region): np.flatnonzero(inner.parent_of == region) for region in np.argsort(-excess, kind="stable")[:_MERGE_CANDIDATES]
+        int(region): np.flatnonzero(inner.parent_of == region)
+        for region in np.argsort(-excess, kind="stable")[:_MERGE_CANDIDATES]
     }
 
     def least(silos: np.ndarray[tuple[int], np.dtype[np.intp]]) -> float:
@@ -103,12 +104,12 @@ def best_merge(plan: "Plan") -> Merge | None:
 
     alone = {region: least(silos) for region, silos in members.items()}
     best: Merge | None = None
-    for one, other in combinations(members, 2):
+    for one, other in combinations(sorted(members), 2):
         if outer[one] != outer[other]:
             continue
         saved = alone[one] + alone[other] - least(np.concatenate([members[one], members[other]]))
         share = saved / plan.noise_budget
-        if share > 1e-9 and (best is None or share > best.saving):
+        if share > (1e-9 if best is None else best.saving + 1e-9):  # of equals, the first
             best = Merge(regions=(inner.nodes[one], inner.nodes[other]), saving=share)
     return best
 
@@ -117,7 +118,7 @@ def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, collu
     """The noise variance one region needs with a constant multiplier, against coalitions of up to `colluders`."""
     descending = np.sort(squared)[::-1]
     coalition = np.full(len(squared), descending[:colluders].sum())
-    if 0 < colluders:
+    if colluders > 0:
         following = descending[colluders] if colluders < len(descending) else 0.0
         coalition -= np.where(squared > following, np.minimum(squared, descending[0]) - following, 0.0)
     level = float((need / np.maximum(squared.sum() - coalition, squared)).max())

@@ -8,15 +8,15 @@
 >>> (multiplier**2).round(3).tolist()[:3]
 [3.636, 3.636, 3.636]
 
-A target on a tier asks of silo i an effective multiplier q_i against an observer who sees the sums of that tier, so node v
-needs noise variance S_v >= need_v = max over its silos of w_i² q_i². The least total is, bottom up,
+A target on a tier asks of silo i an effective multiplier q_i against an observer who sees the sums of that tier, so
+node v needs noise variance S_v >= need_v = max over its silos of w_i² q_i². The least total is, bottom up,
 
     S_v = max(need_v, sum of S over v's children)
 
-and among all allocations of that total the one whose smallest multiplier is largest raises, at each node that falls short,
-the lowest multipliers among its silos to a common level. With one tier this is the paper's Theorem 3,
-sigma_i² = S_r / V_r. An allocation is a callable that returns noise multipliers up to a common factor; the factor is then the
-smallest that meets every target, so all allocations are compared at the same guarantee.
+and among all allocations of that total the one whose smallest multiplier is largest raises, at each node that falls
+short, the lowest multipliers among its silos to a common level. With one tier this is the paper's Theorem 3,
+sigma_i² = S_r / V_r. An allocation is a callable that returns noise multipliers up to a common factor; the factor is
+then the smallest that meets every target, so all allocations are compared at the same guarantee.
 """
 
 import importlib
@@ -230,11 +230,11 @@ def _raised_against_coalitions(
 def _least_variance_under_collusion(federation: Federation, requirement: Requirement) -> FloatArray:
     """The least noise against coalitions of c when multipliers may differ within a region, in closed form.
 
-    In region r of m silos let n_1 >= n_2 >= ... be the needs w² q² and x_i the variance silo i brings. Silo i must keep n_i after
-    the c largest x of the others are gone. Sorted like n, the c first silos carry x_i = y + max(0, n_i - R) and the others
-    y = R / (m - c) each, where R is what the others bring together: R >= n_{c+1}, and the total
-    R m / (m - c) + sum over i <= c of max(0, n_i - R) is convex and piecewise linear in R. It is least at the smallest such R
-    with at most m / (m - c) of the first c needs above it.
+    In region r of m silos let n_1 >= n_2 >= ... be the needs w² q² and x_i the variance silo i brings. Silo i must
+    keep n_i after the c largest x of the others are gone. Sorted like n, the c first silos carry x_i = y + max(0, n_i
+    - R) and the others y = R / (m - c) each, where R is what the others bring together: R >= n_{c+1}, and the total
+    R m / (m - c) + sum over i <= c of max(0, n_i - R) is convex and piecewise linear in R. It is least at the
+    smallest such R with at most m / (m - c) of the first c needs above it.
     """
     innermost = federation.innermost
     if set(requirement.multiplier) - {innermost.name}:
@@ -257,9 +257,7 @@ def _least_variance_under_collusion(federation: Federation, requirement: Require
     return variance / federation.weights**2
 
 
-def _shape(
-    federation: Federation, requirement: Requirement, allocation: str | Shape, seed: int
-) -> FloatArray:
+def _shape(federation: Federation, requirement: Requirement, allocation: str | Shape, seed: int) -> FloatArray:
     """Returns noise multipliers up to a common factor, checked."""
     region_of = federation.innermost.parent_of
     if allocation == "uniform":
@@ -294,8 +292,8 @@ def _shape(
     if bad.any():
         index = int(np.argmax(bad))
         raise AllocationError(
-            f"allocation {name!r}: the noise multiplier of silo {federation.silo_name(index)!r} must be finite and at least 0, "
-            f"got {shape[index]}"
+            f"allocation {name!r}: the noise multiplier of silo {federation.silo_name(index)!r} must be finite "
+            f"and at least 0, got {shape[index]}"
         )
     return shape
 
@@ -317,8 +315,7 @@ def _factor(federation: Federation, requirement: Requirement, multiplier: FloatA
             by_node = tier in federation.tier_names[1:-1] and requirement.colluders == 0
             where_name = federation.tier(tier).nodes[where] if by_node else federation.silo_name(where)
             raise AllocationError(
-                f"the allocation leaves no noise at all against an observer of the tier {tier!r} at "
-                f"{where_name!r}"
+                f"the allocation leaves no noise at all against an observer of the tier {tier!r} at {where_name!r}"
             )
         factor = max(factor, float(np.max(np.divide(need, present, out=np.zeros_like(need), where=present > 0))))
     return factor

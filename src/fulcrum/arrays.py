@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
-NameArray: TypeAlias = np.ndarray[Any, np.dtypes.StringDType]
+NameArray: TypeAlias = np.ndarray[Any, Any]  # of numpy's StringDType, which its stubs cannot name
 
-FloatLike: TypeAlias = float | npt.NDArray[np.floating[Any]] | list[float] | tuple[float, ...]
+ArrayLike: TypeAlias = npt.NDArray[Any] | list[float] | tuple[float, ...]
+FloatLike: TypeAlias = float | ArrayLike
 
 
 def read_only(array: Any) -> Any:

@@ -7,8 +7,8 @@
 >>> [round(dispersion(severe, colluders=c), 4) for c in (1, 2, 3)]
 [0.8163, 0.8442, 0.8768]
 
-An observer of a tier sees one noisy sum at each of its nodes. A silo of weight w is concealed by all the noise in that sum;
-its exposure is the share w² / V of the sum's squared weight that is its own (the paper's Corollary 1).
+An observer of a tier sees one noisy sum at each of its nodes. A silo of weight w is concealed by all the noise in
+that sum; its exposure is the share w² / V of the sum's squared weight that is its own (the paper's Corollary 1).
 """
 
 import math
@@ -50,7 +50,7 @@ class Exposure:
     noise_factor: float
 
 
-def exposure(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> Exposure:
+def exposure_of(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> Exposure:
     """Returns the exposure profile of a tier, the innermost by default.
 
     Args:
@@ -92,15 +92,13 @@ def exposure(federation: Federation, *, tier: str | None = None, colluders: int 
 def dispersion(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> float:
     """Returns the exposure dispersion: the share of the noise budget that topology-aware allocation saves.
 
-    It is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are equally
-    exposed. See `exposure` for the arguments.
+    It is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are
+    equally exposed. See `exposure_of` for the arguments.
     """
-    return exposure(federation, tier=tier, colluders=colluders).dispersion
+    return exposure_of(federation, tier=tier, colluders=colluders).dispersion
 
 
-def remaining_noise(
-    federation: Federation, variance: FloatArray, *, tier: str, colluders: int = 0
-) -> FloatArray:
+def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, colluders: int = 0) -> FloatArray:
     """Returns by silo the noise variance that conceals it from an observer of `tier`, against the worst coalition.
 
     Args:
@@ -140,7 +138,7 @@ def remaining_noise(
 
 def sum_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
     """Returns the sum of the values at each node."""
-    return np.bincount(node_of, weights=values, minlength=count)
+    return np.bincount(node_of, weights=values, minlength=count).astype(np.float64, copy=False)
 
 
 def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:

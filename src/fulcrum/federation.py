@@ -32,6 +32,7 @@ RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
 """Columns with a meaning of their own; every other column is a tier."""
 
 _NAME_BATCH = 1_000_000
+_LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,14 +82,18 @@ class Federation:
         silos = len(self.sizes)
         if silos == 0:
             raise FederationError(f"{self.name} has no silos. A federation needs at least one")
-        bad = ~(np.isfinite(self.sizes) & (self.sizes > 0))
+        bad = ~((self.sizes > 0) & (self.sizes <= _LARGEST_SIZE))
         if bad.any():
             where = int(np.argmax(bad))
             raise FederationError(
-                f"silo {self.silo_name(where)!r}: size must be a finite number above 0, got {self.sizes[where]:g}"
+                f"silo {self.silo_name(where)!r}: size must be above 0 and at most {_LARGEST_SIZE:g}, "
+                f"got {self.sizes[where]:g}"
             )
         if not self.tiers:
             raise FederationError(f"{self.name} has no tier. Give each silo a region (its own, if it is flat)")
+        for name, column in (("names", self.declared_names), ("epsilon", self.preferences)):
+            if column is not None and len(column) != silos:
+                raise FederationError(f"{self.name} has {silos} sizes and {len(column)} {name}. Give one a silo")
         for tier in self.tiers:
             if tier.name in (*RESERVED_COLUMNS, ROOT):
                 raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
@@ -140,10 +145,7 @@ class Federation:
         columns: dict[str, Sequence[str]] = {"region": labels}
         children: Sequence[str] = labels
         for tier, nodes in (outer or {}).items():
-            above = {child: node for node, members in nodes.items() for child in members}
-            for child in children:
-                if child not in above:
-                    raise FederationError(f"{child!r} is in no {tier}. Name it under one: {listing(nodes)}")
+            above = _parents(tier, nodes, set(children))
             columns[tier] = children = [above[child] for child in children]
         return cls.from_columns(silo=names, records=np.array(sizes, float), tiers=columns, name=name)
 
@@ -224,7 +226,8 @@ class Federation:
             if tier.name == name:
                 return tier
         raise ParameterError(
-            f"{self.name} has no tier {name!r}. Known tiers: {listing(self.tier_names)}.{suggestion(name, self.tier_names)}"
+            f"{self.name} has no tier {name!r}. Known tiers: {listing(self.tier_names)}."
+            f"{suggestion(name, self.tier_names)}"
         )
 
     def node_count(self, tier: str) -> int:
@@ -261,6 +264,22 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+
+def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:
+    """Returns the node of each child, after checking that every child has exactly one."""
+    above: dict[str, str] = {}
+    for node, members in nodes.items():
+        for child in members:
+            if child not in children:
+                raise FederationError(
+                    f"{tier} {node!r} names {child!r}, which is not there.{suggestion(child, children)}"
+                )
+            if above.setdefault(child, node) != node:
+                raise FederationError(f"{child!r} is in two of the tier {tier!r}, {above[child]!r} and {node!r}")
+    for child in children - set(above):
+        raise FederationError(f"{child!r} is in no {tier}. Name it under one: {listing(nodes)}")
+    return above
 
 
 def _as_size(size: Any, silo: str) -> float:

@@ -1,7 +1,7 @@
 """The file format of a plan, `fulcrum.plan/1`: versioned JSON that says what was promised, to whom, against whom.
 
-The schema is the types below; an epsilon of null means that there is no guarantee (infinite). Epsilons are rounded up, never
-down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
+The schema is the types below; an epsilon of null means that there is no guarantee (infinite). Epsilons are rounded
+up, never down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
 
 >>> round_up(0.98999999999), round_up(0.9900001)
 (0.99, 0.990001)
@@ -11,14 +11,21 @@ import hashlib
 import math
 import os
 import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import PlanError
+from fulcrum.exposure import exposure_of
+from fulcrum.federation import Federation
+
+if TYPE_CHECKING:
+    from fulcrum.planning import Plan
 
 FORMAT = "fulcrum.plan/1"
 
@@ -118,6 +125,110 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     digest: str = ""
 
 
+def content_of(plan: "Plan") -> PlanFile:
+    """Returns the plan as its file holds it."""
+    federation, target = plan.federation, plan.target
+    epsilon = {tier: epsilon_entries(plan.epsilon(tier)) for tier in federation.tier_names}
+    floor = target.floor
+    regions = federation.innermost
+    nodes = [regions.nodes[code] for code in regions.parent_of.tolist()]
+    groups = federation.group
+    preferences = federation.preferences
+    return PlanFile(
+        format=FORMAT,
+        made_by=f"fulcrum {_package_version()}",
+        federation=FederationEntry(
+            name=federation.name,
+            digest=federation.digest,
+            silos=len(federation),
+            tiers=[tier.name for tier in federation.tiers],
+        ),
+        settings=Settings(
+            rounds=plan.rounds,
+            delta=plan.delta,
+            clip_norm=plan.clip_norm,
+            accountant=plan.accountant,
+            allocation=plan.allocation,
+            seed=plan.seed,
+            injection=plan.injection,
+            colluders=plan.colluders,
+            parameters=plan.parameters,
+            epsilon=dict(target.epsilon),
+            information=target.information,
+            bound=target.bound,
+            floor=_number_or_list(floor),
+            coupling=plan.coupling,
+            budget=target.budget,
+            required_multiplier={
+                tier: _number_or_list(np.asarray(asked)) or 0.0 for tier, asked in plan.requirement.multiplier.items()
+            },
+        ),
+        guarantee=Guarantee(
+            statement=plan.statement,
+            adjacency=plan.adjacency,
+            sensitivity=2 * plan.clip_norm,
+            assumptions=list(plan.assumptions),
+        ),
+        summary=Summary(
+            noise_budget=plan.noise_budget,
+            uniform_noise_budget=plan.uniform_noise_budget,
+            saving=plan.saving,
+            dispersion=plan.dispersion,
+            epsilon_above_worst=epsilon_entry(float(plan.epsilon_above.max())),
+            epsilon_above_mean=epsilon_entry(float(plan.epsilon_above.mean())),
+            epsilon_inside_worst=epsilon_entry(float(plan.epsilon_inside.max())),
+            epsilon_inside_mean=epsilon_entry(float(plan.epsilon_inside.mean())),
+        ),
+        tiers={tier.name: _node_entries(plan, depth) for depth, tier in enumerate(federation.tiers)},
+        silos=[
+            SiloEntry(
+                silo=name,
+                records=int(records) if records.is_integer() else records,
+                node=nodes[index],
+                noise_multiplier=multiplier,
+                epsilon={tier: values[index] for tier, values in epsilon.items()},
+                preference=None if preferences is None or math.isnan(preferences[index]) else float(preferences[index]),
+                group=None if groups is None else groups.nodes[groups.parent_of[index]],
+            )
+            for index, (name, records, multiplier) in enumerate(
+                zip(
+                    federation.silo_names.tolist(),
+                    federation.sizes.tolist(),
+                    plan.noise_multiplier.tolist(),
+                    strict=True,
+                )
+            )
+        ],
+        advice=[advice.text for advice in plan.advice],
+    )
+
+
+def federation_of(content: PlanFile) -> Federation:
+    """Returns the federation that a plan file's roster describes, checked against its digest."""
+    names = content.federation.tiers
+    labels = [entry.node for entry in content.silos]
+    columns: dict[str, list[str]] = {names[0]: labels}
+    for inner, outer in pairwise(names):
+        parents = {entry.name: entry.parent for entry in content.tiers[inner]}
+        labels = [parents[label] or "" for label in labels]
+        columns[outer] = labels
+    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
+    federation = Federation.from_columns(
+        silo=[entry.silo for entry in content.silos],
+        records=np.array([entry.records for entry in content.silos], dtype=np.float64),
+        tiers=columns,
+        epsilon=preferences,
+        group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
+        name=content.federation.name,
+        locate=lambda row: f"silo {row + 1} of the roster",
+    )
+    if federation.digest != content.federation.digest:
+        raise PlanError(
+            f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
+        )
+    return federation
+
+
 def content_digest(content: PlanFile) -> str:
     """Returns the SHA-256 of the plan without its own digest."""
     bare = msgspec.structs.replace(content, digest="")
@@ -195,3 +306,41 @@ def epsilon_entries(epsilon: FloatArray) -> list[Any]:
 def epsilon_entry(epsilon: float) -> Epsilon:
     """Returns one epsilon for the file."""
     return round_up(epsilon) if math.isfinite(epsilon) else None
+
+
+def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
+    federation = plan.federation
+    tier = federation.tiers[depth]
+    outer = federation.tiers[depth + 1] if depth + 1 < len(federation.tiers) else None
+    profile = exposure_of(federation, tier=tier.name, colluders=plan.colluders)
+    worst = np.zeros(len(tier.nodes))
+    np.maximum.at(worst, federation.membership(tier.name), plan.epsilon(tier.name))
+    injected = plan.aggregator_noise_multiplier if depth == 0 else None
+    noise = np.sqrt(plan.node_noise(tier.name)) if injected is None else injected
+    return [
+        NodeEntry(
+            name=name,
+            parent=None if outer is None else outer.nodes[outer.parent_of[index]],
+            silos=int(profile.silos[index]),
+            exposure=float(profile.exposure[index]),
+            noise_multiplier=float(noise[index]),
+            epsilon_worst=epsilon_entry(float(worst[index])),
+        )
+        for index, name in enumerate(tier.nodes)
+    ]
+
+
+def _number_or_list(values: FloatArray | None) -> float | list[float] | None:
+    """Returns one number where all are the same, else the list."""
+    if values is None:
+        return None
+    if values.ndim == 0:
+        return float(values)
+    return float(values[0]) if (values == values[0]).all() else values.tolist()
+
+
+def _package_version() -> str:
+    try:
+        return version("fulcrum-dp")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"

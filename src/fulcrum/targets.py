@@ -6,8 +6,9 @@
 >>> round(target.requirement(federation).multiplier["region"], 3)
 25.821
 
-An epsilon asks through the accountant, an information bound K through the mechanism term of the paper's Theorem 2, and a budget
-U for the best epsilon, or the best K, that this much noise buys. A silo's declared preference tightens the target of its region.
+An epsilon asks through the accountant, an information bound K through the mechanism term of the paper's Theorem 2,
+and a budget U for the best epsilon, or the best K, that this much noise buys. A silo's declared preference tightens
+the target of its region.
 """
 
 import math
@@ -79,7 +80,7 @@ class Target:
         return Requirement(multiplier=asked, colluders=self.colluders)
 
     def reached_with_budget(self, federation: Federation, allocation: str | Shape, seed: int) -> "Target":
-        """Returns the target that the budget buys under an allocation: the least worst K if a floor is given, else epsilon."""
+        """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
         budget = self.budget
         if budget is None or not (budget > 0 and math.isfinite(budget)):
             raise ParameterError(f"budget must be a finite number above 0, got {budget}")
@@ -119,14 +120,12 @@ class Target:
         if bound <= floor[worst]:
             whose = f" of silo {federation.silo_name(worst)!r}" if floor.min() < floor.max() else ""
             raise UnreachableTargetError(
-                f"information={bound:g} nats is not above the lateral floor {floor[worst]:.6g}{whose}, which no noise lowers. "
-                f"Ask for more than {floor[worst]:.6g}"
+                f"information={bound:g} nats is not above the lateral floor {floor[worst]:.6g}{whose}, "
+                f"which no noise lowers. Ask for more than {floor[worst]:.6g}"
             )
         levels, where = np.unique(floor, return_inverse=True)
         asked = np.asarray(
-            multiplier_for_information(
-                bound - levels, rounds=self.rounds, bound=self.bound, parameters=self.parameters
-            )
+            multiplier_for_information(bound - levels, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
         )
         return float(asked[0]) if len(levels) == 1 else asked[where]
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
 from fulcrum.federation import Federation
@@ -24,8 +24,6 @@ _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$
 
 _PARTICIPANT_TYPES = ("server", "client", "relay", "admin", "overseer")
 _PARTICIPANT_KEYS = ("name", "type", "parent", "records", "epsilon")
-
-Lines: TypeAlias = Mapping[tuple[str, ...], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ def _parsed_toml(text: str, file: str) -> dict[str, Any]:
         raise FederationError(f"{file} line {line}: not valid TOML: {_TOML_PLACE.sub('', problem)}") from None
 
 
-def _toml_lines(text: str) -> Lines:
+def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     """Returns the line of every key that a plain scan finds: tomllib does not keep them."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()

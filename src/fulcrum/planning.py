@@ -3,7 +3,7 @@
 >>> from fulcrum.federation import Federation
 >>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
 >>> [round(float(value), 2) for value in made.noise_multiplier]
-[19.65, 19.65, 23.61]
+[19.63, 19.63, 23.59]
 >>> f"{made.saving:.1%} less noise than one multiplier for all"
 '3.9% less noise than one multiplier for all'
 
@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,15 @@ from fulcrum.advice import Advice, advice_on
 from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, ParameterError, PlanError, UnreachableTargetError, listing, suggestion
-from fulcrum.exposure import dispersion, exposure, remaining_noise, sum_by
+from fulcrum.exposure import dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
 from fulcrum.leakage import Coupling, mechanism_information
 from fulcrum.planfile import (
-    FORMAT,
-    FederationEntry,
-    Guarantee,
-    NodeEntry,
     PlanFile,
-    Settings,
-    SiloEntry,
-    Summary,
     content_digest,
-    epsilon_entries,
+    content_of,
     epsilon_entry,
+    federation_of,
     read_content,
     to_json,
     write_whole,
@@ -49,8 +42,6 @@ from fulcrum.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 
 INJECTIONS = ("silo", "aggregator")
 """Who draws the noise: every silo its own, or once a trusted regional aggregator."""
-
-ADJACENCY = "replace one silo's whole dataset, its declared size kept"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
@@ -62,8 +53,8 @@ class Plan:
         target: What was promised: rounds, delta, accountant, epsilon by tier, information bound.
         allocation: The name of the rule that distributed the noise.
         requirement: What the target requires of each silo, by tier.
-        noise_multiplier: By silo, in federation order: it adds N(0, (noise_multiplier * clip_norm)²) to each coordinate of
-            its clipped update. All zero where aggregators inject.
+        noise_multiplier: By silo, in federation order: it adds N(0, (noise_multiplier * clip_norm)²) to each
+            coordinate of its clipped update. All zero where aggregators inject.
         aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
         clip_norm: C.
         injection: One of `INJECTIONS`.
@@ -119,7 +110,7 @@ class Plan:
 
     @cached_property
     def noise_variance(self) -> FloatArray:
-        """By silo, what it brings into its sum, w² sigma², in units of C²; the aggregator's noise is shared out by w²."""
+        """By silo, what it brings into its sum, w² sigma², in units of C²; an aggregator's noise is shared by w²."""
         if self.aggregator_noise_multiplier is None:
             return noise_variance(self.federation, self.noise_multiplier)
         region_of, squared = self.federation.innermost.parent_of, self.federation.weights**2
@@ -131,8 +122,8 @@ class Plan:
 
         Args:
             tier: Where the observer stands.
-            colluders: Silos of each region that collude with the observer or dropped out; the plan's own by default. Noise
-                that aggregators inject cannot be colluded away.
+            colluders: Silos of each region that collude with the observer or dropped out; the plan's own by default.
+                Noise that aggregators inject cannot be colluded away.
         """
         tier = self.federation.innermost.name if tier is None else tier
         if tier == SILO:
@@ -216,6 +207,11 @@ class Plan:
         )
 
     @property
+    def adjacency(self) -> str:
+        """Which federations are neighbours; a clipped update moves by at most 2C between them."""
+        return "replace one silo's whole dataset, its declared size kept"
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on."""
         inner = self.federation.innermost.name
@@ -242,119 +238,25 @@ class Plan:
 
     def content(self) -> PlanFile:
         """Returns the plan as its file holds it."""
-        federation, target = self.federation, self.target
-        epsilon = {tier: epsilon_entries(self.epsilon(tier)) for tier in federation.tier_names}
-        floor = target.floor
-        regions = federation.innermost
-        nodes = [regions.nodes[code] for code in regions.parent_of.tolist()]
-        groups = federation.group
-        preferences = federation.preferences
-        return PlanFile(
-            format=FORMAT,
-            made_by=f"fulcrum {_package_version()}",
-            federation=FederationEntry(
-                name=federation.name,
-                digest=federation.digest,
-                silos=len(federation),
-                tiers=[tier.name for tier in federation.tiers],
-            ),
-            settings=Settings(
-                rounds=self.rounds,
-                delta=self.delta,
-                clip_norm=self.clip_norm,
-                accountant=self.accountant,
-                allocation=self.allocation,
-                seed=self.seed,
-                injection=self.injection,
-                colluders=self.colluders,
-                parameters=self.parameters,
-                epsilon=dict(target.epsilon),
-                information=target.information,
-                bound=target.bound,
-                floor=_number_or_list(floor),
-                coupling=self.coupling,
-                budget=target.budget,
-                required_multiplier={
-                    tier: _number_or_list(np.asarray(asked)) or 0.0 for tier, asked in self.requirement.multiplier.items()
-                },
-            ),
-            guarantee=Guarantee(
-                statement=self.statement,
-                adjacency=ADJACENCY,
-                sensitivity=2 * self.clip_norm,
-                assumptions=list(self.assumptions),
-            ),
-            summary=Summary(
-                noise_budget=self.noise_budget,
-                uniform_noise_budget=self.uniform_noise_budget,
-                saving=self.saving,
-                dispersion=self.dispersion,
-                epsilon_above_worst=epsilon_entry(float(self.epsilon_above.max())),
-                epsilon_above_mean=epsilon_entry(float(self.epsilon_above.mean())),
-                epsilon_inside_worst=epsilon_entry(float(self.epsilon_inside.max())),
-                epsilon_inside_mean=epsilon_entry(float(self.epsilon_inside.mean())),
-            ),
-            tiers={tier.name: self._node_entries(depth) for depth, tier in enumerate(federation.tiers)},
-            silos=[
-                SiloEntry(
-                    silo=name,
-                    records=int(records) if records.is_integer() else records,
-                    node=nodes[index],
-                    noise_multiplier=multiplier,
-                    epsilon={tier: values[index] for tier, values in epsilon.items()},
-                    preference=None if preferences is None or math.isnan(preferences[index]) else float(preferences[index]),
-                    group=None if groups is None else groups.nodes[groups.parent_of[index]],
-                )
-                for index, (name, records, multiplier) in enumerate(
-                    zip(
-                        federation.silo_names.tolist(),
-                        federation.sizes.tolist(),
-                        self.noise_multiplier.tolist(),
-                        strict=True,
-                    )
-                )
-            ],
-            advice=[advice.text for advice in self.advice],
-        )
+        return content_of(self)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan file; an existing one stays until the new one is whole."""
         write_whole(path, to_json(self.content()))
 
-    def check_federation(self, federation: Federation) -> None:
-        """Raises `ForeignPlanError` unless the plan was made for this federation."""
+    def check_federation(self, federation: Federation, *, source: str = "") -> None:
+        """Raises `ForeignPlanError` unless the plan was made for this federation, read from `source`."""
         mine, theirs = self.federation.digest, federation.digest
         if mine != theirs:
             raise ForeignPlanError(
                 f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
-                f"Run: fulcrum plan {federation.name}"
+                f"Run: fulcrum plan {source or federation.name}"
             )
 
     def node_noise(self, tier: str) -> FloatArray:
         """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
         federation = self.federation
         return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
-
-    def _node_entries(self, depth: int) -> list[NodeEntry]:
-        federation = self.federation
-        tier = federation.tiers[depth]
-        outer = federation.tiers[depth + 1] if depth + 1 < len(federation.tiers) else None
-        profile = exposure(federation, tier=tier.name, colluders=self.colluders)
-        worst = np.zeros(len(tier.nodes))
-        np.maximum.at(worst, federation.membership(tier.name), self.epsilon(tier.name))
-        injected = self.aggregator_noise_multiplier if depth == 0 else None
-        noise = np.sqrt(self.node_noise(tier.name)) if injected is None else injected
-        return [
-            NodeEntry(
-                name=name,
-                parent=None if outer is None else outer.nodes[outer.parent_of[index]],
-                silos=int(profile.silos[index]),
-                exposure=float(profile.exposure[index]),
-                noise_multiplier=float(noise[index]),
-                epsilon_worst=epsilon_entry(float(worst[index])),
-            )
-            for index, name in enumerate(tier.nodes)
-        ]
 
 
 def plan(
@@ -377,21 +279,22 @@ def plan(
 ) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
-    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated noise
-    never overspends: no silo's epsilon exceeds its target.
+    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated
+    noise never overspends: no silo's epsilon exceeds its target.
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
         rounds: T, the number of releases of each silo.
         delta: The DP parameter, in (0, 1).
-        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates, "federation"
-            one who sees the global sum alone. A silo's declared preference tightens the target of its region.
+        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
+            "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
         accountant: "exact", the tight Gaussian curve, or "renyi", the paper's Theorem 1.
         allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
         information: K in nats: the bound on what is learned of a silo's class concentration above its region.
         floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
         bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
-        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst epsilon.
+        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
+            epsilon.
         clip_norm: C.
         parameters: d, the number of trainable parameters; None is the limit of large d.
         colluders: Silos of each region that may collude with the observer or drop out.
@@ -499,45 +402,3 @@ def _from_content(content: PlanFile) -> Plan:
         coupling=settings.coupling,
         seed=settings.seed,
     )
-
-
-def federation_of(content: PlanFile) -> Federation:
-    """Returns the federation that a plan file's roster describes, checked against its digest."""
-    names = content.federation.tiers
-    labels = [entry.node for entry in content.silos]
-    columns: dict[str, list[str]] = {names[0]: labels}
-    for inner, outer in zip(names, names[1:], strict=False):
-        parents = {entry.name: entry.parent for entry in content.tiers[inner]}
-        labels = [parents[label] or "" for label in labels]
-        columns[outer] = labels
-    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
-    federation = Federation.from_columns(
-        silo=[entry.silo for entry in content.silos],
-        records=np.array([entry.records for entry in content.silos], dtype=np.float64),
-        tiers=columns,
-        epsilon=preferences,
-        group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
-        name=content.federation.name,
-        locate=lambda row: f"silo {row + 1} of the roster",
-    )
-    if federation.digest != content.federation.digest:
-        raise PlanError(
-            f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
-        )
-    return federation
-
-
-def _number_or_list(values: FloatArray | None) -> float | list[float] | None:
-    """Returns one number where all are the same, else the list."""
-    if values is None:
-        return None
-    if values.ndim == 0:
-        return float(values)
-    return float(values[0]) if (values == values[0]).all() else values.tolist()
-
-
-def _package_version() -> str:
-    try:
-        return version("fulcrum-dp")
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "unknown"

@@ -1,0 +1,165 @@
+"""Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
+
+A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
+in the picture alone.
+
+>>> figure(0.000123456), figure(12345.678), figure(float("inf"))
+('0.000123', '12,346', '∞')
+"""
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fulcrum.errors import ParameterError, listing, suggestion
+
+FORMATS = ("table", "json", "csv")
+
+_ROWS_SHOWN = 30
+_NARROWEST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a picture: its key in the rows, its heading, and whether it holds figures."""
+
+    key: str
+    heading: str
+    figures: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command found.
+
+    Attributes:
+        data: For JSON: plain lists, mappings, strings and numbers.
+        rows: For CSV.
+        picture: For people.
+    """
+
+    data: Any
+    rows: Sequence[Mapping[str, Any]]
+    picture: Sequence[RenderableType] = field(default_factory=tuple)
+
+
+def check_format(name: str) -> None:
+    """Raises `ParameterError` for an unknown format, before any work is done."""
+    if name not in FORMATS:
+        raise ParameterError(f"unknown format {name!r}. Known: {listing(FORMATS)}.{suggestion(name, FORMATS)}")
+
+
+def show(result: Result, style: str) -> None:
+    """Prints a result to stdout in one of `FORMATS`."""
+    if style == "json":
+        encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
+        sys.stdout.write(encoded.decode() + "\n")
+    elif style == "csv":
+        sys.stdout.write(_csv(result.rows))
+    else:
+        console = Console(highlight=False, soft_wrap=False)
+        if console.width < _NARROWEST:
+            console.width = _NARROWEST
+        console.print(Group(*result.picture))
+
+
+def table(
+    title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, note: str = ""
+) -> RenderableType:
+    """Returns the picture of some rows, cut to what fits on a screen."""
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(
+            column.heading,
+            justify="right" if column.figures else "left",
+            overflow="fold",
+            no_wrap=column is columns[0],
+        )
+    for row in rows[:_ROWS_SHOWN]:
+        drawn.add_row(*(Text(_cell(row.get(column.key))) for column in columns))
+    left = len(rows) - _ROWS_SHOWN
+    if left > 0:
+        note = f"{left:,} more not shown; see them all with --format csv.{' ' + note if note else ''}"
+    return Group(drawn, Padding(Text(note, style="dim"), (0, 0, 1, 0))) if note else drawn
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
+    """Returns the picture of named figures."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="dim")
+    drawn.add_column()
+    for name, value in pairs:
+        drawn.add_row(Text(name), Text(value))
+    return Padding(drawn, (0, 0, 1, 0))
+
+
+def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
+    """Returns the picture of remarks, each a warning or not."""
+    drawn = Table.grid(padding=(0, 1))
+    for warning, text in lines:
+        drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), Text(text))
+    return Padding(drawn, (0, 0, 1, 0))
+
+
+def figure(value: float) -> str:
+    """Returns a number at about four significant digits."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows on stderr that work is under way, where someone is watching."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return figure(value) if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _finite(data: Any) -> Any:
+    """Returns the data with infinities as None: JSON has no word for them, and null is no guarantee."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data

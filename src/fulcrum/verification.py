@@ -1,0 +1,323 @@
+"""Recomputes a plan file's every number from its multipliers and roster, without the solver, and compares two plans.
+
+The path is deliberately another one than the planner's: exact sums silo by silo (`math.fsum`), coalitions by sorting
+each region, targets read from the settings. What it shares with the planner is the accountant alone.
+
+>>> from fulcrum.planning import plan
+>>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
+>>> all(check.holds for check in checks), len(checks)
+(True, 17)
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fulcrum.accounting import epsilon_of
+from fulcrum.federation import ROOT, SILO
+from fulcrum.leakage import mechanism_information
+from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of
+
+_TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was recomputed.
+
+    Attributes:
+        name: What was checked.
+        holds: Whether the file agrees.
+        detail: The figures, or where they part.
+    """
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One difference between two plans.
+
+    Attributes:
+        subject: Whose: "settings", "summary", or a silo.
+        what: Which figure.
+        before: In the first plan, None where it has none.
+        after: In the second.
+    """
+
+    subject: str
+    what: str
+    before: object
+    after: object
+
+
+def verify(content: PlanFile) -> tuple[Check, ...]:
+    """Returns the checks of a plan file; it holds up if all of them do."""
+    seen = _Recomputed(content)
+    settings, summary = content.settings, content.summary
+    tiers = [SILO, *content.federation.tiers, ROOT]
+    federation = federation_of(content)  # raises where the roster is not the one the digest names
+    checks = [
+        Check(
+            name="digest", holds=content.digest in ("", content_digest(content)), detail=content_digest(content)[:12]
+        ),
+        Check(name="federation", holds=True, detail=f"{len(federation)} silos, digest {federation.digest[:12]}"),
+        _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
+        _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
+        _equal("uniform noise budget", summary.uniform_noise_budget, seen.uniform_budget()),
+        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / seen.uniform_budget()),
+        _equal("dispersion", summary.dispersion, seen.dispersion()),
+    ]
+    for tier in tiers:
+        epsilon = seen.epsilon(tier)
+        checks.append(_covers(f"epsilon at {tier}", content, tier, epsilon))
+        if tier in settings.required_multiplier:
+            checks.append(_met(content, tier, seen))
+    checks += [_nodes(content, tier, seen) for tier in content.federation.tiers]
+    above, inside = seen.epsilon(content.federation.tiers[0]), seen.epsilon(SILO)
+    checks += [
+        _stated("worst epsilon above", summary.epsilon_above_worst, max(above)),
+        _stated("mean epsilon above", summary.epsilon_above_mean, math.fsum(above) / len(above)),
+        _stated("worst epsilon inside", summary.epsilon_inside_worst, max(inside)),
+        _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
+        *_promises(content, seen),
+    ]
+    return tuple(checks)
+
+
+def changes(before: PlanFile, after: PlanFile) -> tuple[Change, ...]:
+    """Returns what changed from one plan to another, and for whom: settings, summary, then silo by silo."""
+    found = [
+        *_changes_of("settings", _fields(before.settings), _fields(after.settings)),
+        *_changes_of("summary", _fields(before.summary), _fields(after.summary)),
+    ]
+    old = {entry.silo: entry for entry in before.silos}
+    new = {entry.silo: entry for entry in after.silos}
+    for name in [*old, *(name for name in new if name not in old)]:
+        found += _changes_of(name, _fields(old.get(name)), _fields(new.get(name)))
+    return tuple(found)
+
+
+class _Recomputed:
+    """The plan's figures, from multipliers and roster alone."""
+
+    def __init__(self, content: PlanFile) -> None:
+        self.settings = content.settings
+        total = math.fsum(entry.records for entry in content.silos)
+        self.weight = [entry.records / total for entry in content.silos]
+        self.multiplier = [entry.noise_multiplier for entry in content.silos]
+        path = {SILO: [entry.silo for entry in content.silos], ROOT: [ROOT] * len(content.silos)}
+        labels = [entry.node for entry in content.silos]
+        for tier in content.federation.tiers:
+            path[tier] = labels
+            parents = {node.name: node.parent for node in content.tiers[tier]}
+            labels = [parents[label] or "" for label in labels]
+        self.path = path
+        self.innermost = content.federation.tiers[0]
+        self.region = path[self.innermost]
+        if content.settings.injection == "aggregator":
+            mass = _sums(self.region, (weight**2 for weight in self.weight))
+            noise = {node.name: node.noise_multiplier**2 for node in content.tiers[self.innermost]}
+            self.variance = [
+                weight**2 * noise[region] / mass[region]
+                for weight, region in zip(self.weight, self.region, strict=True)
+            ]
+        else:
+            self.variance = [
+                (weight * multiplier) ** 2 for weight, multiplier in zip(self.weight, self.multiplier, strict=True)
+            ]
+
+    def remaining(self, variance: list[float], tier: str) -> list[float]:
+        """By silo, the noise that conceals it at a tier after the worst coalition of each region is gone."""
+        if tier == SILO:
+            return variance
+        colluders = self.settings.colluders
+        total = _sums(self.path[tier], variance)
+        if not colluders:
+            return [total[node] for node in self.path[tier]]
+        by_region: dict[str, list[float]] = defaultdict(list)
+        for region, value in zip(self.region, variance, strict=True):
+            by_region[region].append(value)
+        ordered = {region: sorted(values, reverse=True) for region, values in by_region.items()}
+        taken = {region: values[:colluders] for region, values in ordered.items()}
+        next_one = {region: values[colluders] if colluders < len(values) else 0.0 for region, values in ordered.items()}
+        node_of = dict(zip(self.region, self.path[tier], strict=True))
+        gone = _sums([node_of[region] for region in taken], (math.fsum(values) for values in taken.values()))
+        found = []
+        for region, node, value in zip(self.region, self.path[tier], variance, strict=True):
+            # A silo among the largest is not in its own coalition: the next largest takes its place.
+            own = value - next_one[region] if value in taken[region] else 0.0
+            found.append(max(total[node] - gone[node] + own, value))
+        return found
+
+    def effective(self, tier: str) -> list[float]:
+        """By silo, the effective multiplier at a tier."""
+        if tier == SILO:
+            return self.multiplier
+        remaining = self.remaining(self.variance, tier)
+        return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
+
+    def epsilon(self, tier: str) -> list[float]:
+        """By silo, the epsilon at a tier, each distinct multiplier solved once and none read off a table."""
+        effective = self.effective(tier)
+        solved = {
+            multiplier: epsilon_of(
+                multiplier, rounds=self.settings.rounds, delta=self.settings.delta, accountant=self.settings.accountant
+            )
+            for multiplier in set(effective)
+        }
+        return [solved[multiplier] for multiplier in effective]
+
+    def uniform_budget(self) -> float:
+        """The least budget of one multiplier for all that meets the requirement."""
+        squared = [weight**2 for weight in self.weight]
+        level = max(
+            weight**2 * asked**2 / present
+            for tier, required in self.settings.required_multiplier.items()
+            for weight, asked, present in zip(
+                self.weight, _by_silo(required, len(squared)), self.remaining(squared, tier), strict=True
+            )
+        )
+        return level * math.fsum(squared)
+
+    def exposure(self, tier: str) -> dict[str, float]:
+        """By node of a tier, the largest share that one silo has of the squared weight that conceals it."""
+        squared = [weight**2 for weight in self.weight]
+        shares = (value / present for value, present in zip(squared, self.remaining(squared, tier), strict=True))
+        return _largest(self.path[tier], shares)
+
+    def dispersion(self) -> float:
+        """1 - <rho>_V / rho_max at the innermost tier."""
+        squared = [weight**2 for weight in self.weight]
+        rho, mass = self.exposure(self.innermost), _sums(self.region, squared)
+        return 1 - math.fsum(rho[region] * mass[region] for region in rho) / math.fsum(squared) / max(rho.values())
+
+
+def _promises(content: PlanFile, seen: _Recomputed) -> list[Check]:
+    """The targets as the user stated them: epsilon by tier, declared preferences, the information bound."""
+    settings = content.settings
+    inner = content.federation.tiers[0]
+    found = []
+    for tier, promised in settings.epsilon.items():
+        worst = max(seen.epsilon(tier))
+        detail = f"worst {worst:.6g}, promised {promised:.6g}"
+        found.append(Check(name=f"epsilon target at {tier}", holds=worst <= promised * (1 + _TOLERANCE), detail=detail))
+    preferring = [index for index, entry in enumerate(content.silos) if entry.preference is not None]
+    if preferring:
+        epsilon = seen.epsilon(inner)
+        over = [
+            content.silos[index].silo
+            for index in preferring
+            if epsilon[index] > (content.silos[index].preference or 0.0) * (1 + _TOLERANCE)
+        ]
+        detail = f"{len(preferring)} declared" + (f", exceeded for {over[0]!r}" if over else "")
+        found.append(Check(name="preferences", holds=not over, detail=detail))
+    if settings.budget is not None:
+        found.append(_equal("budget", content.summary.noise_budget, settings.budget))
+    if settings.information is not None:
+        floor = _by_silo(settings.floor or 0.0, len(content.silos))
+        worst = max(
+            float(
+                mechanism_information(s, rounds=settings.rounds, bound=settings.bound, parameters=settings.parameters)
+            )
+            + lateral
+            for s, lateral in zip(seen.effective(inner), floor, strict=True)
+        )
+        detail = f"worst {worst:.6g} nats, promised {settings.information:.6g}"
+        holds = worst <= settings.information * (1 + _TOLERANCE)
+        found.append(Check(name="information bound", holds=holds, detail=detail))
+    return found
+
+
+def _met(content: PlanFile, tier: str, seen: _Recomputed) -> Check:
+    """Whether every silo has the effective multiplier that its tier requires."""
+    required = _by_silo(content.settings.required_multiplier[tier], len(content.silos))
+    effective = seen.effective(tier)
+    short = [
+        i for i, (has, asked) in enumerate(zip(effective, required, strict=True)) if has < asked * (1 - _TOLERANCE)
+    ]
+    if short:
+        first = short[0]
+        detail = f"silo {content.silos[first].silo!r} has {effective[first]:.6g}, required {required[first]:.6g}"
+        return Check(name=f"requirement at {tier}", holds=False, detail=detail)
+    return Check(name=f"requirement at {tier}", holds=True, detail=f"{len(required)} silos")
+
+
+def _nodes(content: PlanFile, tier: str, seen: _Recomputed) -> Check:
+    """Whether the entries of a tier's nodes follow from their silos."""
+    name = f"nodes of {tier}"
+    noise, rho = _sums(seen.path[tier], seen.variance), seen.exposure(tier)
+    members, worst = Counter(seen.path[tier]), _largest(seen.path[tier], seen.epsilon(tier))
+    for node in content.tiers[tier]:
+        if node.name not in members:
+            return Check(name=name, holds=False, detail=f"{tier} {node.name!r} has no silos")
+        for check in (
+            _equal("silos", node.silos, members[node.name]),
+            _equal("exposure", node.exposure, rho[node.name]),
+            _equal("noise multiplier", node.noise_multiplier, math.sqrt(noise[node.name])),
+            _stated("worst epsilon", node.epsilon_worst, worst[node.name]),
+        ):
+            if not check.holds:
+                return Check(name=name, holds=False, detail=f"{tier} {node.name!r}: {check.name} {check.detail}")
+    return Check(name=name, holds=len(members) == len(content.tiers[tier]), detail=f"{len(members)} nodes")
+
+
+def _covers(name: str, content: PlanFile, tier: str, epsilon: list[float]) -> Check:
+    """Whether the file's epsilons are the true ones rounded up: never below, never far above."""
+    for entry, true in zip(content.silos, epsilon, strict=True):
+        check = _stated(name, entry.epsilon.get(tier), true)
+        if not check.holds:
+            return Check(name=name, holds=False, detail=f"silo {entry.silo!r}: {check.detail}")
+    return Check(name=name, holds=True, detail=f"at most {max(epsilon):.6g}")
+
+
+def _stated(name: str, stated: Epsilon, true: float) -> Check:
+    value = math.inf if stated is None else stated
+    holds = true * (1 - _TOLERANCE) <= value and (value <= true * (1 + 2e-5) or value == true)
+    return Check(name=name, holds=holds, detail=f"stated {value:.6g}, recomputed {true:.6g}")
+
+
+def _equal(name: str, stated: float, true: float) -> Check:
+    holds = math.isclose(stated, true, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return Check(name=name, holds=holds, detail=f"stated {stated:.6g}, recomputed {true:.6g}")
+
+
+def _by_silo(value: Required, silos: int) -> list[float]:
+    return value if isinstance(value, list) else [value] * silos
+
+
+def _sums(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    gathered: dict[str, list[float]] = defaultdict(list)
+    for node, value in zip(nodes, values, strict=True):
+        gathered[node].append(value)
+    return {node: math.fsum(parts) for node, parts in gathered.items()}
+
+
+def _largest(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for node, value in zip(nodes, values, strict=True):
+        largest[node] = max(largest.get(node, value), value)
+    return largest
+
+
+def _fields(entry: object) -> dict[str, object]:
+    """The figures of one struct, its mappings flattened; empty where there is none."""
+    found: dict[str, object] = {}
+    for name in getattr(entry, "__struct_fields__", ()):
+        value = getattr(entry, name)
+        if isinstance(value, Mapping):
+            found |= {f"{name} at {key}": item for key, item in value.items()}
+        elif name != "silo":
+            found[name] = value
+    return found
+
+
+def _changes_of(subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
+    return [
+        Change(subject=subject, what=name, before=before.get(name), after=after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]

@@ -36,10 +36,13 @@ from fulcrum.leakage import (
     prior_entropy,
     quantised_entropy,
 )
+from fulcrum.planfile import package_version
 from fulcrum.planning import Plan, plan, read_plan
 from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation
 from fulcrum.verification import Change, Check, changes, verify
+
+__version__ = package_version()
 
 __all__ = [
     "ACCOUNTANTS",

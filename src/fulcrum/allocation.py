@@ -79,9 +79,13 @@ def allocate(
     else:
         multiplier = _shape(federation, requirement, allocation, seed)
         multiplier = multiplier * math.sqrt(_factor(federation, requirement, multiplier))
-    # Sums over very many silos round by more than `_ROUNDING`; what they leave short is made up here.
-    shortfall = _factor(federation, requirement, multiplier) / _ROUNDING
-    return multiplier * math.sqrt(shortfall * _ROUNDING) if shortfall > 1 else multiplier
+    # Sums over very many silos round by more than `_ROUNDING`; what they leave short is made up here, a little more
+    # each time, since the raised sums round anew.
+    step = _ROUNDING - 1
+    while (shortfall := _factor(federation, requirement, multiplier) / _ROUNDING) > 1:
+        multiplier = multiplier * math.sqrt(shortfall + step)
+        step *= 2
+    return multiplier
 
 
 ALLOCATIONS: dict[str, str] = {

@@ -22,7 +22,7 @@ from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import SILO, Federation
 from fulcrum.leakage import Coupling, cost_of_coupling, informativeness, lateral_floor, prior_entropy
-from fulcrum.planfile import read_content, write_whole
+from fulcrum.planfile import package_version, read_content, write_whole
 from fulcrum.planning import Plan, plan, read_plan
 from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation
@@ -32,6 +32,7 @@ from fulcrum.verification import changes, verify
 app = App(
     name="fulcrum",
     help="Topology-aware differential privacy for hierarchical federated learning.",
+    version=package_version,
     result_action="return_value",
 )
 
@@ -228,6 +229,8 @@ def floor(
         )
     ]
     worst = float(floors.max())
+    if information is not None and information <= worst:
+        raise ParameterError(f"information={information:g} is not above the floor {worst:.4g}, which no noise lowers")
     judged = [
         asdict(
             informativeness(
@@ -240,8 +243,6 @@ def floor(
         )
         for count in _whole_numbers(levels, "--levels")
     ]
-    if information is not None and information <= worst:
-        raise ParameterError(f"information={information:g} is not above the floor {worst:.4g}, which no noise lowers")
     data["levels"] = judged
     columns = [Column(key="levels", heading="levels R"), Column(key="entropy", heading="entropy, nats")]
     columns += [Column(key="margin", heading="margin, nats")]

@@ -136,7 +136,7 @@ def content_of(plan: "Plan") -> PlanFile:
     preferences = federation.preferences
     return PlanFile(
         format=FORMAT,
-        made_by=f"fulcrum {_package_version()}",
+        made_by=f"fulcrum {package_version()}",
         federation=FederationEntry(
             name=federation.name,
             digest=federation.digest,
@@ -339,7 +339,8 @@ def _number_or_list(values: FloatArray | None) -> float | list[float] | None:
     return float(values[0]) if (values == values[0]).all() else values.tolist()
 
 
-def _package_version() -> str:
+def package_version() -> str:
+    """Returns the version of Fulcrum that is installed."""
     try:
         return version("fulcrum-dp")
     except PackageNotFoundError:  # a source tree that was never installed

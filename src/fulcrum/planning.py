@@ -310,20 +310,20 @@ def plan(
         raise ParameterError(
             f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
         )
-    target = Target(
-        rounds=rounds,
-        delta=delta,
-        accountant=accountant,
-        epsilon=epsilon_by_tier(federation, epsilon),
-        information=information,
-        floor=floor_by_silo(federation, floor),
-        bound=bound,
-        parameters=parameters,
-        budget=budget,
-        colluders=0 if injection == "aggregator" else colluders,  # noise that no silo holds cannot be colluded away
-    )
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
+    target = Target(
+        rounds=int(rounds),
+        delta=float(delta),
+        accountant=accountant,
+        epsilon=epsilon_by_tier(federation, epsilon),
+        information=None if information is None else float(information),
+        floor=floor_by_silo(federation, floor),
+        bound=bound,
+        parameters=None if parameters is None else int(parameters),
+        budget=None if budget is None else float(budget),
+        colluders=0 if injection == "aggregator" else colluders,  # noise that no silo holds cannot be colluded away
+    )
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
@@ -351,7 +351,7 @@ def plan(
         aggregator_noise_multiplier=aggregator_noise,
         clip_norm=float(clip_norm),
         injection=injection,
-        coupling=floor.strength if isinstance(floor, Coupling) else None,
+        coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
         seed=seed,
     )
 

@@ -1,0 +1,215 @@
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fulcrum.cli import run
+
+CSV = "silo,records,region\nlille,120,north\nmetz,80,north\nnice,300,south\n"
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capsys):
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def test_exposure_shows_dispersion(command):
+    code, out, _ = command("exposure", "severe")
+    assert code == 0
+    assert "79.17% of a uniform budget is waste, a factor 2.19" in out
+    code, out, _ = command("exposure", "severe", "--format", "json", "--colluders", "1")
+    assert json.loads(out)["tiers"][0]["dispersion"] == pytest.approx(0.8163, abs=5e-5)
+
+
+def test_plan_writes_a_file_that_verifies(command):
+    code, out, _ = command("plan", "severe", "--rounds", 10, "--epsilon", 1, "--epsilon-inside", 8, "-o", "plan.json")
+    assert code == 0
+    assert "fulcrum verify plan.json" in out
+    code, out, _ = command("verify", "plan.json", "--federation", "severe")
+    assert (code, "Every check holds." in out) == (0, True)
+    settings = json.loads(Path("plan.json").read_text())["settings"]
+    assert settings["epsilon"] == {"region": 1.0, "silo": 8.0}
+
+
+def test_plan_as_json_is_the_file(command):
+    _, out, _ = command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json", "--format", "json")
+    printed, written = json.loads(out), json.loads(Path("plan.json").read_text())
+    assert printed == written | {"digest": printed["digest"]}
+
+
+def test_plan_as_csv_has_a_row_a_silo(command):
+    Path("silos.csv").write_text(CSV)
+    _, out, _ = command("plan", "silos.csv", "--rounds", 10, "--epsilon", 1, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["silo"] for row in rows] == ["lille", "metz", "nice"]
+
+
+def test_plan_takes_every_kind_of_target(command):
+    for options in (
+        ["--epsilon", "region=1,federation=0.5"],
+        ["--information", 0.88, "--floor", 0.85, "--bound", "capacity", "--parameters", 66],
+        ["--information", 2.2, "--floor", "coupling=20"],
+        ["--information", 1, "--floor", "region-1=0.1,region-2=0,region-3=0,region-4=0,region-5=0.2"],
+        ["--budget", 0.5],
+        ["--epsilon", 1, "--colluders", 1, "--allocation", "least-noise", "--accountant", "renyi", "--delta", "1e-6"],
+        ["--epsilon", 1, "--injection", "aggregator"],
+        ["--epsilon", 1, "--allocation", "misallocated", "--seed", 3, "--clip-norm", 2],
+    ):
+        code, out, err = command("plan", "severe", "--rounds", 10, *options)
+        assert (code, err) == (0, ""), options
+        assert "guarantee" in out
+
+
+def test_compare_has_the_promised_keys(command):
+    code, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1, "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["allocation"] for row in rows] == ["optimal", "uniform", "size", "inverse-size", "misallocated"]
+    assert set(rows[0]) == {
+        "allocation",
+        "noise_budget",
+        "epsilon_above_worst",
+        "epsilon_above_mean",
+        "epsilon_inside_worst",
+        "epsilon_inside_mean",
+    }
+    assert 1 - rows[0]["noise_budget"] / rows[1]["noise_budget"] == pytest.approx(0.88, abs=1e-12)
+    _, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1)
+    assert "8.333" in out
+
+
+def test_infinite_epsilon_is_null_in_json(command):
+    arguments = ["--rounds", 10, "--epsilon", 1, "--injection", "aggregator", "--format", "json"]
+    _, out, _ = command("compare", "mild", *arguments)
+    assert json.loads(out)[0]["epsilon_inside_worst"] is None
+
+
+def test_floor_shows_saturation_and_the_cost_of_a_wrong_coupling(command):
+    code, out, _ = command("floor", "--coupling", 20, "--format", "json")
+    assert code == 0
+    assert json.loads(out)["saturation"] == pytest.approx(0.919, abs=3e-3)
+    arguments = ["--coupling", 20, "--true-coupling", 100, "--information", 2.2, "--format", "json"]
+    _, out, _ = command("floor", "severe", *arguments)
+    assert json.loads(out)["worst_overshoot"] == pytest.approx(0.70, abs=0.01)
+    code, out, _ = command("floor", "severe", "--information", 1.2)
+    assert "informative" in out
+
+
+def test_diff_says_what_changed(command):
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "a.json")
+    command("plan", "mild", "--rounds", 10, "--epsilon", 2, "-o", "b.json")
+    code, out, _ = command("diff", "a.json", "b.json")
+    assert (code, "96 silos are affected" in out) == (0, True)
+    code, out, _ = command("diff", "a.json", "a.json")
+    assert "The plans say the same." in out
+    _, out, _ = command("diff", "a.json", "b.json", "--format", "json")
+    assert {"subject": "settings", "what": "epsilon at region", "before": 1.0, "after": 2.0} in json.loads(out)
+
+
+def test_export_writes_settings_for_other_tools(command):
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    code, out, _ = command("export", "plan.json", "--to", "flower")
+    assert (code, "num-server-rounds = 10" in out) == (0, True)
+    code, out, _ = command("export", "plan.json", "--to", "nvflare", "-o", "sites.json")
+    assert (code, out) == (0, "")
+    assert len(json.loads(Path("sites.json").read_text())["sites"]) == 96
+
+
+BAD = {
+    "no target": (["plan", "mild", "--rounds", 10], "no target was given"),
+    "rounds missing": (["plan", "mild", "--epsilon", 1], "rounds"),
+    "rounds zero": (
+        ["plan", "mild", "--rounds", 0, "--epsilon", 1],
+        "rounds must be a whole number of at least 1, got 0",
+    ),
+    "rounds a word": (["plan", "mild", "--rounds", "ten", "--epsilon", 1], "ten"),
+    "delta": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--delta", 1], "delta must be in (0, 1), got 1.0"),
+    "negative epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", -1], "must be a finite number above 0, got -1.0"),
+    "epsilon a word": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "one"],
+        "--epsilon must be a number or name=number,..., got 'one'",
+    ),
+    "misspelt tier": (["plan", "mild", "--rounds", 1, "--epsilon", "regon=1"], "Did you mean 'region'?"),
+    "misspelt name": (["plan", "sevre", "--rounds", 1, "--epsilon", 1], "Did you mean 'severe'?"),
+    "misspelt command": (["plam", "mild"], "plam"),
+    "misspelt option": (["plan", "mild", "--round", 1, "--epsilon", 1], "--round"),
+    "misspelt allocation": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "unifrom"],
+        "Did you mean 'uniform'?",
+    ),
+    "misspelt format": (
+        ["exposure", "mild", "--format", "jsn"],
+        "unknown format 'jsn'. Known: table, json, csv. Did you mean 'json'?",
+    ),
+    "unreachable": (["plan", "mild", "--rounds", 1, "--information", 0.5, "--floor", 0.85], "Ask for more than 0.85"),
+    "below the floor": (["floor", "severe", "--information", 0.5], "not above the floor"),
+    "coupling": (["floor", "--coupling", -1], "coupling must be"),
+    "coupling alone": (["floor", "--true-coupling", 5], "--true-coupling needs --information"),
+    "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),
+    "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory"),
+    "not a plan": (["verify", "silos.csv"], "silos.csv is not JSON"),
+    "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),
+    "unwritable": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"], "cannot be written"),
+    "bad records": (["exposure", "bad.csv"], "bad.csv line 2: records=-3 must be at least 1"),
+    "unknown export": (["export", "plan.json", "--to", "flowr"], "Did you mean 'flower'?"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(command, name):
+    Path("silos.csv").write_text(CSV)
+    Path("bad.csv").write_text("silo,records,region\nlille,-3,north\n")
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    before = Path("plan.json").read_bytes()
+    arguments, reason = BAD[name]
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fulcrum: ")
+    assert err.count("\n") == 1
+    assert reason in err
+    assert Path("plan.json").read_bytes() == before
+
+
+def test_a_plan_that_does_not_hold_is_exit_code_one(command):
+    import msgspec
+
+    from fulcrum.planfile import read_content, to_json
+
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    content = read_content("plan.json")
+    content.silos[0] = msgspec.structs.replace(content.silos[0], noise_multiplier=0.01)
+    Path("plan.json").write_bytes(to_json(content))  # sealed anew: only recomputing can tell
+    code, out, _ = command("verify", "plan.json")
+    assert code == 1
+    assert "do not use this plan" in out
+
+
+def test_the_installed_command_leaves_no_traceback():
+    script = Path(sys.executable).with_name("fulcrum")
+    done = subprocess.run([script, "plan", "sevre", "--rounds", "1", "--epsilon", "1"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.strip() == "0.1.0"
+
+
+def test_names_cannot_style_the_terminal(command):
+    Path("silos.csv").write_text("silo,records,region\n[red]a[/red],1,[bold]r\nb,2,s\n")
+    code, out, _ = command("plan", "silos.csv", "--rounds", 1, "--epsilon", 1)
+    assert code == 0
+    assert "[bold]r" in out

@@ -1,0 +1,93 @@
+import ast
+from pathlib import Path
+
+import pytest
+
+import fulcrum
+
+SOURCE = Path(fulcrum.__file__).parent
+ORDER = [
+    "errors",
+    "arrays",
+    "federation",
+    "profiles",
+    "silo_table",
+    "tree_files",
+    "readers",
+    "exposure",
+    "accounting",
+    "leakage",
+    "allocation",
+    "targets",
+    "advice",
+    "planfile",
+    "planning",
+    "comparison",
+    "verification",
+    "exports",
+    "display",
+    "cli",
+]
+OPTIONAL = {"pyarrow", "yaml"}
+CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module imported when the code runs; imports for type checkers alone do not count."""
+    found = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        found |= imports(node)
+    return found
+
+
+def test_the_list_names_every_module():
+    assert sorted(ORDER) == sorted(path.stem for path in SOURCE.glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_from_those_above_it(module):
+    used = {
+        name.removeprefix("fulcrum.")
+        for name in imports(ast.parse((SOURCE / f"{module}.py").read_text()))
+        if name.startswith("fulcrum")
+    }
+    assert used <= set(ORDER[: ORDER.index(module)])
+
+
+def test_only_core_packages_are_imported_at_the_top():
+    for module in ORDER:
+        tree = ast.parse((SOURCE / f"{module}.py").read_text())
+        for node in tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                assert not {name.split(".")[0] for name in names} & OPTIONAL, module
+
+
+def test_the_public_names_are_sorted_and_documented():
+    assert fulcrum.__all__ == sorted(
+        fulcrum.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
+    for name in fulcrum.__all__:
+        value = getattr(fulcrum, name)
+        if callable(value):
+            assert value.__doc__, name
+
+
+def test_every_error_is_a_fulcrum_error_and_a_builtin_one():
+    names = [name for name in fulcrum.__all__ if name.endswith("Error") and name != "FulcrumError"]
+    for name in names:
+        error = getattr(fulcrum, name)
+        assert issubclass(error, fulcrum.FulcrumError)
+        assert issubclass(error, (ValueError, ImportError))
+
+
+def test_no_module_validates_with_assert():
+    for module in ORDER:
+        tree = ast.parse((SOURCE / f"{module}.py").read_text())
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)], module

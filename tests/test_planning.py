@@ -1,0 +1,213 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fulcrum
+from fulcrum import (
+    Coupling,
+    Federation,
+    ForeignPlanError,
+    ParameterError,
+    PlanError,
+    UnreachableTargetError,
+    plan,
+    read_plan,
+)
+
+SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
+
+
+def test_the_papers_table_of_epsilon_by_region():
+    optimal = plan("severe", epsilon=0.99, **SEVERE)
+    uniform = plan("severe", epsilon=0.99, allocation="uniform", **SEVERE)
+    first = [0, 60, 80, 88, 92]
+    assert optimal.epsilon_above == pytest.approx(np.full(96, 0.99), abs=1e-9)
+    assert uniform.epsilon_above[first] == pytest.approx([0.229, 0.414, 0.680, 0.990, 0.990], abs=5e-4)
+    assert uniform.epsilon_above.mean() == pytest.approx(0.368, abs=5e-4)
+    assert optimal.epsilon_inside[first] == pytest.approx([10.06, 5.25, 3.12, 2.12, 2.12], abs=5e-3)
+    assert uniform.epsilon_inside == pytest.approx(np.full(96, 2.12), abs=5e-3)
+
+
+def test_saving_is_dispersion_to_machine_precision_and_free_of_the_target():
+    for settings_ in (SEVERE | {"epsilon": 0.99}, {"rounds": 3, "epsilon": 7.0, "delta": 1e-8}):
+        made = plan("severe", **settings_)
+        assert made.saving == pytest.approx(0.791666666666667, abs=1e-12)
+        assert made.dispersion == pytest.approx(made.saving, abs=1e-12)
+
+
+def test_both_observers_at_once():
+    made = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    assert made.epsilon_above.max() <= 1.0
+    assert made.epsilon_inside.max() <= 8.0
+    assert made.epsilon_inside.max() == pytest.approx(8.0, rel=1e-9)
+    alone = plan("severe", rounds=10, epsilon=1.0)
+    assert alone.epsilon_inside.max() > 8.0
+    assert alone.noise_budget < made.noise_budget < alone.uniform_noise_budget
+
+
+def test_a_target_on_the_global_sum_alone_has_nothing_to_distribute():
+    made = plan("severe", rounds=10, epsilon={"federation": 1.0})
+    assert made.saving == pytest.approx(0, abs=1e-12)
+    assert np.ptp(made.noise_multiplier) == pytest.approx(0, abs=1e-12)
+    assert made.epsilon("federation").max() == pytest.approx(1.0, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.lists(st.floats(1, 1e4), min_size=1, max_size=5), min_size=1, max_size=5),
+    epsilon=st.floats(0.05, 30),
+    inside=st.one_of(st.none(), st.floats(0.5, 50)),
+    colluders=st.integers(0, 2),
+    accountant=st.sampled_from(fulcrum.ACCOUNTANTS),
+)
+def test_no_silo_ever_gets_more_than_its_target(sizes, epsilon, inside, colluders, accountant):
+    federation = Federation.from_sizes({f"r{k}": silos for k, silos in enumerate(sizes)})
+    target = {"region": epsilon} if inside is None else {"region": epsilon, "silo": inside}
+    made = plan(federation, rounds=10, epsilon=target, colluders=colluders, accountant=accountant)
+    assert made.epsilon_above.max() <= epsilon
+    if inside is not None:
+        assert made.epsilon_inside.max() <= inside
+    assert all(check.holds for check in fulcrum.verify(made.content()))
+
+
+def test_noise_of_an_aggregator_conceals_above_and_not_inside():
+    silo = plan("severe", rounds=10, epsilon=1.0)
+    made = plan("severe", rounds=10, epsilon=1.0, injection="aggregator", colluders=3)
+    assert made.noise_budget == pytest.approx(silo.noise_budget, rel=1e-12)
+    assert made.epsilon_above == pytest.approx(silo.epsilon_above, rel=1e-9)
+    assert (made.noise_multiplier == 0).all()
+    assert np.isinf(made.epsilon_inside).all()
+    assert made.epsilon(colluders=3) == pytest.approx(made.epsilon_above)
+    with pytest.raises(UnreachableTargetError, match="no target on the tier 'silo' can hold"):
+        plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}, injection="aggregator")
+
+
+def test_colluders_are_provisioned_for():
+    bare = plan("severe", rounds=10, epsilon=1.0)
+    made = plan("severe", rounds=10, epsilon=1.0, colluders=2)
+    assert bare.epsilon(colluders=2).max() > 1.0
+    assert made.epsilon(colluders=2).max() <= 1.0
+    assert made.epsilon(colluders=0).max() < 1.0
+    least = plan("isic-hospital", rounds=10, epsilon=1.0, colluders=1, allocation="least-noise")
+    constant = plan("isic-hospital", rounds=10, epsilon=1.0, colluders=1)
+    assert least.noise_budget < constant.noise_budget
+    assert least.epsilon_above.max() <= 1.0
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    nested = Federation.from_sizes(
+        {"north": {"Łódź": 120, 'metz "1"': 80}, "south": [300.5], "east": [90]},
+        outer={"country": {"france": ["north", "south"], "poland": ["east"]}},
+        name="nested",
+    )
+    for settings_ in (
+        {"epsilon": {"region": 1.0, "country": 0.7, "silo": 9.0}},
+        {"information": 1.2, "floor": {"north": 0.1, "south": 0.0, "east": 0.3}, "parameters": 66},
+        {"budget": 3.0, "colluders": 1},
+        {"epsilon": 1.0, "injection": "aggregator"},
+        {"epsilon": 1.0, "allocation": "misallocated", "seed": 4, "clip_norm": 2.5},
+        {"information": 2.2, "floor": Coupling(20), "bound": "capacity"},
+    ):
+        made = plan(nested, rounds=4, **settings_)
+        made.save(tmp_path / "plan.json")
+        again = read_plan(tmp_path / "plan.json")
+        assert again.digest == made.digest
+        assert (again.noise_multiplier == made.noise_multiplier).all()
+        assert (again.epsilon_above == made.epsilon_above).all()
+        assert again.federation.digest == nested.digest
+        assert again.content() == made.content()
+
+
+def test_a_plan_of_another_federation_is_refused():
+    made = plan("mild", rounds=1, epsilon=1.0)
+    made.check_federation(fulcrum.read_federation("mild"))
+    with pytest.raises(ForeignPlanError, match=r"made for another federation \(digest .{4}\.\., expected .{4}\.\.\)"):
+        made.check_federation(fulcrum.read_federation("severe"))
+
+
+def test_saving_never_leaves_half_a_file(tmp_path):
+    path = tmp_path / "plan.json"
+    made = plan("mild", rounds=1, epsilon=1.0)
+    made.save(path)
+    before = path.read_bytes()
+    with pytest.raises(PlanError, match="cannot be written"):
+        made.save(tmp_path / "missing" / "plan.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PlanError, match="cannot be written"):
+        made.save(tmp_path / "folder")
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "plan.json"]
+
+
+def test_statement_and_assumptions_name_both_observers():
+    made = plan("severe", epsilon=0.99, **SEVERE)
+    assert "epsilon 0.99 against anyone who sees the sums of its region" in made.statement
+    assert "epsilon 10.0583 against whoever sees its own updates" in made.statement
+    assert any("trusted to see" in line for line in made.assumptions)
+    both = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    assert any("may be curious" in line for line in both.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"rounds": 0, "epsilon": 1.0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"rounds": 1}, "no target was given. Give one of epsilon, information or budget"),
+        ({"rounds": 1, "epsilon": 1.0, "delta": 2.0}, "delta must be in (0, 1), got 2.0"),
+        ({"rounds": 1, "epsilon": -1.0}, "epsilon for 'region' must be a finite number above 0, got -1.0"),
+        ({"rounds": 1, "epsilon": math.inf}, "epsilon for 'region' must be a finite number above 0, got inf"),
+        (
+            {"rounds": 1, "epsilon": {"regoin": 1.0}},
+            "mild has no tier 'regoin' to aim an epsilon at. Known tiers: silo, region, federation. Did you mean 'region'?",
+        ),
+        (
+            {"rounds": 1, "information": 0.8, "floor": 0.85},
+            "information=0.8 nats is not above the lateral floor 0.85, which no noise lowers. Ask for more than 0.85",
+        ),
+        ({"rounds": 1, "information": -1.0}, "information must be a finite number of nats above 0, got -1.0"),
+        ({"rounds": 1, "budget": 0.0}, "budget must be a finite number above 0, got 0.0"),
+        (
+            {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
+            "budget stands in for a target: give it without epsilon and information",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number above 0, got 0.0"),
+        ({"rounds": 1, "epsilon": 1.0, "parameters": 0}, "parameters must be a whole number of at least 1, got 0"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "injection": "silos"},
+            "unknown injection 'silos'. Known: silo, aggregator. Did you mean 'silo'?",
+        ),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": [0.1, 0.2]},
+            "floor must be one number or one by silo (96), got shape (2,)",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "floor": -0.1}, "floor must be finite and at least 0 nats for every silo"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": {"region-1": 0.1}},
+            "floor has no value for region 'region-2'. Give one for each",
+        ),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": {"regoin-1": 0.1}},
+            "floor names region 'regoin-1'. Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "colluders": -1}, "colluders must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(arguments, line):
+    with pytest.raises((ParameterError, UnreachableTargetError)) as caught:
+        plan("mild", **arguments)
+    assert str(caught.value) == line
+
+
+def test_many_silos_are_planned_without_overspending():
+    rng = np.random.default_rng(5)
+    federation = Federation(
+        name="many",
+        sizes=rng.lognormal(5, 0.6, 60_000),
+        tiers=(fulcrum.Tier(name="region", nodes=tuple(map(str, range(300))), parent_of=np.arange(60_000) % 300),),
+    )
+    made = plan(federation, rounds=10, epsilon={"region": 1.0, "silo": 5.0})
+    assert made.epsilon_above.max() <= 1.0
+    assert made.epsilon_inside.max() <= 5.0

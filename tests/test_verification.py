@@ -1,0 +1,119 @@
+import msgspec
+import pytest
+
+from fulcrum.federation import Federation
+from fulcrum.leakage import Coupling
+from fulcrum.planfile import content_digest
+from fulcrum.planning import plan
+from fulcrum.verification import changes, verify
+
+NESTED = Federation.from_sizes(
+    {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
+)
+
+PLANS = [
+    {"epsilon": 1.0},
+    {"epsilon": {"region": 1.0, "silo": 8.0, "country": 0.6, "federation": 0.5}},
+    {"epsilon": 1.0, "colluders": 1},
+    {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 2},
+    {"epsilon": 1.0, "allocation": "least-noise", "colluders": 1},
+    {"epsilon": 1.0, "injection": "aggregator"},
+    {"information": 2.2, "floor": Coupling(20)},
+    {"budget": 3.0},
+    {"epsilon": 1.0, "allocation": "inverse-size", "accountant": "renyi"},
+]
+
+
+def sealed(content):
+    return msgspec.structs.replace(content, digest=content_digest(content))
+
+
+@pytest.mark.parametrize("settings", PLANS)
+def test_every_plan_verifies_on_a_path_of_its_own(settings):
+    checks = verify(sealed(plan(NESTED, rounds=10, **settings).content()))
+    assert [check for check in checks if not check.holds] == []
+    names = {check.name for check in checks}
+    assert {"noise budget", "saving", "dispersion", "epsilon at silo", "epsilon at region"} <= names
+
+
+def change_silo(content, **change):
+    content.silos[3] = msgspec.structs.replace(content.silos[3], **change)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("edit", "fails"),
+    [
+        (lambda c: change_silo(c, noise_multiplier=c.silos[3].noise_multiplier / 2), "requirement at region"),
+        (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"region": 0.2}), "epsilon at region"),
+        (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"silo": 99.0}), "epsilon at silo"),
+        (lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, saving=0.9)), "saving"),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, dispersion=0.9)),
+            "dispersion",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, noise_budget=0.1)),
+            "noise budget",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, uniform_noise_budget=0.1)),
+            "uniform noise budget",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_inside_worst=1.0)),
+            "worst epsilon inside",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_above_mean=0.1)),
+            "mean epsilon above",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, guarantee=msgspec.structs.replace(c.guarantee, sensitivity=1.0)),
+            "sensitivity is 2C",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, settings=msgspec.structs.replace(c.settings, epsilon={"region": 0.5})),
+            "epsilon target at region",
+        ),
+        (
+            lambda c: msgspec.structs.replace(
+                c, tiers={**c.tiers, "region": [msgspec.structs.replace(n, exposure=0.1) for n in c.tiers["region"]]}
+            ),
+            "nodes of region",
+        ),
+    ],
+)
+def test_every_figure_that_is_wrong_is_caught(edit, fails):
+    content = edit(plan(NESTED, rounds=10, epsilon=1.0).content())
+    assert fails in {check.name for check in verify(content) if not check.holds}
+
+
+def test_a_digest_of_other_content_fails():
+    content = sealed(plan(NESTED, rounds=10, epsilon=1.0).content())
+    changed = msgspec.structs.replace(content, made_by="someone else")
+    assert "digest" in {check.name for check in verify(changed) if not check.holds}
+
+
+def test_equal_plans_have_no_changes():
+    content = plan(NESTED, rounds=10, epsilon=1.0).content()
+    assert changes(content, plan(NESTED, rounds=10, epsilon=1.0).content()) == ()
+
+
+def test_changes_say_what_changed_for_whom():
+    before = plan(NESTED, rounds=10, epsilon=1.0).content()
+    after = plan(NESTED, rounds=10, epsilon=2.0).content()
+    found = {(change.subject, change.what): (change.before, change.after) for change in changes(before, after)}
+    assert found["settings", "epsilon at region"] == (1.0, 2.0)
+    assert ("a-1", "noise_multiplier") in found
+    assert ("a-1", "records") not in found
+
+
+def test_silos_that_join_or_leave_are_changes():
+    smaller = Federation.from_sizes({"a": [5, 3], "b": [4, 4], "c": [7], "d": [2, 2, 9]})
+    before = plan(NESTED, rounds=10, epsilon=1.0).content()
+    after = plan(smaller, rounds=10, epsilon=1.0).content()
+    left = [change for change in changes(before, after) if change.subject == "a-3" and change.what == "records"]
+    assert (left[0].before, left[0].after) == (1, None)
+    joined = [change for change in changes(after, before) if change.subject == "a-3" and change.what == "records"]
+    assert (joined[0].before, joined[0].after) == (None, 1)

@@ -47,7 +47,7 @@ class Block:
 
 def blocks_of(page):
     """Returns the fenced blocks of a page in order."""
-    found, notes, opened = [], {}, None
+    found, notes, opened, lines, start = [], {}, None, [], 0
     for number, line in enumerate(page.splitlines(), 1):
         fence = _FENCE.match(line)
         if opened is not None:

@@ -24,7 +24,7 @@ def load(name):
 
 
 @pytest.fixture
-def printed(monkeypatch):
+def printed():
     """What the scripts share: importing any of them puts it among the modules."""
     load("wrong_coupling")
     return sys.modules["_printed"]

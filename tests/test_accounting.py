@@ -15,6 +15,7 @@ from fulcrum.accounting import (
     noise_for,
     observer_power,
     observer_power_at,
+    rounded_up,
 )
 from fulcrum.errors import ParameterError
 
@@ -132,6 +133,25 @@ def test_a_table_is_never_below_the_curve_and_close_above_it(accountant):
     assert (tabulated <= solved * (1 + 1e-6) + 1e-12).all()
     worst = int(np.argmax(solved))
     assert tabulated[worst] == solved[worst]
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 0.3])
+def test_a_table_is_as_good_where_epsilon_leaves_zero(accountant, delta):
+    edge = 2 * math.sqrt(2) * float(mpmath.erfinv(delta))
+    shifts = edge * np.exp(np.random.default_rng(2).uniform(-0.01, 0.01, 40_000))
+    tabulated = epsilon_of_shift(shifts, delta=delta, accountant=accountant)
+    solved = np.concatenate(
+        [epsilon_of_shift(part, delta=delta, accountant=accountant) for part in np.array_split(shifts, 4)]
+    )
+    assert (tabulated >= solved * (1 - 1e-13)).all()
+    assert (tabulated <= solved * (1 + 1e-6) + 1e-7).all()
+
+
+@given(epsilon=st.floats(1e-12, 1e12), digits=st.integers(2, 9))
+def test_printed_epsilons_are_rounded_up_and_never_down(epsilon, digits):
+    rounded = rounded_up(epsilon, digits=digits)
+    assert epsilon <= rounded <= epsilon * (1 + 1.001 * 10.0 ** (1 - digits))
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)

@@ -132,7 +132,7 @@ def test_export_writes_settings_for_other_tools(command):
 
 BAD = {
     "no target": (["plan", "mild", "--rounds", 10], "no target was given"),
-    "rounds missing": (["plan", "mild", "--epsilon", 1], "rounds"),
+    "rounds missing": (["plan", "mild", "--epsilon", 1], "plan needs --rounds"),
     "rounds zero": (
         ["plan", "mild", "--rounds", 0, "--epsilon", 1],
         "rounds must be a whole number of at least 1, got 0",
@@ -206,6 +206,16 @@ def test_the_installed_command_leaves_no_traceback():
     assert "Traceback" not in done.stderr
     version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.strip() == "0.1.0"
+
+
+def test_an_allocation_of_ones_own_is_found_in_the_current_folder(command, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    Path("own_rule.py").write_text("def flat(federation, requirement):\n    return [1.0] * len(federation)\n")
+    arguments = ["--rounds", 10, "--epsilon", 1, "--allocation", "own_rule:flat", "--format", "json"]
+    code, out, _ = command("compare", "mild", *arguments)
+    assert code == 0
+    rows = {row["allocation"]: row["noise_budget"] for row in json.loads(out)}
+    assert rows["own_rule:flat"] == pytest.approx(rows["uniform"], rel=1e-12)
 
 
 def test_names_cannot_style_the_terminal(command):

@@ -61,7 +61,13 @@ def test_aggregators_carry_the_noise_where_they_inject_it():
     settings = json.loads(exported(made, "nvflare"))
     assert settings["sites"]["a,b"]["noise_multiplier"] == 0
     assert settings["aggregators"]["south"]["noise_multiplier"] > 0
-    assert "inf" in exported(made, "csv")
+    rows = list(csv.DictReader(io.StringIO(exported(made, "csv"))))
+    assert [row["epsilon_silo"] for row in rows] == ["inf"] * 3
+    assert [float(row["region_noise_multiplier"]) for row in rows] == made.aggregator_noise_multiplier[
+        [0, 0, 1]
+    ].tolist()
+    flower = tomllib.loads(exported(made, "flower"))
+    assert flower["tool"]["fulcrum"]["aggregator-noise-multiplier"]["south"] == made.aggregator_noise_multiplier[1]
 
 
 def test_an_unknown_export_is_refused(made):

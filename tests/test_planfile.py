@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, PlanError
-from fulcrum.planfile import epsilon_entry, read_content, round_up, to_json
+from fulcrum.planfile import epsilon_entry, read_content, to_json
 from fulcrum.planning import plan, read_plan
 
 
@@ -19,7 +19,7 @@ def saved(tmp_path):
 
 @given(st.floats(1e-12, 1e12))
 def test_epsilons_are_rounded_up_and_never_down(epsilon):
-    rounded = round_up(epsilon)
+    rounded = epsilon_entry(epsilon)
     assert epsilon <= rounded <= epsilon * (1 + 1.0001e-5)
     assert float(f"{rounded:.6g}") == rounded
 

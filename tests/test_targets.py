@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum import Coupling, Federation, UnreachableTargetError, plan
+from fulcrum import Coupling, Federation, ParameterError, UnreachableTargetError, plan
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
 
@@ -27,6 +27,10 @@ def test_a_declared_preference_tightens_its_region_target():
     assert made.epsilon_above.max() <= 2.0
     without = plan(preferring([nan] * 6), rounds=5, epsilon=2.0)
     assert made.noise_budget > without.noise_budget
+    with pytest.raises(ParameterError, match="no target was given for silo 's0'"):
+        plan(preferring([nan, 0.5, 1.0, 1.0, 1.0, 1.0]), rounds=5)  # s0 would send its updates bare
+    covered = plan(preferring([1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), rounds=5)
+    assert covered.epsilon_above[1] <= 0.5
     alone = plan(preferring([nan, 0.5, nan, nan, nan, 3.0]), rounds=5, epsilon={"silo": 50.0})
     assert alone.epsilon_above[1] <= 0.5
     assert alone.epsilon_above[5] <= 3.0

@@ -1,7 +1,8 @@
 import msgspec
+import numpy as np
 import pytest
 
-from fulcrum.federation import Federation
+from fulcrum.federation import Federation, Tier
 from fulcrum.leakage import Coupling
 from fulcrum.planfile import content_digest
 from fulcrum.planning import plan
@@ -34,6 +35,14 @@ def test_every_plan_verifies_on_a_path_of_its_own(settings):
     assert [check for check in checks if not check.holds] == []
     names = {check.name for check in checks}
     assert {"noise budget", "saving", "dispersion", "epsilon at silo", "epsilon at region"} <= names
+
+
+def test_a_large_plan_read_off_a_table_verifies():
+    rng = np.random.default_rng(0)
+    sizes = np.round(np.geomspace(1e3, 1e9, 21_000))  # the lightest silos have epsilon 0
+    tier = Tier.from_labels("region", [f"r{k}" for k in rng.integers(0, 5, len(sizes))])
+    made = plan(Federation(name="long tail", sizes=sizes, tiers=(tier,)), rounds=10, epsilon=1.0)
+    assert [check for check in verify(made.content()) if not check.holds] == []
 
 
 def change_silo(content, **change):

@@ -54,8 +54,8 @@ def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: 
     | very large     | exactly 0 once mu <= 2 sqrt(2) erfinv(delta)     |
     | negative, NaN  | raises `ParameterError`                          |
 
-    Arrays of many entries are read off a table whose chords lie above the convex curve: never below the true value,
-    at most 1e-7 of it above.
+    Arrays of many entries are read off a table whose chords lie above the convex curve: never below the true value but
+    for the last bits, and above it by at most 1e-6 of it or 1e-7, whichever is more.
 
     Args:
         multiplier: Noise standard deviation over clip norm, as the observer meets it; a number or an array.
@@ -103,6 +103,19 @@ def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str 
             multipliers[over] *= 1 + nudge
             nudge *= 2
     return _like(epsilon, multipliers[where].reshape(wanted.shape))
+
+
+def rounded_up(epsilon: float, digits: int = 6) -> float:
+    """Returns an epsilon at so many significant digits, never below itself: what is printed must be true.
+
+    >>> rounded_up(0.98999999999), rounded_up(0.9900001), rounded_up(10.0501, digits=4)
+    (0.99, 0.990001, 10.06)
+    """
+    if epsilon == 0 or not math.isfinite(epsilon):
+        return epsilon
+    places = digits - 1 - math.floor(math.log10(abs(epsilon)))
+    rounded = round(epsilon, places)
+    return rounded if rounded >= epsilon else round(epsilon + 10.0**-places, places)
 
 
 def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact") -> FloatArray:
@@ -196,6 +209,11 @@ def _check_rate(rate: float) -> None:
         raise ParameterError(f"false-positive rate must be in (0, 1), got {rate}")
 
 
+def _zero_up_to(delta: float) -> float:
+    """The largest mu whose exact epsilon is 0."""
+    return 2 * math.sqrt(2) * float(erfinv(delta))
+
+
 def _mills(x: FloatArray) -> FloatArray:
     """The upper tail over the density of the normal distribution, Phi(-x) / phi(x), without underflow."""
     ratio: FloatArray = math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
@@ -229,7 +247,7 @@ def _exact_curve(shift: FloatArray, delta: float) -> tuple[FloatArray, FloatArra
             break
     epsilon = shift * (shift / 2 + z)
     # z was held at eps = 0; below that the guarantee is eps = 0 outright.
-    epsilon[shift <= 2 * math.sqrt(2) * erfinv(delta)] = 0
+    epsilon[shift <= _zero_up_to(delta)] = 0
     return epsilon, 1 / _mills(z + shift)
 
 
@@ -262,7 +280,7 @@ def _shift_for(epsilon: FloatArray, delta: float, accountant: str) -> FloatArray
     root = np.sqrt(tail * tail + 2 * epsilon)
     shift = 2 * epsilon / (root + tail) if tail > 0 else root - tail
     if accountant == "exact":
-        shift = np.maximum(shift, 2 * math.sqrt(2) * erfinv(delta))
+        shift = np.maximum(shift, _zero_up_to(delta))
     for _ in range(_NEWTON_STEPS):
         reached, slope = _CURVES[accountant](shift, delta)
         step = (reached - epsilon) / slope
@@ -279,11 +297,16 @@ def _solved(shift: FloatArray, delta: float, curve: _Curve) -> FloatArray:
 def _tabulated(shift: FloatArray, delta: float, curve: _Curve) -> FloatArray:
     """Reads the convex curve off its chords, so that no entry is below it; the largest shift is met exactly."""
     low, high = float(shift.min()), float(shift.max())
+    edge = _zero_up_to(delta)
+    if curve is _exact_curve and low < edge < high:  # no chord may span the bend
+        epsilon = np.zeros_like(shift)
+        epsilon[shift > edge] = _tabulated(shift[shift > edge], delta, curve)
+        return epsilon
     cells = max(1, math.ceil(math.log(high / low) / _TABLE_STEP))
     step = math.log(high / low) / cells or 1.0
     nodes = low * np.exp(step * np.arange(cells + 1))
     nodes[0], nodes[-1] = low, high
-    values = _solved(nodes, delta, curve)
+    values = curve(nodes, delta)[0]
     right, top = nodes[1:], values[1:]
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = np.where(right > nodes[:-1], (top - values[:-1]) / (right - nodes[:-1]), 0.0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fulcrum.accounting import epsilon_of
+from fulcrum.accounting import epsilon_of, rounded_up
 from fulcrum.arrays import FloatArray
 from fulcrum.exposure import sum_by
 from fulcrum.federation import SILO
@@ -125,6 +125,10 @@ def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, collu
     return float(np.maximum(level * squared, base).sum())
 
 
+def _shown(epsilon: float) -> str:
+    return f"{rounded_up(epsilon, digits=4):g}"
+
+
 def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
     inner = plan.federation.innermost.name
     if plan.injection == "aggregator":
@@ -146,8 +150,9 @@ def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
     text = (
-        f"Against a curious {inner} aggregator the worst epsilon is {inside:.4g} (uniform noise: {uniform:.4g}). "
-        f"To hold it down, add a target on the tier 'silo', such as --epsilon-inside {uniform:.2g}."
+        f"Against a curious {inner} aggregator the worst epsilon is {_shown(inside)} "
+        f"(uniform noise: {_shown(uniform)}). To hold it down, add a target on the tier 'silo', "
+        f"such as --epsilon-inside {_shown(uniform)}."
     )
     return [Advice(kind="curious-aggregator", warning=True, text=text)]
 
@@ -201,8 +206,8 @@ def _on_dropout(plan: "Plan") -> list[Advice]:
         return []
     more = "one silo" if plan.colluders == 0 else f"{plan.colluders + 1} silos"
     text = (
-        f"If {more} of each {inner} dropped out or colluded, the worst epsilon above it would be {then:.4g} "
-        f"instead of {now:.4g}. To provision for it: --colluders {plan.colluders + 1}."
+        f"If {more} of each {inner} dropped out or colluded, the worst epsilon above it would be {_shown(then)} "
+        f"instead of {_shown(now)}. To provision for it: --colluders {plan.colluders + 1}."
     )
     return [Advice(kind="dropout", warning=False, text=text)]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from fulcrum.accounting import observer_power
 from fulcrum.comparison import compare
@@ -75,6 +75,8 @@ class TargetOptions:
 
     def arguments(self, federation: Federation) -> dict[str, Any]:
         """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""
+        if ":" in self.allocation and "" not in sys.path:
+            sys.path.append("")  # the user's own function may stand in the current folder
         settings = {name: value for name, value in vars(self).items() if name not in ("allocation", "epsilon_inside")}
         epsilon = _by_name(self.epsilon, "--epsilon", federation.innermost.name)
         if self.epsilon_inside is not None:
@@ -174,16 +176,17 @@ def compare_command(federation: FederationArgument, *, target: TargetOptions, st
         Column(key="allocation", heading="allocation", figures=False),
         Column(key="noise_budget", heading="noise budget"),
         Column(key="times_optimal", heading="× optimal"),
-        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst"),
-        Column(key="epsilon_above_mean", heading="\nmean"),
-        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst"),
-        Column(key="epsilon_inside_mean", heading="\nmean"),
+        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
+        Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
+        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
+        Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
     )
     drawn = table(
         f"{found.name}: {len(found):,} silos, {target.rounds} rounds, delta {target.delta:g}, {target.accountant}",
         columns,
         [row | {"times_optimal": f"{row['noise_budget'] / least:.3f}"} for row in rows],
-        note="Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update.",
+        note="Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."
+        + (" Optimal keeps one multiplier a region, least-noise does not." if target.colluders else ""),
     )
     show(Result(data=rows, rows=rows, picture=[drawn]), style)
     return 0
@@ -264,7 +267,8 @@ def floor(
             Column(key="overshoot", heading="bound missed by, nats"),
             Column(key="noise_ratio", heading="noise, × what truth needs"),
         ]
-        picture.append(table(f"If the coupling is {true_coupling:g} and not {strength:g}", columns, rows))
+        told = [row | {"noise_ratio": row["noise_ratio"] or "never enough"} for row in rows]
+        picture.append(table(f"If the coupling is {true_coupling:g} and not {strength:g}", columns, told))
     show(Result(data=data, rows=rows, picture=picture), style)
     return 0
 
@@ -340,6 +344,7 @@ def _picture_of(made: Plan, output: Path | None) -> list[Any]:
     content, inner = made.content(), made.federation.innermost
     multiplier = made.noise_multiplier
     rows = []
+    injected = made.aggregator_noise_multiplier
     for index, node in enumerate(content.tiers[inner.name]):
         members = inner.parent_of == index
         low, high = float(multiplier[members].min()), float(multiplier[members].max())
@@ -348,7 +353,7 @@ def _picture_of(made: Plan, output: Path | None) -> list[Any]:
                 "name": node.name,
                 "silos": node.silos,
                 "effective": 1 / node.exposure,
-                "noise": figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}",
+                "noise": node.noise_multiplier if injected is not None else _span(low, high),
                 "above": node.epsilon_worst if node.epsilon_worst is not None else float("inf"),
                 "inside": float(made.epsilon_inside[members].max()),
             }
@@ -359,9 +364,9 @@ def _picture_of(made: Plan, output: Path | None) -> list[Any]:
         Column(key="name", heading=inner.name, figures=False),
         Column(key="silos", heading="silos"),
         Column(key="effective", heading="effective size"),
-        Column(key="noise", heading="noise multiplier"),
-        Column(key="above", heading="ε above"),
-        Column(key="inside", heading="ε inside"),
+        Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
+        Column(key="above", heading="ε above", epsilon=True),
+        Column(key="inside", heading="ε inside", epsilon=True),
     )
     power = observer_power(float(made.effective_multiplier().min()), rounds=made.rounds)
     summary = [
@@ -387,6 +392,10 @@ def _picture_of(made: Plan, output: Path | None) -> list[Any]:
     if made.advice:
         picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
     return picture
+
+
+def _span(low: float, high: float) -> str:
+    return figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}"
 
 
 def _by_name(text: str | None, option: str, default: str) -> dict[str, float] | None:
@@ -425,6 +434,8 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         code = application(arguments, exit_on_error=False, print_error=False)
     except (FulcrumError, CycloptsError) as error:
         message = " ".join(str(error).split())
+        if isinstance(error, MissingArgumentError) and error.argument is not None:
+            message = f"{' '.join(error.command_chain or ())} needs {error.argument.name}. See: fulcrum --help"
         sys.stderr.write(f"fulcrum: {message}\n")
         return 2
     except BrokenPipeError:  # whoever read the output has seen enough

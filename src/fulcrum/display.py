@@ -23,6 +23,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fulcrum.accounting import rounded_up
 from fulcrum.errors import ParameterError, listing, suggestion
 
 FORMATS = ("table", "json", "csv")
@@ -33,11 +34,15 @@ _NARROWEST = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a picture: its key in the rows, its heading, and whether it holds figures."""
+    """One column of a picture: its key in the rows, its heading, and whether it holds figures, or epsilons.
+
+    Epsilons are rounded up: what is shown must be true.
+    """
 
     key: str
     heading: str
     figures: bool = True
+    epsilon: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ def table(
     title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, note: str = ""
 ) -> RenderableType:
     """Returns the picture of some rows, cut to what fits on a screen."""
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         drawn.add_column(
             column.heading,
@@ -88,11 +93,12 @@ def table(
             no_wrap=column is columns[0],
         )
     for row in rows[:_ROWS_SHOWN]:
-        drawn.add_row(*(Text(_cell(row.get(column.key))) for column in columns))
+        drawn.add_row(*(Text(_cell(row.get(column.key), column.epsilon)) for column in columns))
     left = len(rows) - _ROWS_SHOWN
     if left > 0:
         note = f"{left:,} more not shown; see them all with --format csv.{' ' + note if note else ''}"
-    return Group(drawn, Padding(Text(note, style="dim"), (0, 0, 1, 0))) if note else drawn
+    below = [Padding(Text(note, style="dim"), (0, 0, 1, 0))] if note else []
+    return Group(Text(title, style="bold"), drawn, *below)
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
@@ -135,14 +141,16 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, epsilon: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return figure(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return figure(rounded_up(value, digits=4) if epsilon else value)
+    return str(value)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

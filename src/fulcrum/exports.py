@@ -2,10 +2,10 @@
 
 >>> from fulcrum.planning import plan
 >>> print(exported(plan("isic-paper", rounds=10, epsilon=1.0), "csv").splitlines()[0])
-silo,records,region,weight,noise_multiplier,epsilon_silo,epsilon_region,epsilon_federation
+silo,records,region,weight,noise_multiplier,region_noise_multiplier,epsilon_silo,epsilon_region,epsilon_federation
 
-An export carries the plan's digest, so that whoever reads it can tell which plan it came from. Noise is drawn by
-Fulcrum: these are settings, not switches of an engine's own privacy code.
+Settings for engines carry the plan's digest, so that whoever reads them can tell which plan they came from. Noise is
+drawn by Fulcrum: these are settings, not switches of an engine's own privacy code.
 """
 
 import csv
@@ -28,19 +28,20 @@ def exported(plan: Plan, to: str) -> str:
 
 
 def _csv(plan: Plan) -> str:
-    """One row a silo: its place, its noise, its epsilon against an observer of each tier."""
+    """One row a silo: its place, its noise and that of its region's sum, its epsilon against each tier's observer."""
     content, federation = plan.content(), plan.federation
     places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
+    tiers, inner = federation.tier_names, federation.innermost
+    in_sum = {node.name: node.noise_multiplier for node in content.tiers[inner.name]}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    tiers = federation.tier_names
-    names = [tier.name for tier in federation.tiers]
-    writer.writerow(["silo", "records", *names, "weight", "noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)])
+    header = ["silo", "records", *(tier.name for tier in federation.tiers), "weight", "noise_multiplier"]
+    writer.writerow([*header, f"{inner.name}_noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)])
     for index, entry in enumerate(content.silos):
         nodes = [tier.nodes[place[index]] for tier, place in zip(federation.tiers, places, strict=True)]
         epsilon = ["inf" if entry.epsilon[tier] is None else entry.epsilon[tier] for tier in tiers]
-        weight = float(federation.weights[index])
-        writer.writerow([entry.silo, entry.records, *nodes, weight, entry.noise_multiplier, *epsilon])
+        noise = [entry.noise_multiplier, in_sum[entry.node]]
+        writer.writerow([entry.silo, entry.records, *nodes, float(federation.weights[index]), *noise, *epsilon])
     return text.getvalue()
 
 
@@ -58,6 +59,14 @@ def _flower(plan: Plan) -> str:
         "# One SuperNode a silo: flower-supernode --node-config followed by the value.",
         "[tool.fulcrum.node-config]",
     ]
+    if plan.aggregator_noise_multiplier is not None:
+        noise = zip(inner.nodes, plan.aggregator_noise_multiplier.tolist(), strict=True)
+        lines[-2:-2] = [
+            f"# The noise that each {inner.name} aggregator adds to its weighted sum, over the clip norm.",
+            "[tool.fulcrum.aggregator-noise-multiplier]",
+            *(f"{_quoted(node)} = {multiplier!r}" for node, multiplier in noise),
+            "",
+        ]
     for index, name in enumerate(plan.federation.silo_names.tolist()):
         settings = {
             "silo": name,
@@ -65,9 +74,14 @@ def _flower(plan: Plan) -> str:
             "weight": float(plan.federation.weights[index]),
             "noise-multiplier": float(plan.noise_multiplier[index]),
         }
-        value = " ".join(f"{key}={json.dumps(item, ensure_ascii=False)}" for key, item in settings.items())
-        lines.append(f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(value, ensure_ascii=False)}")
+        value = " ".join(f"{key}={_quoted(item)}" for key, item in settings.items())
+        lines.append(f"{_quoted(name)} = {_quoted(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _quoted(value: str | float) -> str:
+    """A string or number as TOML writes it; names hold no control characters, so JSON's form is TOML's."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _nvflare(plan: Plan) -> str:

@@ -3,8 +3,8 @@
 The schema is the types below; an epsilon of null means that there is no guarantee (infinite). Epsilons are rounded
 up, never down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
 
->>> round_up(0.98999999999), round_up(0.9900001)
-(0.99, 0.990001)
+>>> epsilon_entry(0.9900001), epsilon_entry(math.inf)
+(0.990001, None)
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
+from fulcrum.accounting import rounded_up
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import PlanError
 from fulcrum.exposure import exposure_of
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from fulcrum.planning import Plan
 
 FORMAT = "fulcrum.plan/1"
-
-_DIGITS = 6  # significant digits of an epsilon, after rounding up
 
 Epsilon: TypeAlias = float | None
 Required: TypeAlias = float | list[float]
@@ -287,15 +286,6 @@ def write_whole(path: str | Path, data: bytes) -> None:
         raise PlanError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
 
 
-def round_up(value: float) -> float:
-    """Returns the value at six significant digits, never below it."""
-    if value == 0 or not math.isfinite(value):
-        return value
-    digits = _DIGITS - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, digits)
-    return rounded if rounded >= value else round(value + 10.0**-digits, digits)
-
-
 def epsilon_entries(epsilon: FloatArray) -> list[Any]:
     """Returns epsilons for the file: rounded up, and None where there is no guarantee."""
     values, where = np.unique(epsilon, return_inverse=True)
@@ -305,7 +295,7 @@ def epsilon_entries(epsilon: FloatArray) -> list[Any]:
 
 def epsilon_entry(epsilon: float) -> Epsilon:
     """Returns one epsilon for the file."""
-    return round_up(epsilon) if math.isfinite(epsilon) else None
+    return rounded_up(epsilon) if math.isfinite(epsilon) else None
 
 
 def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:

@@ -195,15 +195,15 @@ class Plan:
     def statement(self) -> str:
         """The guarantee in one sentence."""
         inner = self.federation.innermost.name
-        above, inside = float(self.epsilon_above.max()), float(self.epsilon_inside.max())
-        within = (
-            f"epsilon {epsilon_entry(inside):g} against whoever sees its own updates, such as its {inner} aggregator"
-            if math.isfinite(inside)
-            else f"no guarantee against its own {inner} aggregator"
-        )
+
+        def worth(epsilon: FloatArray) -> str:
+            worst = epsilon_entry(float(epsilon.max()))
+            return "no guarantee" if worst is None else f"epsilon {worst:g}"
+
         return (
-            f"Over {self.rounds} rounds every silo's whole dataset is protected at delta {self.delta:g} with epsilon "
-            f"{epsilon_entry(above):g} against anyone who sees the sums of its {inner}, and with {within}."
+            f"Over {self.rounds} rounds every silo's whole dataset is protected at delta {self.delta:g} with "
+            f"{worth(self.epsilon_above)} against anyone who sees the sums of its {inner}, and with "
+            f"{worth(self.epsilon_inside)} against whoever sees its own updates, such as its {inner} aggregator."
         )
 
     @property
@@ -318,7 +318,7 @@ def plan(
         accountant=accountant,
         epsilon=epsilon_by_tier(federation, epsilon),
         information=None if information is None else float(information),
-        floor=floor_by_silo(federation, floor),
+        floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
         bound=bound,
         parameters=None if parameters is None else int(parameters),
         budget=None if budget is None else float(budget),
@@ -333,8 +333,11 @@ def plan(
         if epsilon is not None or information is not None:
             raise ParameterError("budget stands in for a target: give it without epsilon and information")
         target = target.reached_with_budget(federation, allocation, seed)
-    elif not target.epsilon and information is None and federation.preferences is None:
-        raise ParameterError("no target was given. Give one of epsilon, information or budget")
+    elif not target.epsilon and information is None:
+        bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
+        if bare.any():  # a silo that nobody protects would send its updates without noise
+            whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
+            raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
     requirement = target.requirement(federation)
     multiplier = allocate(federation, requirement, allocation, seed=seed)
     aggregator_noise = None

@@ -5,7 +5,7 @@
 >>> [round(float(value), 2) for value in made.noise_multiplier]
 [19.63, 19.63, 23.59]
 >>> f"{made.saving:.1%} less noise than one multiplier for all"
-'3.9% less noise than one multiplier for all'
+'5.8% less noise than one multiplier for all'
 
 A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
 """

@@ -6,6 +6,7 @@ A column of ones stands for the bias, so that the head is one array of 33 x 2. T
 so that a peer which trains must reach `LEAST_ACCURACY` on records held out.
 """
 
+import functools
 import json
 import statistics
 import time
@@ -34,6 +35,7 @@ class Records(NamedTuple):
     labels: Labels
 
 
+@functools.cache
 def records(seed: int = 0) -> tuple[list[Records], Records]:
     """Every silo's records, and some held out: two classes that one hyperplane separates."""
     rng = np.random.default_rng(seed)

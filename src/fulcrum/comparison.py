@@ -35,10 +35,14 @@ def compare(federation: Any, *, allocation: str | Shape | None = None, **target:
         **target: What every allocation must meet, as in `plan`.
     """
     federation = read_federation(federation)
-    names: list[str | Shape] = [name for name in ALLOCATIONS if name != "least-noise" or target.get("colluders")]
-    if allocation is not None and allocation not in ALLOCATIONS:
-        names.append(allocation)
+    names = compared_allocations(allocation, colluders=target.get("colluders", 0))
     return tuple(summarised(plan(federation, allocation=name, **target)) for name in names)
+
+
+def compared_allocations(own: str | Shape | None, *, colluders: int) -> list[str | Shape]:
+    """Returns the allocations that a comparison sets side by side, the user's own last."""
+    names: list[str | Shape] = [name for name in ALLOCATIONS if name != "least-noise" or colluders]
+    return names if own is None or own in ALLOCATIONS else [*names, own]
 
 
 def summarised(made: Plan) -> Comparison:

@@ -8,6 +8,8 @@
     ├── AllocationError         a user's allocation broke its contract     (also a ValueError)
     ├── PlanError               a plan file cannot be trusted or read      (also a ValueError)
     │   └── ForeignPlanError    a plan was made for another federation
+    ├── DataError               training data cannot be used               (also a ValueError)
+    ├── DivergedUpdateError     an update is not finite                    (also an ArithmeticError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
 A message is one line: the rule, the value met, where it was met, and what to do.
@@ -50,6 +52,14 @@ class PlanError(FulcrumError, ValueError):
 
 class ForeignPlanError(PlanError):
     """A plan was made for another federation."""
+
+
+class DataError(FulcrumError, ValueError):
+    """Training data cannot be read, or does not fit the federation or the model."""
+
+
+class DivergedUpdateError(FulcrumError, ArithmeticError):
+    """A silo's update is not finite, so no clip bounds it."""
 
 
 class MissingExtraError(FulcrumError, ImportError):

@@ -1,0 +1,141 @@
+"""What a silo trains: a softmax head, built in and batched, or a user's own model as three pure functions.
+
+>>> head = SoftmaxHead(features=32, classes=2)
+>>> head.parameters
+66
+
+A model's parameters travel as one flat vector. Local training is plain SGD on the cross-entropy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A user's own model, for one silo: three pure functions, and how to score what was trained.
+
+    Attributes:
+        parameters: The length d of the parameter vector.
+        init: Parameters to a training state.
+        step: State, features (batch, p) and labels (batch,) to the next state: one local step.
+        final: State to parameters.
+        scores: Parameters and features (n, p) to a score for each class (n, classes).
+        start: The parameters before the first round; zeros by default.
+    """
+
+    parameters: int
+    init: Callable[[FloatArray], Any]
+    step: Callable[[Any, FloatArray, IntArray], Any]
+    final: Callable[[Any], FloatArray]
+    scores: Callable[[FloatArray, FloatArray], FloatArray]
+    start: FloatArray | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxHead:
+    """A linear head with bias, trained by SGD on the cross-entropy; d = (features + 1) * classes."""
+
+    features: int
+    classes: int
+
+    @property
+    def parameters(self) -> int:
+        """The length d of the parameter vector."""
+        return (self.features + 1) * self.classes
+
+    def as_model(self, *, learning_rate: float) -> Model:
+        """Returns the head as three pure functions of one silo, the plain way."""
+        shape = (self.features + 1, self.classes)
+
+        def step(weights: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
+            inputs = with_bias(features)
+            residual = _softmax(inputs @ weights)
+            residual[np.arange(len(labels)), labels] -= 1
+            return weights - learning_rate / len(labels) * (inputs.T @ residual)
+
+        return Model(
+            parameters=self.parameters,
+            init=lambda parameters: parameters.reshape(shape).copy(),
+            step=step,
+            final=lambda weights: weights.ravel(),
+            scores=lambda parameters, features: with_bias(features) @ parameters.reshape(shape),
+        )
+
+    def scores(self, models: FloatArray, inputs: FloatArray) -> FloatArray:
+        """Returns (n, classes, arms) scores of models (features + 1, classes, arms) on inputs that carry the bias."""
+        return (inputs @ models.reshape(len(models), -1)).reshape(len(inputs), *models.shape[1:])
+
+    def local_updates(
+        self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
+    ) -> FloatArray:
+        """Returns the update of every silo under every arm: (silos, features + 1, classes, arms).
+
+        Args:
+            models: The global models, (features + 1, classes, arms).
+            inputs: All records with the bias column, (records, features + 1).
+            labels: Their classes.
+            picks: The records of each batch, (steps, silos, batch).
+            learning_rate: Of the local steps.
+        """
+        updates = self._two_class_updates if self.classes == 2 else self._many_class_updates
+        return updates(models, inputs, labels, picks, learning_rate)
+
+    def _two_class_updates(
+        self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
+    ) -> FloatArray:
+        """With two classes one column's gradient is minus the other's, so only their difference is trained."""
+        steps, silos, batch = picks.shape
+        width, arms = len(models), models.shape[2]
+        start = models[:, 1] - models[:, 0]
+        difference = np.broadcast_to(start, (silos, width, arms)).copy()
+        targets = labels.astype(np.float64)
+        gathered = np.empty((silos * batch, width))
+        rate = 2 * learning_rate / batch  # both columns move, the difference by twice as much
+        for step in range(steps):
+            chosen = picks[step].ravel()
+            features = inputs.take(chosen, axis=0, out=gathered, mode="clip").reshape(silos, batch, width)
+            residual = features @ difference
+            np.negative(residual, out=residual)
+            np.exp(residual, out=residual)
+            residual += 1
+            np.reciprocal(residual, out=residual)
+            residual -= targets.take(chosen).reshape(silos, batch, 1)
+            gradient = features.transpose(0, 2, 1) @ residual
+            gradient *= rate
+            difference -= gradient
+        moved = (difference - start) / 2
+        return np.stack([-moved, moved], axis=2)
+
+    def _many_class_updates(
+        self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
+    ) -> FloatArray:
+        steps, silos, batch = picks.shape
+        width, classes, arms = models.shape
+        weights = np.broadcast_to(models.reshape(width, -1), (silos, width, classes * arms)).copy()
+        one_hot = np.eye(classes)
+        for step in range(steps):
+            features = inputs[picks[step]]
+            logits = (features @ weights).reshape(silos, batch, classes, arms)
+            residual = _softmax(logits, axis=2)
+            residual -= one_hot[labels[picks[step]]][..., None]
+            gradient = features.transpose(0, 2, 1) @ residual.reshape(silos, batch, classes * arms)
+            weights -= learning_rate / batch * gradient
+        return weights.reshape(silos, width, classes, arms) - models
+
+
+def with_bias(features: FloatArray) -> FloatArray:
+    """Returns the features with a column of ones after them."""
+    return np.concatenate([features, np.ones((len(features), 1))], axis=1)
+
+
+def _softmax(logits: FloatArray, axis: int = -1) -> FloatArray:
+    shifted: FloatArray = logits - logits.max(axis=axis, keepdims=True)
+    np.exp(shifted, out=shifted)
+    shifted /= shifted.sum(axis=axis, keepdims=True)
+    return shifted

@@ -1,0 +1,166 @@
+"""Training a plan, and training every allocation of a comparison side by side.
+
+>>> from fulcrum.planning import plan
+>>> run = train(plan("mild", rounds=3, epsilon=5.0), "digits", seeds=2)
+>>> run.accuracy.shape
+(2, 3)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import ParameterError
+from fulcrum.federation import Federation
+from fulcrum.planning import Plan
+from fulcrum.training.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.training.models import Model
+from fulcrum.training.partition import Partition, coupled_partition, declared_partition
+from fulcrum.training.reference import train_slowly
+from fulcrum.training.tasks import Task, load_task
+
+LEARNING_RATE = 0.2
+"""Chosen on the uniform arm of the balanced profile alone, and used unchanged everywhere; see docs/experiments.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingRun:
+    """What came of training one plan.
+
+    Attributes:
+        plan: What was run.
+        task: On what.
+        training: How silos trained.
+        accuracy: On the test split, (seeds, rounds).
+        reference: The accuracy without clip and noise, by seed.
+        models: The final parameters, (seeds, features + 1, classes), or (seeds, parameters, 1) of a user's own model.
+        regional_sums: What an observer above the regions saw, (seeds, rounds, regions, ...).
+        notes: What a reader should know of the data.
+    """
+
+    plan: Plan
+    task: Task
+    training: LocalTraining
+    accuracy: FloatArray
+    reference: FloatArray
+    models: FloatArray
+    regional_sums: FloatArray
+    notes: tuple[str, ...]
+
+
+def train(
+    plan: Plan,
+    data: str | Path | Task = "digits",
+    *,
+    seeds: int | Sequence[int] = 1,
+    training: LocalTraining | None = None,
+    model: Model | None = None,
+    records: float | None = None,
+    on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    **options: Any,
+) -> TrainingRun:
+    """Trains a plan on some data with seeded noise, and returns accuracies, models and what an observer saw.
+
+    Args:
+        plan: What to run.
+        data: A `Task`, or anything `load_task` takes.
+        seeds: How many, or which; a seed decides partition, batches and noise.
+        training: Learning rate, local steps and batch.
+        model: A user's own, run by the slow engine; the softmax head by default, run by the batched one.
+        records: Mean records a silo.
+        on_round: Called after each round with its number and the accuracies.
+        **options: As `load_task` takes them.
+    """
+    task = data if isinstance(data, Task) else load_task(data, **options)
+    training = training or LocalTraining(learning_rate=LEARNING_RATE)
+    chosen = chosen_seeds(seeds)
+    arms = Arms.from_plans([plan])
+    parts = [partition_of(task, plan.federation, seed=seed, records=records) for seed in chosen]
+    jobs = [Job(seed=seed, partition=part, arms=arms) for seed, part in zip(chosen, parts, strict=True)]
+    bare = [Job(seed=job.seed, partition=job.partition, arms=arms.without_privacy()) for job in jobs]
+    if model is None:
+        runs = train_jobs(jobs, task, training, keep_regional_sums=True, on_round=on_round)
+        references = train_jobs(bare, task, training, every_round=False)
+    else:
+        runs = [train_slowly(job, task, training, model, keep_regional_sums=True) for job in jobs]
+        references = [train_slowly(job, task, training, model) for job in bare]
+    return TrainingRun(
+        plan=plan,
+        task=task,
+        training=training,
+        accuracy=np.array([run.accuracy[:, 0] for run in runs]),
+        reference=np.array([run.accuracy[-1, 0] for run in references]),
+        models=np.array([run.models[..., 0] for run in runs]),
+        regional_sums=np.array([_kept(run)[..., 0] for run in runs]),
+        notes=notes_on(task, plan.federation, parts[0], training),
+    )
+
+
+def train_arms(
+    plans_by_seed: Sequence[Sequence[Plan]],
+    task: Task,
+    *,
+    seeds: Sequence[int],
+    training: LocalTraining,
+    records: float | None = None,
+    on_round: Callable[[int, list[FloatArray]], None] | None = None,
+) -> FloatArray:
+    """Returns the final accuracy of every arm under every seed, (seeds, arms); arms of a seed are paired.
+
+    Args:
+        plans_by_seed: For each seed its arms, all on one federation.
+        task: The records.
+        seeds: One for each list of arms.
+        training: How silos train.
+        records: Mean records a silo.
+        on_round: Called after each round.
+    """
+    jobs = [
+        Job(
+            seed=seed,
+            partition=partition_of(task, plans[0].federation, seed=seed, records=records),
+            arms=Arms.from_plans(plans),
+        )
+        for seed, plans in zip(seeds, plans_by_seed, strict=True)
+    ]
+    runs = train_jobs(jobs, task, training, every_round=on_round is not None, on_round=on_round)
+    return np.array([run.accuracy[-1] for run in runs])
+
+
+def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """Returns 0 .. n-1 for a number n, or the seeds as given."""
+    chosen = list(range(seeds)) if isinstance(seeds, (int, np.integer)) else [int(seed) for seed in seeds]
+    if not chosen or min(chosen) < 0:
+        raise ParameterError(f"seeds must be at least one number of at least 0, got {seeds}")
+    return chosen
+
+
+def partition_of(task: Task, federation: Federation, *, seed: int, records: float | None = None) -> Partition:
+    """Returns the data's own partition where it names silos, else the coupled one."""
+    if task.silo is not None:
+        return declared_partition(task, federation)
+    return coupled_partition(task, federation, seed=seed, records=records)
+
+
+def notes_on(task: Task, federation: Federation, partition: Partition, training: LocalTraining) -> tuple[str, ...]:
+    """Returns what a reader of the accuracies should know."""
+    found = ["Components and scale were fitted on the pooled training split, outside every epsilon."]
+    wanted = task.records or float(federation.sizes.mean())
+    held = float(partition.counts.mean())
+    if task.silo is None and held < 0.99 * wanted:
+        found.append(f"{task.name} has too few records for {wanted:g} a silo: each holds {held:.3g} on average.")
+    small = int(np.argmin(partition.counts))
+    if partition.counts[small] < training.batch:
+        found.append(
+            f"Silo {federation.silo_name(small)!r} holds {partition.counts[small]} records, fewer than a batch of "
+            f"{training.batch}: batches repeat records."
+        )
+    return tuple(found)
+
+
+def _kept(run: FederationRun) -> FloatArray:
+    return np.zeros(0) if run.regional_sums is None else run.regional_sums

@@ -1,0 +1,129 @@
+"""Every allocation trained at the same guarantee: accuracy beside budget and epsilon.
+
+>>> rows = compare_trained("mild", "digits", seeds=2, rounds=3, epsilon=5.0)
+>>> [row.allocation for row in rows][:2], rows[1].gain
+(['optimal', 'uniform'], 0.0)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.allocation import Shape
+from fulcrum.arrays import FloatArray
+from fulcrum.comparison import Comparison, compared_allocations, summarised
+from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.federation import Federation
+from fulcrum.planning import Plan, plan
+from fulcrum.profiles import lognormal_sizes
+from fulcrum.readers import read_federation
+from fulcrum.training.engine import LocalTraining
+from fulcrum.training.runs import LEARNING_RATE, chosen_seeds, train_arms
+from fulcrum.training.tasks import Task, load_task
+
+SIZE_LAWS = ("declared", "lognormal")
+"""Silo sizes as the federation declares them, or drawn anew for every seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedComparison(Comparison):
+    """What one allocation costs, gives and learns.
+
+    Attributes:
+        accuracy: On the test split, mean over seeds.
+        accuracy_se: Its standard error; NaN with one seed.
+        gain: Accuracy above uniform's, mean of the paired differences.
+        gain_se: The standard error of the paired difference.
+    """
+
+    accuracy: float
+    accuracy_se: float
+    gain: float
+    gain_se: float
+
+
+def compare_trained(
+    federation: Any,
+    data: str | Path | Task = "digits",
+    *,
+    seeds: int | Sequence[int] = 10,
+    training: LocalTraining | None = None,
+    records: float | None = None,
+    size_law: str = "declared",
+    allocation: str | Shape | None = None,
+    on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    data_options: dict[str, Any] | None = None,
+    **target: Any,
+) -> tuple[TrainedComparison, ...]:
+    """Returns one row for each allocation, all meeting the same target and trained on the same batches and noise draws.
+
+    Args:
+        federation: A `Federation`, or anything `read_federation` takes.
+        data: A `Task`, or anything `load_task` takes.
+        seeds: How many, or which.
+        training: Learning rate, local steps and batch.
+        records: Mean records a silo.
+        size_law: One of `SIZE_LAWS`.
+        allocation: One more to compare.
+        on_round: Called after each round.
+        data_options: Further arguments of `load_task`.
+        **target: What every allocation must meet, as in `plan`.
+    """
+    if size_law not in SIZE_LAWS:
+        raise ParameterError(
+            f"unknown size law {size_law!r}. Known: {listing(SIZE_LAWS)}.{suggestion(size_law, SIZE_LAWS)}"
+        )
+    federation = read_federation(federation)
+    task = data if isinstance(data, Task) else load_task(data, **(data_options or {}))
+    chosen = chosen_seeds(seeds)
+    names = compared_allocations(allocation, colluders=target.get("colluders", 0))
+    plans = [
+        [plan(sized, allocation=name, **(target | {"seed": seed})) for name in names]
+        for seed, sized in ((seed, _sized(federation, size_law, seed)) for seed in chosen)
+    ]
+    accuracy = train_arms(
+        plans,
+        task,
+        seeds=chosen,
+        training=training or LocalTraining(learning_rate=LEARNING_RATE),
+        records=records,
+        on_round=on_round,
+    )
+    uniform = accuracy[:, [[made.allocation for made in plans[0]].index("uniform")]]
+    return tuple(
+        _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform[:, 0])
+        for arm in range(len(names))
+    )
+
+
+def _sized(federation: Federation, size_law: str, seed: int) -> Federation:
+    return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
+
+
+def _row(plans: Sequence[Plan], accuracy: FloatArray, gain: FloatArray) -> TrainedComparison:
+    """One allocation over all seeds: budgets and means averaged, worst cases taken over all."""
+    parts = [summarised(made) for made in plans]
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(part, name) for part in parts]))
+
+    fields = asdict(parts[0]) | {
+        name: mean(name) for name in ("noise_budget", "epsilon_above_mean", "epsilon_inside_mean")
+    }
+    for name in ("epsilon_above_worst", "epsilon_inside_worst"):
+        fields[name] = max(getattr(part, name) for part in parts)
+    return TrainedComparison(
+        **fields,
+        accuracy=float(accuracy.mean()),
+        accuracy_se=_standard_error(accuracy),
+        gain=float(gain.mean()),
+        gain_se=_standard_error(gain),
+    )
+
+
+def _standard_error(values: FloatArray) -> float:
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan

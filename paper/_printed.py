@@ -30,6 +30,8 @@ class Row:
         theory: A check value computed elsewhere of what the paper does not print, or None.
         tolerance: How far ours may be off; None where there is nothing to compare with.
         note: Which choice that the paper leaves open explains the difference.
+        error: The standard error of ours, where it was measured.
+        section: The table that the row is printed in; its quantity begins with it.
     """
 
     quantity: str
@@ -38,6 +40,8 @@ class Row:
     theory: float | None = None
     tolerance: float | None = None
     note: str = ""
+    error: float | None = None
+    section: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -49,9 +53,14 @@ class Row:
         return 0.0 if math.isclose(self.ours, expected, rel_tol=1e-12, abs_tol=1e-12) else self.ours - expected
 
     @property
-    def off(self) -> bool:
+    def outside(self) -> bool:
         """Whether the value misses its tolerance; one that is not a number does."""
         return self.difference is not None and not abs(self.difference) <= (self.tolerance or 0.0)
+
+    @property
+    def off(self) -> bool:
+        """Whether the value misses its tolerance where it may not."""
+        return self.outside
 
     def entry(self) -> dict[str, Any]:
         """Returns the row for JSON and CSV."""
@@ -119,8 +128,12 @@ def report(
     columns = [Column(key="quantity", heading="quantity", figures=False)]
     columns += [
         Column(key=key, heading=key)
-        for key in ("paper", "ours", "differs", "allowed", "note")
-        if any(row[key] for row in drawn)
+        for key in ("paper", "ours", "±", "differs", "allowed", "note")
+        if any(row[key] not in ("", None) for row in drawn)
+    ]
+    sections = [
+        (section, [shown for row, shown in zip(rows, drawn, strict=True) if row.section == section])
+        for section in dict.fromkeys(row.section for row in rows)
     ]
     remarked = [(False, f"note {k}: {note}") for k, note in enumerate(notes, 1)]
     if any(row.theory is not None for row in rows):
@@ -133,7 +146,11 @@ def report(
     result = Result(
         data={"title": title_of(doc), "off": len(off), "rows": entries, **(data or {})},
         rows=entries,
-        picture=[*pictures, table(title_of(doc), columns, drawn), *([remarks(remarked)] if remarked else [])],
+        picture=[
+            *pictures,
+            *(table(f"{title_of(doc)}: {name}" if name else title_of(doc), columns, part) for name, part in sections),
+            *([remarks(remarked)] if remarked else []),
+        ],
     )
     show(result, style)
     return 1 if off else 0
@@ -142,11 +159,12 @@ def report(
 def _drawn(row: Row, notes: Sequence[str]) -> dict[str, Any]:
     """Returns the row for people: short enough for a line of 80 characters, its note by number."""
     return {
-        "quantity": row.quantity,
+        "quantity": row.quantity.removeprefix(f"{row.section}, "),
         "paper": f"({row.theory:g})" if row.theory is not None else "" if row.paper is None else f"{row.paper:g}",
-        "ours": row.ours,
+        "ours": row.ours if row.error is None else f"{row.ours:.4f}" if abs(row.ours) < 1 else f"{row.ours:.2f}",
+        "±": "" if row.error is None else f"{row.error:.2g}",
         "differs": "" if row.difference is None else f"{row.difference:+.4f}" if row.difference else "0",
-        "allowed": "" if row.tolerance is None else f"{row.tolerance:g}",
+        "allowed": "" if row.tolerance is None else f"{row.tolerance:.3g}",
         "note": notes.index(row.note) + 1 if row.note else None,
     }
 

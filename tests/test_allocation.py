@@ -248,7 +248,7 @@ def test_a_users_own_allocation_is_scaled_to_the_same_target(how):
             lambda f, r: np.zeros(len(f)),
             "leaves no noise at all against an observer of the tier 'region' at 'region-1'",
         ),
-        (lambda f, r: "noise", "failed: could not convert string to float"),
+        (lambda f, r: "noise", "failed: ValueError: could not convert string to float"),
     ],
 )
 def test_a_broken_allocation_is_refused_with_the_reason(function, line):

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -48,8 +49,9 @@ def test_plan_writes_a_file_that_verifies(command):
 
 def test_plan_as_json_is_the_file(command):
     _, out, _ = command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json", "--format", "json")
-    printed, written = json.loads(out), json.loads(Path("plan.json").read_text())
-    assert printed == written | {"digest": printed["digest"]}
+    assert out == Path("plan.json").read_text()
+    Path("printed.json").write_text(out)
+    assert command("verify", "printed.json")[0] == 0
 
 
 def test_plan_as_csv_has_a_row_a_silo(command):
@@ -110,6 +112,53 @@ def test_floor_shows_saturation_and_the_cost_of_a_wrong_coupling(command):
     assert "informative" in out
 
 
+def test_comparisons_leave_out_what_does_not_apply(command):
+    arguments = ["--rounds", 10, "--epsilon", "region=1,silo=2", "--colluders", 1, "--format", "json"]
+    code, out, _ = command("compare", "severe", *arguments)
+    assert code == 0
+    assert "least-noise" not in {row["allocation"] for row in json.loads(out)}
+
+
+def test_train_shows_rounds_and_writes_the_run(command):
+    command("plan", "mild", "--rounds", 4, "--epsilon", 5, "-o", "plan.json")
+    code, out, err = command("train", "plan.json", "--data", "digits", "--seeds", 2, "-o", "run", "--format", "json")
+    assert code == 0
+    result = json.loads(out)
+    assert len(result["rounds"]) == 4
+    assert 0.4 < result["accuracy"] <= result["reference"]
+    assert "round 4 of 4" in err
+    assert json.loads(Path("run/run.json").read_text())["plan_digest"] == result["plan_digest"]
+    code, out, _ = command("train", "plan.json", "--seeds", 1)
+    assert "without clip and noise" in out
+    assert "outside every epsilon" in out
+
+
+def test_compare_trains_every_allocation(command):
+    arguments = ["--rounds", 3, "--epsilon", 3, "--train", "--data", "digits", "--seeds", 2]
+    code, out, _ = command("compare", "mild", *arguments, "--format", "json")
+    rows = {row["allocation"]: row for row in json.loads(out)}
+    assert code == 0
+    assert {"accuracy", "accuracy_se", "gain", "gain_se"} <= set(rows["optimal"])
+    assert rows["uniform"]["gain"] == 0
+    assert rows["size"]["accuracy"] == rows["optimal"]["accuracy"]
+    code, out, _ = command("compare", "balanced", *arguments, "--size-law", "lognormal")
+    assert (code, "gain, points" in out) == (0, True)
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    script = Path(sys.executable).with_name("fulcrum")
+    done = subprocess.run(f"{script} exposure mild > /dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "fulcrum: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_gets_no_traceback():
+    script = Path(sys.executable).with_name("fulcrum")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([script, "exposure", "mild"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_diff_says_what_changed(command):
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "a.json")
     command("plan", "mild", "--rounds", 10, "--epsilon", 2, "-o", "b.json")
@@ -118,7 +167,10 @@ def test_diff_says_what_changed(command):
     code, out, _ = command("diff", "a.json", "a.json")
     assert "The plans say the same." in out
     _, out, _ = command("diff", "a.json", "b.json", "--format", "json")
-    assert {"subject": "settings", "what": "epsilon at region", "before": 1.0, "after": 2.0} in json.loads(out)
+    changed = {"kind": "", "subject": "settings", "what": "epsilon at region", "before": 1.0, "after": 2.0}
+    assert changed in json.loads(out)
+    _, out, _ = command("diff", "a.json", "a.json", "--format", "csv")
+    assert out == "kind,subject,what,before,after\n"
 
 
 def test_export_writes_settings_for_other_tools(command):
@@ -161,6 +213,51 @@ BAD = {
     "coupling": (["floor", "--coupling", -1], "coupling must be"),
     "coupling alone": (["floor", "--true-coupling", 5], "--true-coupling needs --information"),
     "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),
+    "a target twice": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "region=1,region=5"],
+        "--epsilon gives 'region' twice",
+    ),
+    "two numbers": (["plan", "mild", "--rounds", 1, "--epsilon", "1,5"], "--epsilon gives 'region' twice"),
+    "inside twice": (["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5], "Give one of them"),
+    "floor twice": (
+        ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "0.5,0.1"],
+        "--floor must be one number",
+    ),
+    "nameless floor": (
+        ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "=0.5"],
+        "--floor must be one number",
+    ),
+    "part of a colluder": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--colluders", 0.4],
+        "--colluders must be a whole number, got '0.4'",
+    ),
+    "part of a round": (
+        ["plan", "mild", "--rounds", 10.5, "--epsilon", 1],
+        "--rounds must be a whole number, got '10.5'",
+    ),
+    "endless rounds": (["plan", "mild", "--rounds", "9" * 400, "--epsilon", 1], "rounds must be at most"),
+    "negative seed": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seed", -1],
+        "seed must be a whole number of at least 0",
+    ),
+    "relative module": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "..:d"], "cannot be loaded"),
+    "endless levels": (["floor", "--levels", "1000000000"], "levels must be at most 2000"),
+    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "Give one of them"),
+    "endless epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", "1e308"], "epsilon must be from"),
+    "no data": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--data", "cifr10"],
+        "Did you mean 'cifar10'?",
+    ),
+    "no such file": (["train", "plan.json", "--data", "none.csv"], "none.csv cannot be read"),
+    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "seeds must be at least one"),
+    "learning rate": (
+        ["train", "plan.json", "--data", "digits", "--learning-rate", 0],
+        "learning rate must be a finite number above 0",
+    ),
+    "size law": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--size-law", "log"],
+        "unknown size law 'log'",
+    ),
     "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory"),
     "not a plan": (["verify", "silos.csv"], "silos.csv is not JSON"),
     "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),

@@ -130,6 +130,35 @@ def test_outer_tiers_must_place_every_child_once():
         Federation.from_sizes(NESTED, outer={"country": {"a": ["nord", "south", "east"]}})
 
 
+def test_sizes_too_far_apart_are_refused():
+    with pytest.raises(FederationError, match=r"sizes span a factor above 1e\+50, from 1e-60 to 1"):
+        Federation.from_sizes({"a": [1.0], "b": [1e-60]})
+
+
+def test_what_the_caller_passed_stays_the_callers():
+    sizes, declared = np.array([1.0, 2.0]), np.array([1.0, -math.nan])
+    federation = Federation.from_columns(silo=["a", "b"], records=sizes, tiers={"region": ["r", "r"]}, epsilon=declared)
+    sizes[0] = 9
+    declared[0] = 9
+    assert federation.sizes[0] == 1
+    assert federation.preferences[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        federation.silo_names[0] = "c"
+
+
+def test_every_nan_means_no_preference():
+    columns = {"silo": ["a", "b"], "records": np.ones(2), "tiers": {"region": ["r", "r"]}}
+    digests = {Federation.from_columns(**columns, epsilon=np.array([1.0, nan])).digest for nan in (math.nan, -math.nan)}
+    assert len(digests) == 1
+    assert Federation.from_columns(**columns, epsilon=np.array([math.nan, -math.nan])).preferences is None
+
+
+@pytest.mark.parametrize("regions", [{1: [2.0]}, {"a": 5}])
+def test_regions_map_names_to_sizes(regions):
+    with pytest.raises(FederationError, match="regions must map names to sizes of silos"):
+        Federation.from_sizes(regions)
+
+
 def test_sizes_must_be_numbers():
     with pytest.raises(FederationError, match="silo 'a-1': size must be a number, got 'many'"):
         Federation.from_sizes({"a": ["many"]})

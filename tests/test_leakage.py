@@ -153,8 +153,8 @@ def test_a_level_is_known_in_full_from_one_other_as_the_coupling_grows_without_l
     [
         (0, "levels must be a whole number of at least 1, got 0"),
         (2.5, "levels must be a whole number of at least 1, got 2.5"),
-        (2001, "levels must be at most 2000, or None for unquantised, got 2001"),
-        (math.inf, "levels must be at most 2000, or None for unquantised, got inf"),
+        (2001, "levels must be at most 2000, got 2001"),
+        (math.inf, "levels must be at most 2000, got inf"),
     ],
 )
 def test_the_levels_of_a_floor_are_whole_and_at_most_2000(levels, message):

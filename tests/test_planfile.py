@@ -1,13 +1,20 @@
 import contextlib
 import json
+import math
+import os
+import stat
+import tempfile
+from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, PlanError
-from fulcrum.planfile import epsilon_entry, read_content, to_json
+from fulcrum.planfile import PlanFile, epsilon_entry, read_content, to_json
 from fulcrum.planning import plan, read_plan
+from fulcrum.verification import verify
 
 
 @pytest.fixture
@@ -53,6 +60,60 @@ def edited(path, edit):
     path.write_text(json.dumps(content))
 
 
+def sealed_anew(path, edit):
+    """Changes a file and gives it the digest of what it now says, as a forger would."""
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_bytes(to_json(msgspec.convert(content, PlanFile)))
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda c: c["settings"].update(required_multiplier={}), "its targets are not on its tiers"),
+        (lambda c: c["settings"].update(required_multiplier={"country": 1.0}), "its targets are not on its tiers"),
+        (lambda c: c["settings"].update(required_multiplier={"region": [1.0]}), "another length than the roster"),
+        (lambda c: c["settings"].update(floor=[0.1]), "another length than the roster"),
+        (lambda c: c["settings"].update(epsilon={"land": 1.0}), "its targets are not on its tiers"),
+        (lambda c: c["settings"].update(injection="foo"), "that is not known"),
+        (lambda c: c["settings"].update(bound="foo"), "that is not known"),
+        (lambda c: c["settings"].update(clip_norm=-1.0), "out of its range"),
+        (lambda c: c["settings"].update(rounds=0), "out of its range"),
+        (lambda c: c["settings"].update(parameters=0), "out of its range"),
+        (lambda c: c["federation"].update(silos=5000), "it counts 5000 silos and lists 6"),
+        (lambda c: c["federation"].update(name="a\nb"), "name is not printable"),
+        (lambda c: c["federation"].update(tiers=[]), "no silos or no tiers"),
+        (lambda c: c["federation"].update(digest="0" * 64), "the roster has digest"),
+        (lambda c: c.update(silos=[]), "no silos or no tiers"),
+        (lambda c: c["tiers"].update(country=[]), "it describes the tiers"),
+        (lambda c: c["tiers"]["region"][0].update(parent="france"), "has the parent 'france', which is not there"),
+        (lambda c: c["silos"][0].update(node="nowhere"), "which is not there"),
+        (lambda c: c["silos"][0].update(records=0), "has 0 records"),
+        (lambda c: c["silos"][0].update(noise_multiplier=1e200), "has the noise multiplier 1e+200"),
+        (lambda c: c["silos"][0]["epsilon"].update(moon=0.1), "has epsilons against"),
+    ],
+)
+def test_a_sealed_file_that_does_not_hold_together_is_refused(saved, edit, reason):
+    sealed_anew(saved, edit)
+    with pytest.raises(PlanError) as caught:
+        read_content(saved)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_links_are_followed_and_devices_are_left_alone(tmp_path):
+    made = plan("isic-paper", rounds=10, epsilon=1.0)
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    made.save(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert read_plan(tmp_path / "real.json").digest == made.digest
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PlanError, match="is not a regular file"):
+        made.save(tmp_path / "pipe")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -95,6 +156,44 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(PlanError, match="is not a plan"):
         read_plan(tmp_path / "list.json")
+
+
+def numbers_in(value, path=()):
+    """Every number in a decoded file, by its path."""
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in numbers_in(item, (*path, key))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in numbers_in(item, (*path, index))]
+    return [path] if isinstance(value, (int, float)) else []
+
+
+def at(content, path):
+    for key in path:
+        content = content[key]
+    return content
+
+
+WHOLE = json.loads(to_json(plan("isic-paper", rounds=10, epsilon={"region": 1.0, "silo": 3.0}).content()))
+
+
+@given(
+    path=st.sampled_from(numbers_in(WHOLE)),
+    value=st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**20), 10**20)),
+)
+def test_a_number_that_was_changed_and_sealed_anew_is_refused_or_fails_a_check(path, value):
+    content = json.loads(json.dumps(WHOLE))
+    at(content, path[:-1])[path[-1]] = value
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        try:
+            file.write_bytes(to_json(msgspec.convert(content, PlanFile)))
+            checks = verify(file)
+        except (FulcrumError, msgspec.ValidationError):
+            return
+    harmless = path[-1] in ("seed", "coupling", "parameters")
+    close = math.isclose(value, at(WHOLE, path), rel_tol=1e-4, abs_tol=1e-5)
+    looser = path[:2] == ("settings", "epsilon") and value > at(WHOLE, path)  # a weaker promise is kept all the more
+    assert harmless or close or looser or not all(check.holds for check in checks), path
 
 
 @given(data=st.data())

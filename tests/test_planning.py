@@ -121,6 +121,14 @@ def test_a_plan_survives_its_file(tmp_path):
         assert again.content() == made.content()
 
 
+def test_a_plan_that_was_read_keeps_the_digest_of_its_file(tmp_path, monkeypatch):
+    made = plan("mild", rounds=1, epsilon=1.0, colluders=np.int64(1), seed=np.int64(3))
+    made.save(tmp_path / "plan.json")
+    digest = made.digest
+    monkeypatch.setattr("fulcrum.planfile.package_version", lambda: "9.9.9")
+    assert read_plan(tmp_path / "plan.json").digest == digest
+
+
 def test_a_plan_of_another_federation_is_refused():
     made = plan("mild", rounds=1, epsilon=1.0)
     made.check_federation(fulcrum.read_federation("mild"))
@@ -146,6 +154,12 @@ def test_statement_and_assumptions_name_both_observers():
     made = plan("severe", epsilon=0.99, **SEVERE)
     assert "epsilon 0.99 against anyone who sees the sums of its region" in made.statement
     assert "epsilon 10.0583 against whoever sees its own updates" in made.statement
+    whole = plan("severe", rounds=10, epsilon={"federation": 1.0}, colluders=2)
+    assert "epsilon 1 against anyone who sees the global sum alone" in whole.statement
+    assert "even if up to 2 silos of each region collude or drop out" in whole.statement
+    injected = plan("severe", rounds=10, epsilon=1.0, injection="aggregator")
+    assert "no guarantee against whoever sees its own updates" in injected.statement
+    assert any("none can collude it away" in line for line in injected.assumptions)
     assert any("trusted to see" in line for line in made.assumptions)
     both = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
     assert any("may be curious" in line for line in both.assumptions)
@@ -167,14 +181,17 @@ def test_statement_and_assumptions_name_both_observers():
             {"rounds": 1, "information": 0.8, "floor": 0.85},
             "information=0.8 nats is not above the lateral floor 0.85, which no noise lowers. Ask for more than 0.85",
         ),
-        ({"rounds": 1, "information": -1.0}, "information must be a finite number of nats above 0, got -1.0"),
+        ({"rounds": 1, "information": -1.0}, "information must be above 0 and at most 1e+06 nats, got -1.0"),
         ({"rounds": 1, "budget": 0.0}, "budget must be a finite number above 0, got 0.0"),
         (
             {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
             "budget stands in for a target: give it without epsilon and information",
         ),
-        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be a finite number above 0, got 0.0"),
-        ({"rounds": 1, "epsilon": 1.0, "parameters": 0}, "parameters must be a whole number of at least 1, got 0"),
+        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be above 0 and at most 1e+100, got 0.0"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "parameters": 0},
+            "parameters must be a whole number from 1 to 1,000,000,000,000,000, got 0",
+        ),
         (
             {"rounds": 1, "epsilon": 1.0, "injection": "silos"},
             "unknown injection 'silos'. Known: silo, aggregator. Did you mean 'silo'?",
@@ -193,6 +210,16 @@ def test_statement_and_assumptions_name_both_observers():
             "floor names region 'regoin-1'. Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
         ),
         ({"rounds": 1, "epsilon": 1.0, "colluders": -1}, "colluders must be a whole number of at least 0, got -1"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "colluders": -1, "injection": "aggregator"},
+            "colluders must be a whole number of at least 0, got -1",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"rounds": 1, "epsilon": 1e308}, "epsilon must be from 1e-12 to 1e+12, or inf, got 1e+308"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": "low"},
+            "floor must be a number, one by silo, a mapping by region or a Coupling, got 'low'",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(arguments, line):

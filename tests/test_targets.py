@@ -57,6 +57,13 @@ def test_a_budget_with_floors_is_the_papers_root():
     assert equal.target.information == pytest.approx(0.85 + 2 * 10 * 5 * peak / 0.5, rel=1e-12)
 
 
+def test_a_budget_that_buys_a_large_delta_is_found():
+    made = plan("mild", rounds=1, budget=1e-4, delta=0.7)
+    assert made.noise_budget == pytest.approx(1e-4, rel=1e-10)
+    with pytest.raises(ParameterError, match="more noise than any epsilon needs"):
+        plan("mild", rounds=1, budget=1e9, delta=0.7)
+
+
 def test_a_budget_below_the_declared_preferences_is_unreachable():
     nan = math.nan
     federation = preferring([nan, 0.5, nan, nan, nan, nan])

@@ -98,6 +98,33 @@ def test_every_figure_that_is_wrong_is_caught(edit, fails):
     assert fails in {check.name for check in verify(content) if not check.holds}
 
 
+@pytest.mark.parametrize(
+    "words", [{"statement": "Everyone is safe."}, {"adjacency": "add one record"}, {"assumptions": []}]
+)
+def test_words_that_the_figures_do_not_say_fail(words):
+    content = plan(NESTED, rounds=10, epsilon=1.0).content()
+    lying = msgspec.structs.replace(content, guarantee=msgspec.structs.replace(content.guarantee, **words))
+    assert "words" in {check.name for check in verify(lying) if not check.holds}
+
+
+def test_a_plan_is_verified_in_memory_or_from_its_file(tmp_path):
+    made = plan(NESTED, rounds=10, epsilon=1.0)
+    made.save(tmp_path / "plan.json")
+    assert all(check.holds for check in verify(made))
+    assert all(check.holds for check in verify(tmp_path / "plan.json"))
+    assert changes(made, tmp_path / "plan.json") == ()
+
+
+def test_regions_that_change_places_are_a_change():
+    def nested(countries):
+        return plan(
+            Federation.from_sizes({"a": [5], "b": [5], "c": [5]}, outer={"country": countries}), rounds=1, epsilon=1.0
+        )
+
+    found = changes(nested({"x": ["a", "b"], "y": ["c"]}), nested({"x": ["a", "c"], "y": ["b"]}))
+    assert ("region", "b", "parent") in {(change.kind, change.subject, change.what) for change in found}
+
+
 def test_a_digest_of_other_content_fails():
     content = sealed(plan(NESTED, rounds=10, epsilon=1.0).content())
     changed = msgspec.structs.replace(content, made_by="someone else")
@@ -114,6 +141,8 @@ def test_changes_say_what_changed_for_whom():
     after = plan(NESTED, rounds=10, epsilon=2.0).content()
     found = {(change.subject, change.what): (change.before, change.after) for change in changes(before, after)}
     assert found["settings", "epsilon at region"] == (1.0, 2.0)
+    assert ("a", "noise_multiplier") in found
+    assert ("guarantee", "statement") in found
     assert ("a-1", "noise_multiplier") in found
     assert ("a-1", "records") not in found
 

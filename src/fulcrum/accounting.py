@@ -29,6 +29,8 @@ from fulcrum.errors import ParameterError, listing, suggestion
 ACCOUNTANTS = ("exact", "renyi")
 """`exact`: the tight Gaussian curve. `renyi`: the paper's Theorem 1, never tighter."""
 
+_MOST_ROUNDS = 10**9
+_LEAST_EPSILON, _MOST_EPSILON = 1e-12, 1e12
 _TABLE_FROM = 20_000  # entries from which a table is cheaper than solving for each
 _TABLE_STEP = 5e-4  # relative spacing in mu; a chord is then at most 1e-7 above the curve, relatively
 _BLOCK = 32_768  # entries looked up at a time, so that temporaries stay in cache
@@ -82,15 +84,18 @@ def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str 
     `epsilon_of` of the result is at most `epsilon`, in floating point too. An infinite epsilon needs no noise: 0.
 
     Args:
-        epsilon: The budget, above 0; a number or an array.
+        epsilon: The budget, from 1e-12 to 1e12 or infinite; a number or an array.
         rounds: Number of releases, T.
         delta: The DP parameter, in (0, 1).
         accountant: One of `ACCOUNTANTS`.
     """
     _check(rounds=rounds, delta=delta, accountant=accountant)
     wanted = np.asarray(epsilon, dtype=np.float64)
-    if not (wanted > 0).all():
-        raise ParameterError(f"epsilon must be above 0, got {wanted[~(wanted > 0)].flat[0]}")
+    bad = ~(((wanted >= _LEAST_EPSILON) & (wanted <= _MOST_EPSILON)) | (wanted == np.inf))
+    if bad.any():
+        raise ParameterError(
+            f"epsilon must be from {_LEAST_EPSILON:g} to {_MOST_EPSILON:g}, or inf, got {wanted[bad].flat[0]}"
+        )
     budgets, where = np.unique(wanted, return_inverse=True)
     finite = np.isfinite(budgets)
     multipliers = np.zeros_like(budgets)
@@ -161,6 +166,8 @@ def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float
     """
     _check(rounds=rounds)
     _check_rate(false_positive_rate)
+    if not multiplier >= 0:
+        raise ParameterError(f"noise multiplier must be at least 0, got {multiplier}")
     shift = math.inf if multiplier == 0 else 2 * math.sqrt(rounds) / multiplier
     return ObserverPower(
         guessing_rate=float(ndtr(shift / 2)),
@@ -196,6 +203,8 @@ def _like(given: FloatLike, result: FloatArray) -> float | FloatArray:
 def _check(*, rounds: int = 1, delta: float = 0.5, accountant: str = "exact") -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
         raise ParameterError(f"rounds must be a whole number of at least 1, got {rounds}")
+    if rounds > _MOST_ROUNDS:
+        raise ParameterError(f"rounds must be at most {_MOST_ROUNDS:,}, got {float(min(rounds, 10**300)):g}")
     if not 0 < delta < 1:
         raise ParameterError(f"delta must be in (0, 1), got {delta}")
     if accountant not in ACCOUNTANTS:

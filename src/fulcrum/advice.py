@@ -16,7 +16,8 @@ import numpy as np
 
 from fulcrum.accounting import epsilon_of, rounded_up
 from fulcrum.arrays import FloatArray
-from fulcrum.exposure import sum_by
+from fulcrum.errors import ParameterError
+from fulcrum.exposure import sum_by, worst_coalitions
 from fulcrum.federation import SILO
 from fulcrum.leakage import finest_resolution, informativeness, prior_entropy
 
@@ -75,6 +76,8 @@ def signal_to_noise(plan: "Plan", parameters: int) -> float:
     One round has signal C and noise of norm C sqrt(d U); with equal weights that is the paper's sqrt(a n / d) / sigma
     at alignment a = 1. Signals add up over rounds, noise adds up in variance.
     """
+    if parameters < 1:
+        raise ParameterError(f"parameters must be a whole number of at least 1, got {parameters}")
     return math.sqrt(plan.rounds / (parameters * plan.noise_budget))
 
 
@@ -116,11 +119,8 @@ def best_merge(plan: "Plan") -> Merge | None:
 
 def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, colluders: int) -> float:
     """The noise variance one region needs with a constant multiplier, against coalitions of up to `colluders`."""
-    descending = np.sort(squared)[::-1]
-    coalition = np.full(len(squared), descending[:colluders].sum())
-    if colluders > 0:
-        following = descending[colluders] if colluders < len(descending) else 0.0
-        coalition -= np.where(squared > following, np.minimum(squared, descending[0]) - following, 0.0)
+    together = np.zeros(len(squared), dtype=np.intp)
+    coalition = worst_coalitions(squared, together, 1, colluders)[1]
     level = float((need / np.maximum(squared.sum() - coalition, squared)).max())
     return float(np.maximum(level * squared, base).sum())
 

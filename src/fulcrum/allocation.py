@@ -109,10 +109,10 @@ def load_allocation(name: str) -> Shape:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever the user's module does when it is imported
         raise AllocationError(
             f"allocation {name!r} cannot be loaded: {error}. Name an importable function as module:function"
-        ) from None
+        ) from error
     if not callable(function):
         raise AllocationError(f"allocation {name!r} is not a function")
     return function  # type: ignore[no-any-return]  # its result is checked when it is called
@@ -209,7 +209,7 @@ def _raised_against_coalitions(
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
     need = requirement.need(federation, tier)
-    if tier == federation.innermost.name and len(level) == count:
+    if tier == federation.innermost.name and block_of is federation.innermost.parent_of:
         honest = remaining_noise(federation, squared, tier=tier, colluders=requirement.colluders)
         return np.maximum(level, largest_by(node_of, need / honest, count))
 
@@ -285,8 +285,10 @@ def _shape(federation: Federation, requirement: Requirement, allocation: str | S
         name, function = getattr(allocation, "__name__", "allocation"), allocation
     try:
         shape = np.array(function(federation, requirement), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise AllocationError(f"allocation {name!r} failed: {error}. It takes (federation, requirement)") from error
+    except Exception as error:  # whatever the user's function does
+        raise AllocationError(
+            f"allocation {name!r} failed: {type(error).__name__}: {error}. It takes (federation, requirement)"
+        ) from error
     if shape.shape != (len(federation),):
         raise AllocationError(
             f"allocation {name!r} must return one noise multiplier a silo, {len(federation)} numbers, "

@@ -6,28 +6,42 @@ does not verify is exit code 1.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
-from fulcrum.accounting import observer_power
-from fulcrum.comparison import compare
-from fulcrum.display import FORMATS, Column, Result, check_format, facts, figure, remarks, show, table, working
+from fulcrum.comparison import Comparison, compare
+from fulcrum.display import Column, Result, check_format, facts, progress, remarks, show, table, working
 from fulcrum.errors import FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
-from fulcrum.federation import SILO, Federation
-from fulcrum.leakage import Coupling, cost_of_coupling, informativeness, lateral_floor, prior_entropy
-from fulcrum.planfile import package_version, read_content, write_whole
-from fulcrum.planning import Plan, plan, read_plan
-from fulcrum.profiles import PROFILES
+from fulcrum.federation import SILO
+from fulcrum.leakage import Coupling, cost_of_coupling, informativeness_of, lateral_floor
+from fulcrum.options import (
+    DIGITS,
+    ColludersOption,
+    FederationArgument,
+    FormatOption,
+    OutputOption,
+    PlanArgument,
+    TargetOptions,
+    TrainingOptions,
+    number,
+    option,
+    whole_numbers,
+)
+from fulcrum.pictures import comparison_columns, comparison_rows, plan_picture
+from fulcrum.planfile import package_version, read_content, to_json, write_whole
+from fulcrum.planning import plan, read_plan
 from fulcrum.readers import read_federation
-from fulcrum.targets import Floor
-from fulcrum.verification import changes, verify
+from fulcrum.targets import group_by_silo
+from fulcrum.training.runs import save_run, train
+from fulcrum.training.tasks import load_task
+from fulcrum.training.trials import SIZE_LAWS, compare_trained
+from fulcrum.verification import Change, changes, verify
 
 app = App(
     name="fulcrum",
@@ -35,53 +49,6 @@ app = App(
     version=package_version,
     result_action="return_value",
 )
-
-FederationArgument = Annotated[
-    str,
-    Parameter(help=f"A file (.toml, .csv, .parquet, NVFLARE project.yml), or built in: {listing(PROFILES)}."),
-]
-PlanArgument = Annotated[Path, Parameter(help="A plan file, as `fulcrum plan -o` writes it.")]
-FormatOption = Annotated[str, Parameter(name="--format", help=f"One of {listing(FORMATS)}.")]
-OutputOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")]
-ColludersOption = Annotated[int, Parameter(help="Silos of each region that may collude or drop out.")]
-
-
-def _option(text: str, **settings: Any) -> Parameter:
-    return Parameter(help=text, allow_leading_hyphen=True, **settings)
-
-
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class TargetOptions:
-    """What a plan must meet."""
-
-    rounds: Annotated[int, _option("Number of releases of each silo.")]
-    epsilon: Annotated[str | None, _option("The target: a number for the innermost tier, or tier=number,...")] = None
-    epsilon_inside: Annotated[float | None, _option("Target against whoever sees single updates.")] = None
-    delta: Annotated[float, _option("The DP parameter.")] = 1e-5
-    accountant: Annotated[str, _option("exact or renyi.")] = "exact"
-    allocation: Annotated[str, _option("How noise is distributed; module:function for your own.")] = "optimal"
-    information: Annotated[float | None, _option("Target bound on what is learned of a silo, in nats.")] = None
-    floor: Annotated[str | None, _option("Lateral floor, nats: a number, region=number,..., or coupling=number.")] = (
-        None
-    )
-    bound: Annotated[str, _option("paper or capacity.")] = "paper"
-    budget: Annotated[float | None, _option("Spend this much noise variance instead of meeting a target.")] = None
-    colluders: Annotated[int, _option("Silos of each region that may collude or drop out.")] = 0
-    parameters: Annotated[int | None, _option("Number of trainable parameters.")] = None
-    clip_norm: Annotated[float, _option("Clip norm of an update.")] = 1.0
-    injection: Annotated[str, _option("Who draws noise: silo or aggregator.")] = "silo"
-    seed: Annotated[int, _option("For the allocation `misallocated`.")] = 0
-
-    def arguments(self, federation: Federation) -> dict[str, Any]:
-        """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""
-        if ":" in self.allocation and "" not in sys.path:
-            sys.path.append("")  # the user's own function may stand in the current folder
-        settings = {name: value for name, value in vars(self).items() if name not in ("allocation", "epsilon_inside")}
-        epsilon = _by_name(self.epsilon, "--epsilon", federation.innermost.name)
-        if self.epsilon_inside is not None:
-            epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
-        return settings | {"epsilon": epsilon, "floor": _floor(self.floor)}
 
 
 @app.command
@@ -91,6 +58,7 @@ def exposure(federation: FederationArgument, *, colluders: ColludersOption = 0, 
     with working("Reading the federation"):
         found = read_federation(federation)
         profiles = [exposure_of(found, tier=tier.name, colluders=colluders) for tier in found.tiers]
+    inner = found.innermost.name
     rows = [
         {
             "tier": profile.tier,
@@ -104,33 +72,32 @@ def exposure(federation: FederationArgument, *, colluders: ColludersOption = 0, 
         for profile in profiles
         for index, name in enumerate(profile.nodes)
     ]
-    tiers = [
-        {"tier": profile.tier, "dispersion": profile.dispersion, "noise_factor": profile.noise_factor}
-        for profile in profiles
-    ]
     columns = (
-        Column(key="name", heading=found.innermost.name, figures=False),
+        Column(key="name", heading=inner, figures=False),
         Column(key="silos", heading="silos"),
         Column(key="effective_size", heading="effective size"),
         Column(key="exposure", heading="exposure"),
     )
-    against = f", {colluders} of each {found.innermost.name} colluding or gone" if colluders else ""
+    against = f", {colluders} of each {inner} colluding or gone" if colluders else ""
+    waste = [
+        (
+            f"dispersion of {profile.tier}",
+            f"{profile.dispersion:.2%} of a uniform budget is waste, "
+            f"a factor {profile.noise_factor:.2f} in the noise multiplier",
+        )
+        for profile in profiles
+    ]
     picture = [
         table(
-            f"{found.name}: {len(found):,} silos in {len(found.innermost.nodes):,} {found.innermost.name}s{against}",
+            f"{found.name}: {len(found):,} silos in {len(found.innermost.nodes):,} {inner}s{against}",
             columns,
-            [row for row in rows if row["tier"] == found.innermost.name],
+            [row for row in rows if row["tier"] == inner],
         ),
-        facts(
-            [
-                (
-                    f"dispersion of {profile.tier}",
-                    f"{profile.dispersion:.2%} of a uniform budget is waste, "
-                    f"a factor {profile.noise_factor:.2f} in the noise multiplier",
-                )
-                for profile in profiles
-            ]
-        ),
+        facts(waste),
+    ]
+    tiers = [
+        {"tier": profile.tier, "dispersion": profile.dispersion, "noise_factor": profile.noise_factor}
+        for profile in profiles
     ]
     data = {"federation": found.name, "silos": len(found), "colluders": colluders, "tiers": tiers, "nodes": rows}
     show(Result(data=data, rows=rows, picture=picture), style)
@@ -156,39 +123,91 @@ def plan_command(
     if style == "csv":
         sys.stdout.write(exported(made, "csv"))
     elif style == "json":
-        show(Result(data=msgspec.to_builtins(made.content()), rows=()), style)
+        sys.stdout.write(to_json(made.content()).decode())
     else:
-        show(Result(data=None, rows=(), picture=_picture_of(made, output)), style)
+        show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
     return 0
 
 
 @app.command(name="compare")
-def compare_command(federation: FederationArgument, *, target: TargetOptions, style: FormatOption = "table") -> int:
-    """Put every allocation side by side at the same target."""
+def compare_command(
+    federation: FederationArgument,
+    *,
+    target: TargetOptions,
+    train: Annotated[bool, Parameter(help="Also train every allocation, all on the same batches and draws.")] = False,
+    seeds: Annotated[int, number("With --train: how many seeds.")] = 10,
+    size_law: Annotated[str, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = "declared",
+    learning: TrainingOptions = DIGITS,
+    style: FormatOption = "table",
+) -> int:
+    """Put every allocation side by side at the same target, and train each with --train."""
     check_format(style)
-    with working("Comparing"):
-        found = read_federation(federation)
-        compared = compare(found, allocation=target.allocation, **target.arguments(found))
-    rows = [asdict(row) for row in compared]
-    least = compared[0].noise_budget
-    inner = found.innermost.name
+    found = read_federation(federation)
+    arguments = target.arguments(found)
+    rows: Sequence[Comparison]
+    if train:
+        task = load_task(learning.data, **learning.data_options)
+        with progress("Training every allocation", target.rounds) as advance:
+            rows = compare_trained(
+                found,
+                task,
+                seeds=seeds,
+                training=learning.training,
+                records=learning.records,
+                size_law=size_law,
+                allocation=target.allocation,
+                on_round=advance,
+                **arguments,
+            )
+    else:
+        with working("Comparing"):
+            rows = compare(found, allocation=target.allocation, **arguments)
+    heading = f"{found.name}: {len(found):,} silos, {target.rounds} rounds, delta {target.delta:g}, {target.accountant}"
+    if train:
+        heading += f"; {learning.data}, {seeds} seeds"
+    notes = ["Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."]
+    if target.colluders:
+        notes.append("Optimal keeps one multiplier a region, least-noise does not.")
+    if train:
+        notes.append("Gain: points of accuracy above uniform, paired over seeds. Preprocessing is outside epsilon.")
+    drawn = table(heading, comparison_columns(found, train), comparison_rows(rows), note=" ".join(notes))
+    records = [asdict(row) for row in rows]
+    show(Result(data=records, rows=records, picture=[drawn]), style)
+    return 0
+
+
+@app.command(name="train")
+def train_command(
+    plan_file: PlanArgument,
+    *,
+    learning: TrainingOptions = DIGITS,
+    seeds: Annotated[int, number("How many seeds.")] = 1,
+    output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Train a plan in process, with seeded noise: for research, not for deployment."""
+    check_format(style)
+    made = read_plan(plan_file)
+    task = load_task(learning.data, **learning.data_options)
+    with progress("Training", made.rounds) as advance:
+        run = train(made, task, seeds=seeds, training=learning.training, records=learning.records, on_round=advance)
+    if output is not None:
+        save_run(run, output)
+    rows = run.by_round()
     columns = (
-        Column(key="allocation", heading="allocation", figures=False),
-        Column(key="noise_budget", heading="noise budget"),
-        Column(key="times_optimal", heading="× optimal"),
-        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
-        Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
-        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
-        Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
+        Column(key="round", heading="round"),
+        Column(key="accuracy", heading="accuracy"),
+        Column(key="accuracy_se", heading="standard error"),
     )
-    drawn = table(
-        f"{found.name}: {len(found):,} silos, {target.rounds} rounds, delta {target.delta:g}, {target.accountant}",
-        columns,
-        [row | {"times_optimal": f"{row['noise_budget'] / least:.3f}"} for row in rows],
-        note="Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."
-        + (" Optimal keeps one multiplier a region, least-noise does not." if target.colluders else ""),
-    )
-    show(Result(data=rows, rows=rows, picture=[drawn]), style)
+    reached = [
+        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {len(run.accuracy)} seeds"),
+        ("reference", f"{run.reference.mean():.4f} without clip and noise"),
+    ]
+    if output is not None:
+        reached.append(("written to", str(output)))
+    title = f"{made.federation.name} on {task.name}: {len(made.federation):,} silos, allocation {made.allocation}"
+    picture = [table(title, columns, rows), facts(reached), remarks([(False, note) for note in run.notes])]
+    show(Result(data=run.summary(), rows=rows, picture=picture), style)
     return 0
 
 
@@ -196,59 +215,40 @@ def compare_command(federation: FederationArgument, *, target: TargetOptions, st
 def floor(
     federation: Annotated[str | None, Parameter(help="Take group sizes from this federation.")] = None,
     *,
-    coupling: Annotated[float, _option("Within-group coupling kappa of the prior.")] = 20.0,
-    sizes: Annotated[str, _option("Group sizes, comma separated.")] = "1,2,4,8,12,20,24,30,60",
-    information: Annotated[float | None, _option("A bound K in nats to judge.")] = None,
-    true_coupling: Annotated[float | None, _option("With --information: what if this is the true coupling?")] = None,
-    levels: Annotated[str, _option("Resolutions R to judge at, comma separated.")] = "4,10,20,50",
+    coupling: Annotated[float, option("Within-group coupling kappa of the prior.")] = 20.0,
+    sizes: Annotated[str | None, option("Group sizes, comma separated.")] = None,
+    information: Annotated[float | None, option("A bound K in nats to judge.")] = None,
+    true_coupling: Annotated[float | None, option("With --information: what if this is the true coupling?")] = None,
+    levels: Annotated[str, option("Resolutions R to judge at, comma separated.")] = "4,10,20,50",
     style: FormatOption = "table",
 ) -> int:
     """Show what a silo's group reveals of it with no update sent, and whether a bound says anything."""
     check_format(style)
-    records = None
-    if federation is None:
-        groups = _whole_numbers(sizes, "--sizes")
-    else:
-        found = read_federation(federation)
-        group_of = found.innermost.parent_of if found.group is None else found.group.parent_of
-        groups = sorted(set(np.bincount(group_of).tolist()))
-        records = int(found.sizes.min())
+    groups, records = _group_sizes(federation, sizes)
     strength = Coupling(coupling).strength
-    floors = np.atleast_1d(lateral_floor(np.array(groups), coupling=strength))
+    floors = np.atleast_1d(lateral_floor(np.array(groups), coupling=strength)).tolist()
     rows: list[dict[str, Any]] = [
-        {"group_size": size, "floor": float(value)} for size, value in zip(groups, floors, strict=True)
+        {"group_size": size, "floor": value} for size, value in zip(groups, floors, strict=True)
     ]
-    data: dict[str, Any] = {
-        "coupling": strength,
-        "saturation": float(lateral_floor(np.inf, coupling=strength)),
-        "floors": rows,
-    }
+    saturation = float(lateral_floor(np.inf, coupling=strength))
+    judged = [
+        asdict(informativeness_of(information, floor=max(floors), coupling=strength, levels=count, records=records))
+        for count in whole_numbers(levels, "--levels")
+    ]
+    data: dict[str, Any] = {"coupling": strength, "saturation": saturation, "floors": rows, "levels": judged}
     picture = [
         table(
             f"Lateral floor at coupling {strength:g}",
             (Column(key="group_size", heading="group size"), Column(key="floor", heading="floor, nats")),
             rows,
-            note=f"It saturates at {data['saturation']:.4f} nats. No noise lowers it.",
+            note=f"It saturates at {saturation:.4f} nats. No noise lowers it.",
         )
     ]
-    worst = float(floors.max())
-    if information is not None and information <= worst:
-        raise ParameterError(f"information={information:g} is not above the floor {worst:.4g}, which no noise lowers")
-    judged = [
-        asdict(
-            informativeness(
-                mechanism=0.0 if information is None else information - worst,
-                floor=worst,
-                levels=count,
-                entropy=prior_entropy(strength, levels=count),
-                records=records,
-            )
-        )
-        for count in _whole_numbers(levels, "--levels")
+    columns = [
+        Column(key="levels", heading="levels R"),
+        Column(key="entropy", heading="entropy, nats"),
+        Column(key="margin", heading="margin, nats"),
     ]
-    data["levels"] = judged
-    columns = [Column(key="levels", heading="levels R"), Column(key="entropy", heading="entropy, nats")]
-    columns += [Column(key="margin", heading="margin, nats")]
     if information is not None:
         columns += [
             Column(key="mechanism", heading="mechanism, nats"),
@@ -304,9 +304,9 @@ def verify_command(
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
     """Say what changed from one plan to another, and for whom."""
     check_format(style)
-    found = changes(read_content(before), read_content(after))
+    found = changes(before, after)
     rows = [asdict(change) for change in found]
-    silos = len({change.subject for change in found} - {"settings", "summary"})
+    silos = len({change.subject for change in found if change.kind == SILO})
     columns = (
         Column(key="subject", heading="who", figures=False),
         Column(key="what", heading="what", figures=False),
@@ -314,8 +314,11 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
         Column(key="after", heading="after"),
     )
     note = "The plans say the same." if not rows else f"{silos:,} silos are affected."
-    picture = [table(f"{before} → {after}", columns, rows, note=note)] if rows else [remarks([(False, note)])]
-    show(Result(data=rows, rows=rows, picture=picture), style)
+    told = [
+        row | {"subject": f"{row['kind']} {row['subject']}".strip()} for row in rows if row["subject"] != "guarantee"
+    ]  # its sentences follow from the figures and do not fit into a cell
+    picture = [table(f"{before} → {after}", columns, told, note=note)] if rows else [remarks([(False, note)])]
+    show(Result(data=rows, rows=rows, fields=list(Change.__dataclass_fields__), picture=picture), style)
     return 0
 
 
@@ -340,98 +343,24 @@ def export(
     return 0
 
 
-def _picture_of(made: Plan, output: Path | None) -> list[Any]:
-    content, inner = made.content(), made.federation.innermost
-    multiplier = made.noise_multiplier
-    rows = []
-    injected = made.aggregator_noise_multiplier
-    for index, node in enumerate(content.tiers[inner.name]):
-        members = inner.parent_of == index
-        low, high = float(multiplier[members].min()), float(multiplier[members].max())
-        rows.append(
-            {
-                "name": node.name,
-                "silos": node.silos,
-                "effective": 1 / node.exposure,
-                "noise": node.noise_multiplier if injected is not None else _span(low, high),
-                "above": node.epsilon_worst if node.epsilon_worst is not None else float("inf"),
-                "inside": float(made.epsilon_inside[members].max()),
-            }
-        )
-        if len(rows) > 100:  # more than the table shows
-            break
-    columns = (
-        Column(key="name", heading=inner.name, figures=False),
-        Column(key="silos", heading="silos"),
-        Column(key="effective", heading="effective size"),
-        Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
-        Column(key="above", heading="ε above", epsilon=True),
-        Column(key="inside", heading="ε inside", epsilon=True),
-    )
-    power = observer_power(float(made.effective_multiplier().min()), rounds=made.rounds)
-    summary = [
-        ("noise budget", f"{figure(made.noise_budget)} C², uniform would need {figure(made.uniform_noise_budget)}"),
-        ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
-        (
-            "in words",
-            f"an observer above tells two possible datasets of a silo apart {power.guessing_rate:.1%} of the time "
-            f"at best, and accuses rightly {power.true_positive_rate:.1%} of the time at 1 % wrong accusations",
-        ),
-    ]
-    if made.floor is not None:
-        learned = float((made.mechanism_information + made.floor).max())
-        summary.append(
-            ("information", f"at most {learned:.4g} nats of a silo's class concentration ({made.target.bound})")
-        )
-    if output is not None:
-        summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
-    picture = [
-        table(f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}", columns, rows),
-        facts([("guarantee", made.statement), *summary]),
-    ]
-    if made.advice:
-        picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
-    return picture
-
-
-def _span(low: float, high: float) -> str:
-    return figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}"
-
-
-def _by_name(text: str | None, option: str, default: str) -> dict[str, float] | None:
-    """Reads "1.0" or "region=1.0,country=2.0"."""
-    if text is None:
-        return None
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        name, equals, value = part.rpartition("=")
-        try:
-            found[name.strip() if equals else default] = float(value)
-        except ValueError:
-            raise ParameterError(f"{option} must be a number or name=number,..., got {part.strip()!r}") from None
-    return found
-
-
-def _floor(text: str | None) -> Floor | None:
-    if text is None:
-        return None
-    found = _by_name(text, "--floor", "") or {}
-    if set(found) == {""}:
-        return found[""]
-    return Coupling(found["coupling"]) if set(found) == {"coupling"} else found
-
-
-def _whole_numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ParameterError(f"{option} must be whole numbers separated by commas, got {text!r}") from None
+def _group_sizes(federation: str | None, sizes: str | None) -> tuple[list[int], int | None]:
+    """Returns the distinct group sizes to look at, and the records of the smallest silo where there are silos."""
+    if federation is None:
+        return whole_numbers(sizes or "1,2,4,8,12,20,24,30,60", "--sizes"), None
+    if sizes is not None:
+        raise ParameterError("--sizes and a federation both give group sizes. Give one of them")
+    found = read_federation(federation)
+    return sorted(set(np.bincount(group_by_silo(found)).tolist())), int(found.sizes.min())
 
 
 def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] = app) -> int:
     """Runs a command line and returns its exit code; a mistake of the user's is one line on stderr and 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show ε shows ? instead of a traceback
+            stream.reconfigure(errors="replace")
     try:
         code = application(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
     except (FulcrumError, CycloptsError) as error:
         message = " ".join(str(error).split())
         if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -441,6 +370,9 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:
+        sys.stderr.write(f"fulcrum: the output cannot be written: {error.strerror or error}\n")
+        return 2
     except KeyboardInterrupt:
         return 130
     return code if isinstance(code, int) else 0

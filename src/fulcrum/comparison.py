@@ -6,10 +6,12 @@ optimal  budget 1.336, inside 6.87
 uniform  budget 11.134, inside 1.00
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fulcrum.allocation import ALLOCATIONS, Shape
+from fulcrum.federation import Federation
 from fulcrum.planning import Plan, plan
 from fulcrum.readers import read_federation
 
@@ -35,14 +37,22 @@ def compare(federation: Any, *, allocation: str | Shape | None = None, **target:
         **target: What every allocation must meet, as in `plan`.
     """
     federation = read_federation(federation)
-    names = compared_allocations(allocation, colluders=target.get("colluders", 0))
+    names = compared_allocations(federation, allocation, target)
     return tuple(summarised(plan(federation, allocation=name, **target)) for name in names)
 
 
-def compared_allocations(own: str | Shape | None, *, colluders: int) -> list[str | Shape]:
-    """Returns the allocations that a comparison sets side by side, the user's own last."""
-    names: list[str | Shape] = [name for name in ALLOCATIONS if name != "least-noise" or colluders]
-    return names if own is None or own in ALLOCATIONS else [*names, own]
+def compared_allocations(
+    federation: Federation, own: str | Shape | None, target: Mapping[str, Any]
+) -> list[str | Shape]:
+    """Returns the allocations that a comparison sets side by side, the user's own last.
+
+    `least-noise` differs from the optimum under collusion alone, and takes a target on the innermost tier alone.
+    """
+    epsilon = target.get("epsilon")
+    innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
+    fits = bool(target.get("colluders")) and innermost_alone
+    names: list[str | Shape] = [name for name in ALLOCATIONS if name != "least-noise" or fits]
+    return names if own is None or own in names else [*names, own]
 
 
 def summarised(made: Plan) -> Comparison:

@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ import msgspec
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +29,9 @@ from fulcrum.errors import ParameterError, listing, suggestion
 
 FORMATS = ("table", "json", "csv")
 
-_ROWS_SHOWN = 30
+ROWS_SHOWN = 30
+"""Rows of a table that a screen takes."""
+
 _NARROWEST = 60
 
 
@@ -52,11 +55,13 @@ class Result:
     Attributes:
         data: For JSON: plain lists, mappings, strings and numbers.
         rows: For CSV.
+        fields: The columns of the CSV, where there may be no rows to tell.
         picture: For people.
     """
 
     data: Any
     rows: Sequence[Mapping[str, Any]]
+    fields: Sequence[str] = ()
     picture: Sequence[RenderableType] = field(default_factory=tuple)
 
 
@@ -72,7 +77,7 @@ def show(result: Result, style: str) -> None:
         encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
         sys.stdout.write(encoded.decode() + "\n")
     elif style == "csv":
-        sys.stdout.write(_csv(result.rows))
+        sys.stdout.write(_csv(result))
     else:
         console = Console(highlight=False, soft_wrap=False)
         if console.width < _NARROWEST:
@@ -81,9 +86,24 @@ def show(result: Result, style: str) -> None:
 
 
 def table(
-    title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, note: str = ""
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    note: str = "",
+    total: int | None = None,
+    elsewhere: str = "see them all with --format csv",
 ) -> RenderableType:
-    """Returns the picture of some rows, cut to what fits on a screen."""
+    """Returns the picture of some rows, cut to what fits on a screen.
+
+    Args:
+        title: What the table shows.
+        columns: Its columns.
+        rows: Its rows, or the first of them.
+        note: A line below it.
+        total: How many rows there are, where not all were given.
+        elsewhere: Where the rows that do not fit are to be seen.
+    """
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         drawn.add_column(
@@ -92,11 +112,11 @@ def table(
             overflow="fold",
             no_wrap=column is columns[0],
         )
-    for row in rows[:_ROWS_SHOWN]:
+    for row in rows[:ROWS_SHOWN]:
         drawn.add_row(*(Text(_cell(row.get(column.key), column.epsilon)) for column in columns))
-    left = len(rows) - _ROWS_SHOWN
+    left = (len(rows) if total is None else total) - ROWS_SHOWN
     if left > 0:
-        note = f"{left:,} more not shown; see them all with --format csv.{' ' + note if note else ''}"
+        note = f"{left:,} more not shown; {elsewhere}.{' ' + note if note else ''}"
     below = [Padding(Text(note, style="dim"), (0, 0, 1, 0))] if note else []
     return Group(Text(title, style="bold"), drawn, *below)
 
@@ -141,6 +161,28 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], None]]:
+    """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
+
+    Yields a callable to be told the round and the accuracies of everything in training.
+    """
+    console = Console(stderr=True)
+
+    def mean(accuracies: Sequence[Any]) -> float:
+        return sum(float(found.mean()) for found in accuracies) / len(accuracies)
+
+    if not console.is_terminal:
+        yield lambda done, found: console.print(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}")
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(
+        *columns, TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn(), console=console
+    ) as bar:
+        job = bar.add_task(what, total=rounds, accuracy="-")
+        yield lambda done, found: bar.update(job, completed=done, accuracy=f"{mean(found):.3f}")
+
+
 def _cell(value: Any, epsilon: bool) -> str:
     if value is None:
         return ""
@@ -153,12 +195,12 @@ def _cell(value: Any, epsilon: bool) -> str:
     return str(value)
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def _csv(result: Result) -> str:
     text = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    fields = list(result.fields or (result.rows[0] if result.rows else ()))
+    writer = csv.DictWriter(text, fieldnames=fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(result.rows)
     return text.getvalue()
 
 

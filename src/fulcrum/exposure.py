@@ -18,7 +18,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
-from fulcrum.federation import SILO, Federation
+from fulcrum.federation import ROOT, SILO, Federation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,7 +60,7 @@ def exposure_of(federation: Federation, *, tier: str | None = None, colluders: i
             holds that much less noise. The coalition is the worst one, silo by silo; a silo never colludes against
             itself, so a region of at most `colluders + 1` silos has exposure 1.
     """
-    _check_colluders(colluders)
+    check_colluders(colluders)
     tier = federation.innermost.name if tier is None else tier
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
@@ -74,7 +74,7 @@ def exposure_of(federation: Federation, *, tier: str | None = None, colluders: i
     if tier == SILO:
         nodes = tuple(federation.silo_names.tolist())
     else:
-        nodes = federation.tier(tier).nodes if tier != "federation" else (tier,)
+        nodes = federation.tier(tier).nodes if tier != ROOT else (tier,)
     return Exposure(
         tier=tier,
         nodes=nodes,
@@ -109,7 +109,7 @@ def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, 
             variances among the others; the silo's own noise always counts. An observer inside the region (tier
             "silo") sees single updates, so only the silo's own noise conceals it anyway.
     """
-    _check_colluders(colluders)
+    check_colluders(colluders)
     if tier == SILO:
         return variance
     node_of, count = federation.membership(tier), federation.node_count(tier)
@@ -117,23 +117,30 @@ def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, 
     if colluders == 0:
         return total[node_of]
     region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-    order = np.lexsort((-variance, region_of))
-    sizes = np.bincount(region_of, minlength=regions)
-    rank = np.empty(len(federation), dtype=np.intp)
-    rank[order] = np.arange(len(federation)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    first = rank < colluders
-    taken = sum_by(region_of[first], variance[first], regions)
-    next_one = np.zeros(regions)
-    at_edge = rank == colluders
-    next_one[region_of[at_edge]] = variance[at_edge]
-    # A silo among the largest is not in its own coalition: the next largest takes its place.
-    own_coalition = taken[region_of] - np.where(first, variance - next_one[region_of], 0.0)
+    taken, own_coalition = worst_coalitions(variance, region_of, regions, colluders)
     node_of_region = np.zeros(regions, dtype=np.intp)
     node_of_region[region_of] = node_of
     taken_at_node = sum_by(node_of_region, taken, count)
     remaining = total[node_of] - (taken_at_node[node_of] - taken[region_of]) - own_coalition
     # Never less than the silo's own noise, which the subtractions above may lose to rounding.
     return np.maximum(remaining, variance)
+
+
+def worst_coalitions(
+    variance: FloatArray, region_of: IntArray, regions: int, colluders: int
+) -> tuple[FloatArray, FloatArray]:
+    """Returns what the worst coalition takes: by region, and by silo among the others of its region."""
+    order = np.lexsort((-variance, region_of))
+    sizes = np.bincount(region_of, minlength=regions)
+    rank = np.empty(len(variance), dtype=np.intp)
+    rank[order] = np.arange(len(variance)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    first = rank < colluders
+    taken = sum_by(region_of[first], variance[first], regions)
+    next_one = np.zeros(regions)
+    at_edge = rank == colluders
+    next_one[region_of[at_edge]] = variance[at_edge]
+    # A silo among the largest is not in its own coalition: the next largest takes its place.
+    return taken, taken[region_of] - np.where(first, variance - next_one[region_of], 0.0)
 
 
 def sum_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
@@ -148,6 +155,7 @@ def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
     return largest
 
 
-def _check_colluders(colluders: int) -> None:
+def check_colluders(colluders: int) -> None:
+    """Raises `ParameterError` unless a coalition's size is a whole number of at least 0."""
     if isinstance(colluders, bool) or not isinstance(colluders, (int, np.integer)) or colluders < 0:
         raise ParameterError(f"colluders must be a whole number of at least 0, got {colluders}")

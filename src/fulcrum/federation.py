@@ -33,6 +33,7 @@ RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
 
 _NAME_BATCH = 1_000_000
 _LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
+_LARGEST_RATIO = 1e50  # the square of a smaller weight would underflow, and its silo be left without noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,6 +90,15 @@ class Federation:
                 f"silo {self.silo_name(where)!r}: size must be above 0 and at most {_LARGEST_SIZE:g}, "
                 f"got {self.sizes[where]:g}"
             )
+        if self.sizes.max() > _LARGEST_RATIO * self.sizes.min():
+            raise FederationError(
+                f"sizes span a factor above {_LARGEST_RATIO:g}, from {self.sizes.min():g} to {self.sizes.max():g}: "
+                "the smallest silo would have no weight. Check the records"
+            )
+        if self.preferences is not None:
+            # One NaN is as good as another, but their bits differ and the digest sees bits.
+            plain = np.where(np.isnan(self.preferences), np.nan, self.preferences)
+            object.__setattr__(self, "preferences", None if np.isnan(plain).all() else plain)
         if not self.tiers:
             raise FederationError(f"{self.name} has no tier. Give each silo a region (its own, if it is flat)")
         for name, column in (("names", self.declared_names), ("epsilon", self.preferences)):
@@ -106,7 +116,7 @@ class Federation:
             children = len(tier.nodes)
         object.__setattr__(self, "weights", self.sizes / self.sizes.sum())
         codes = [tier.parent_of for tier in (*self.tiers, self.group) if tier is not None]
-        for array in (self.sizes, self.weights, self.preferences, *codes):
+        for array in (self.sizes, self.weights, self.preferences, self.declared_names, *codes):
             if array is not None:
                 read_only(array)
 
@@ -138,6 +148,8 @@ class Federation:
         sizes: list[float] = []
         labels: list[str] = []
         for region, members in regions.items():
+            if not isinstance(region, str) or not isinstance(members, (Mapping, Sequence, np.ndarray)):
+                raise FederationError(f"regions must map names to sizes of silos, got {region!r}: {members!r}")
             named = members if isinstance(members, Mapping) else {f"{region}-{k}": s for k, s in enumerate(members, 1)}
             names += named
             sizes += [_as_size(size, silo) for silo, size in named.items()]
@@ -172,18 +184,19 @@ class Federation:
             name: For messages and file names.
             locate: Says where a row stands, for messages: "silos.csv line 17".
         """
+        if not tiers:
+            raise FederationError(f"{name} has no tier. Give each silo a region (its own, if it is flat)")
         names = None if silo is None else _checked_names(silo, locate)
         if names is not None:
             duplicate = _first_duplicate(names)
             if duplicate is not None:
                 _refuse_duplicate(names, duplicate, tiers, locate)
         if epsilon is not None:
+            epsilon = np.array(epsilon, dtype=np.float64)
             bad = ~(np.isnan(epsilon) | ((epsilon > 0) & np.isfinite(epsilon)))
             if bad.any():
                 row = int(np.argmax(bad))
                 raise FederationError(f"{locate(row)}: epsilon must be a finite number above 0, got {epsilon[row]:g}")
-            if np.isnan(epsilon).all():
-                epsilon = None
         levels: list[Tier] = []
         for tier_name, labels in tiers.items():
             tier = labels if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
@@ -192,7 +205,7 @@ class Federation:
             group = _nested(group if isinstance(group, Tier) else Tier.from_labels("group", group), [], locate)
         return cls(
             name=name,
-            sizes=np.ascontiguousarray(records, dtype=np.float64),
+            sizes=np.array(records, dtype=np.float64),
             tiers=tuple(levels),
             preferences=epsilon,
             group=group,
@@ -292,8 +305,8 @@ def _as_size(size: Any, silo: str) -> float:
 def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
     for row, name in enumerate(names):
         # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
-        if not name or not name.isprintable():
-            raise FederationError(f"{locate(row)}: a silo's name must be printable and not empty, got {str(name)!r}")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise FederationError(f"{locate(row)}: a silo's name must be printable and not empty, got {name!r}")
     if isinstance(names, np.ndarray):
         return names
     return np.array(names, dtype=np.dtypes.StringDType())

@@ -69,9 +69,7 @@ def lateral_floor(
     """
     kappa = _strength(coupling)
     if levels is not None:
-        if levels > _MOST_LEVELS:
-            raise ParameterError(f"levels must be at most {_MOST_LEVELS}, or None for unquantised, got {levels}")
-        _at_least_one("levels", levels)
+        _check_levels(levels)
     sizes = np.asarray(group_size, dtype=np.float64)
     wrong = sizes[~((sizes >= 1) & (np.isinf(sizes) | (sizes == np.floor(sizes))))]
     if wrong.size:
@@ -302,8 +300,14 @@ def quantised_entropy(concentrations: FloatLike, *, levels: int) -> float:
 
 def prior_entropy(coupling: float | Coupling, *, levels: int) -> float:
     """Returns the entropy in nats of a silo's concentration under the prior of `lateral_floor`, in equal levels."""
-    _at_least_one("levels", levels)
+    _check_levels(levels)
     return _entropy(int(levels), _strength(coupling))
+
+
+def _check_levels(levels: int) -> None:
+    if levels > _MOST_LEVELS:
+        raise ParameterError(f"levels must be at most {_MOST_LEVELS}, got {levels}")
+    _at_least_one("levels", levels)
 
 
 @lru_cache(maxsize=256)
@@ -372,6 +376,34 @@ def informativeness(
         mechanism=mechanism,
         informative=mechanism < entropy - floor,
         identifiable=records is None or levels <= finest_resolution(records),
+    )
+
+
+def informativeness_of(
+    information: float | None,
+    *,
+    floor: float,
+    coupling: float | Coupling,
+    levels: int,
+    records: float | None = None,
+) -> Informativeness:
+    """Returns whether a bound of K nats says anything at one resolution under the prior of `lateral_floor`.
+
+    Args:
+        information: K; None asks for entropy and margin alone.
+        floor: The lateral floor, which K must exceed.
+        coupling: Of the prior, for the entropy.
+        levels: R.
+        records: Of the smallest silo.
+    """
+    if information is not None and information <= floor:
+        raise ParameterError(f"information={information:g} is not above the floor {floor:.4g}, which no noise lowers")
+    return informativeness(
+        mechanism=0.0 if information is None else information - floor,
+        floor=floor,
+        levels=levels,
+        entropy=prior_entropy(coupling, levels=levels),
+        records=records,
     )
 
 

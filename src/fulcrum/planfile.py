@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import tempfile
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
@@ -19,16 +20,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from fulcrum.accounting import rounded_up
+from fulcrum.accounting import ACCOUNTANTS, rounded_up
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import PlanError
+from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.exposure import exposure_of
-from fulcrum.federation import Federation
+from fulcrum.federation import ROOT, SILO, Federation
+from fulcrum.guarantee import ADJACENCY
+from fulcrum.leakage import BOUNDS
 
 if TYPE_CHECKING:
     from fulcrum.planning import Plan
 
 FORMAT = "fulcrum.plan/1"
+
+_LARGEST = 1e100
+
+INJECTIONS = ("silo", "aggregator")
+"""Who draws the noise: every silo its own, or once a trusted regional aggregator."""
 
 Epsilon: TypeAlias = float | None
 Required: TypeAlias = float | list[float]
@@ -164,7 +172,7 @@ def content_of(plan: "Plan") -> PlanFile:
         ),
         guarantee=Guarantee(
             statement=plan.statement,
-            adjacency=plan.adjacency,
+            adjacency=ADJACENCY,
             sensitivity=2 * plan.clip_norm,
             assumptions=list(plan.assumptions),
         ),
@@ -262,13 +270,66 @@ def read_content(path: str | Path) -> PlanFile:
             f"{path} was changed after it was made (digest {content.digest[:4]}.., expected "
             f"{content_digest(content)[:4]}..). Make the plan again with: fulcrum plan"
         )
+    problem = next(_problems(content), None)
+    if problem is not None:
+        raise PlanError(f"{path} does not hold together: {problem}. Make the plan again with: fulcrum plan")
     return content
+
+
+def _problems(content: PlanFile) -> Iterator[str]:
+    """Yields what keeps a file of the right shape from being a plan: names that lead nowhere, numbers out of range."""
+    settings, tiers, silos = content.settings, content.federation.tiers, content.silos
+    observers = [SILO, *tiers, ROOT]
+    if not silos or not tiers:
+        yield "it has no silos or no tiers"
+        return
+    if content.federation.silos != len(silos):
+        yield f"it counts {content.federation.silos} silos and lists {len(silos)}"
+    if list(content.tiers) != tiers:
+        yield f"it describes the tiers {list(content.tiers)} and names {tiers}"
+        return
+    for inner, outer in pairwise([*tiers, None]):
+        above = {node.name for node in content.tiers[outer]} if outer else {None}
+        for node in content.tiers[inner or ""]:
+            if node.parent not in above:
+                yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
+    nodes = {node.name for node in content.tiers[tiers[0]]}
+    for entry in silos:
+        if entry.node not in nodes:
+            yield f"silo {entry.silo!r} is in {tiers[0]} {entry.node!r}, which is not there"
+        if list(entry.epsilon) != observers:
+            yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
+        if not 0 <= entry.noise_multiplier <= _LARGEST:
+            yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
+        if not 0 < entry.records <= _LARGEST:
+            yield f"silo {entry.silo!r} has {entry.records} records"
+    lists = [settings.floor, *settings.required_multiplier.values()]
+    if any(isinstance(values, list) and len(values) != len(silos) for values in lists):
+        yield "a list by silo has another length than the roster"
+    if not settings.required_multiplier or not set(settings.required_multiplier) | set(settings.epsilon) <= set(
+        observers
+    ):
+        yield "its targets are not on its tiers"
+    if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
+        yield "it names an accountant, bound or injection that is not known"
+    in_range = settings.rounds >= 1 and 0 < settings.delta < 1 and 0 < settings.clip_norm <= _LARGEST
+    if not in_range or settings.colluders < 0 or (settings.parameters is not None and settings.parameters < 1):
+        yield "a setting is out of its range"
+    if not content.federation.name.isprintable():
+        yield "the federation's name is not printable"
+    try:
+        federation_of(content)
+    except FulcrumError as error:
+        yield str(error)
 
 
 def write_whole(path: str | Path, data: bytes) -> None:
     """Writes a file so that it is there whole or not at all; what stood there stays until then."""
     target = Path(path)
     try:
+        target = target.resolve()  # a link stays, and what it points to is written
+        if target.exists() and not target.is_file():
+            raise PlanError(f"{path} cannot be written: it exists and is not a regular file")
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

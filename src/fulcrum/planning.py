@@ -10,7 +10,6 @@
 A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +22,13 @@ from fulcrum.accounting import epsilon_of
 from fulcrum.advice import Advice, advice_on
 from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ForeignPlanError, ParameterError, PlanError, UnreachableTargetError, listing, suggestion
-from fulcrum.exposure import dispersion, remaining_noise, sum_by
+from fulcrum.errors import ForeignPlanError, ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.exposure import check_colluders, dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
+from fulcrum.guarantee import assumptions, statement
 from fulcrum.leakage import Coupling, mechanism_information
 from fulcrum.planfile import (
+    INJECTIONS,
     PlanFile,
     content_digest,
     content_of,
@@ -40,8 +41,8 @@ from fulcrum.planfile import (
 from fulcrum.readers import read_federation
 from fulcrum.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 
-INJECTIONS = ("silo", "aggregator")
-"""Who draws the noise: every silo its own, or once a trusted regional aggregator."""
+_LARGEST_CLIP_NORM = 1e100
+_MOST_PARAMETERS = 10**15
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
@@ -60,6 +61,7 @@ class Plan:
         injection: One of `INJECTIONS`.
         coupling: The coupling behind the floor, where one was given.
         seed: Of the allocations that draw.
+        sealed: The digest of the file the plan was read from.
     """
 
     federation: Federation
@@ -72,6 +74,7 @@ class Plan:
     injection: str
     coupling: float | None
     seed: int
+    sealed: str = ""
 
     @property
     def rounds(self) -> int:
@@ -195,46 +198,29 @@ class Plan:
     def statement(self) -> str:
         """The guarantee in one sentence."""
         inner = self.federation.innermost.name
-
-        def worth(epsilon: FloatArray) -> str:
-            worst = epsilon_entry(float(epsilon.max()))
-            return "no guarantee" if worst is None else f"epsilon {worst:g}"
-
-        return (
-            f"Over {self.rounds} rounds every silo's whole dataset is protected at delta {self.delta:g} with "
-            f"{worth(self.epsilon_above)} against anyone who sees the sums of its {inner}, and with "
-            f"{worth(self.epsilon_inside)} against whoever sees its own updates, such as its {inner} aggregator."
+        tiers = [inner, SILO, *(tier for tier in self.epsilon_target if tier not in (inner, SILO))]
+        return statement(
+            rounds=self.rounds,
+            delta=self.delta,
+            innermost=inner,
+            worst={tier: epsilon_entry(float(self.epsilon(tier).max())) for tier in tiers},
+            colluders=self.colluders,
         )
-
-    @property
-    def adjacency(self) -> str:
-        """Which federations are neighbours; a clipped update moves by at most 2C between them."""
-        return "replace one silo's whole dataset, its declared size kept"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on."""
-        inner = self.federation.innermost.name
-        if self.injection == "aggregator":
-            trust = f"{inner} aggregators are trusted to see what they aggregate and to add the noise"
-        elif SILO in self.epsilon_target:
-            trust = f"{inner} aggregators may be curious: they meet the target on the tier 'silo'"
-        else:
-            trust = f"{inner} aggregators are trusted to see what they aggregate; no one is trusted to add noise"
-        return (
-            f"{inner}s are disjoint: each silo reports to one",
-            "membership is fixed for the whole training",
-            "the datasets of silos are disjoint, and their sizes are public",
-            "every silo takes part in every round: no amplification by sampling is claimed",
-            "observers are passive: they follow the protocol and read what they see",
-            f"up to {self.colluders} silos of each {inner} may collude or drop out",
-            trust,
+        return assumptions(
+            innermost=self.federation.innermost.name,
+            injection=self.injection,
+            curious_aggregator=SILO in self.epsilon_target,
+            colluders=self.colluders,
         )
 
     @property
     def digest(self) -> str:
-        """A SHA-256 over all that the plan file says."""
-        return content_digest(self.content())
+        """A SHA-256 over all that the plan file says: that of the file, where the plan was read from one."""
+        return self.sealed or content_digest(self.content())
 
     def content(self) -> PlanFile:
         """Returns the plan as its file holds it."""
@@ -302,14 +288,7 @@ def plan(
         seed: For "misallocated".
     """
     federation = read_federation(federation)
-    if not (clip_norm > 0 and math.isfinite(clip_norm)):
-        raise ParameterError(f"clip_norm must be a finite number above 0, got {clip_norm}")
-    if parameters is not None and (isinstance(parameters, bool) or parameters != int(parameters) or parameters < 1):
-        raise ParameterError(f"parameters must be a whole number of at least 1, got {parameters}")
-    if injection not in INJECTIONS:
-        raise ParameterError(
-            f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
-        )
+    _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, colluders=colluders, seed=seed)
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
     target = Target(
@@ -322,7 +301,9 @@ def plan(
         bound=bound,
         parameters=None if parameters is None else int(parameters),
         budget=None if budget is None else float(budget),
-        colluders=0 if injection == "aggregator" else colluders,  # noise that no silo holds cannot be colluded away
+        colluders=0
+        if injection == "aggregator"
+        else int(colluders),  # noise that no silo holds cannot be colluded away
     )
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError(
@@ -339,7 +320,7 @@ def plan(
             whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
             raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
     requirement = target.requirement(federation)
-    multiplier = allocate(federation, requirement, allocation, seed=seed)
+    multiplier = allocate(federation, requirement, allocation, seed=int(seed))
     aggregator_noise = None
     if injection == "aggregator":
         region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
@@ -355,17 +336,28 @@ def plan(
         clip_norm=float(clip_norm),
         injection=injection,
         coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
-        seed=seed,
+        seed=int(seed),
     )
+
+
+def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, colluders: int, seed: int) -> None:
+    if not (isinstance(clip_norm, (int, float, np.number)) and 0 < clip_norm <= _LARGEST_CLIP_NORM):
+        raise ParameterError(f"clip_norm must be above 0 and at most {_LARGEST_CLIP_NORM:g}, got {clip_norm}")
+    whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
+    if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
+        raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
+    if injection not in INJECTIONS:
+        raise ParameterError(
+            f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
+    check_colluders(colluders)
 
 
 def read_plan(path: str | Path) -> Plan:
     """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
-    content = read_content(path)
-    try:
-        return _from_content(content)
-    except (KeyError, IndexError, ValueError) as error:
-        raise PlanError(f"{path} does not hold together: {error}. Make the plan again with: fulcrum plan") from None
+    return _from_content(read_content(path))
 
 
 def _from_content(content: PlanFile) -> Plan:
@@ -404,4 +396,5 @@ def _from_content(content: PlanFile) -> Plan:
         injection=settings.injection,
         coupling=settings.coupling,
         seed=settings.seed,
+        sealed=content.digest,
     )

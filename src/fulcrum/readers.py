@@ -178,6 +178,8 @@ def _arrow_strings(column: Any) -> Any:
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_nested(column.type):
+        raise FederationError(f"a column of type {column.type} cannot name silos or regions. Give strings or integers")
     if pa.types.is_integer(column.type) or pa.types.is_null(column.type) or "string" in str(column.type):
         column = column.cast(pa.large_string())
     else:
@@ -212,7 +214,11 @@ def _read_frame(source: Any) -> Federation:
     except nw.exceptions.DuplicateError:
         raise FederationError("data frame: a column name stands there twice. Remove or rename one") from None
     header = checked_header([str(name) for name in original], "data frame")
-    eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    try:
+        eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FederationError(f"data frame: its own query failed: {reason}") from error
     silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
     for start in range(0, len(eager), _BATCH):
         rows = eager[start : start + _BATCH]

@@ -21,12 +21,14 @@ from scipy.optimize import brentq
 
 from fulcrum.accounting import epsilon_of, noise_for
 from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
-from fulcrum.arrays import FloatArray, read_only
+from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.federation import Federation
 from fulcrum.leakage import Coupling, lateral_floor, mechanism_information, multiplier_for_information
 
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
+_LEAST_EPSILON = 1e-9  # below, an epsilon is as good as 0
+_MOST_INFORMATION = 1e6  # nats; more than any concentration has
 
 Floor: TypeAlias = float | Sequence[float] | FloatArray | Mapping[str, float] | Coupling
 """A lateral floor in nats: one number, one by silo, one by region, or a coupling that implies it."""
@@ -60,8 +62,13 @@ class Target:
     budget: float | None = None
     colluders: int = 0
 
-    def requirement(self, federation: Federation) -> Requirement:
-        """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo."""
+    def requirement(self, federation: Federation, *, least: float | None = None) -> Requirement:
+        """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
+
+        Args:
+            federation: Whom the target is for.
+            least: At the innermost tier ask for at least this much of every silo.
+        """
         asked: dict[str, float | FloatArray] = {}
         for tier, epsilon in self.epsilon.items():
             asked[tier] = noise_for(epsilon, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
@@ -72,6 +79,8 @@ class Target:
             tightened.append(noise_for(declared, rounds=self.rounds, delta=self.delta, accountant=self.accountant))
         if self.information is not None:
             tightened.append(self._multiplier_for_information(federation))
+        if least is not None:
+            tightened.append(least)
         if inner in asked or len(tightened) > 1:
             combined = tightened[0]
             for other in tightened[1:]:
@@ -86,35 +95,36 @@ class Target:
             raise ParameterError(f"budget must be a finite number above 0, got {budget}")
 
         # Both searches run over q, the multiplier asked of the silo with the highest floor: noise grows with it.
-        if self.floor is None:
+        highest = None if self.floor is None else float(self.floor.max())
 
-            def at(asked: float) -> Target:
-                reached = epsilon_of(asked, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
-                if reached == 0:
-                    raise ParameterError(
-                        f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
-                    )
-                return replace(self, epsilon={federation.innermost.name: reached})
+        def asking(least: float) -> Requirement:
+            if highest is None:
+                return self.requirement(federation, least=least)
+            return self._with_information(highest, least).requirement(federation)
 
-        else:
-            highest = float(self.floor.max())
-
-            def at(asked: float) -> Target:
-                mechanism = mechanism_information(
-                    asked, rounds=self.rounds, bound=self.bound, parameters=self.parameters
-                )
-                return replace(self, information=highest + float(mechanism))
-
-        def spent(asked: float) -> float:
-            multiplier = allocate(federation, at(asked).requirement(federation), allocation, seed=seed)
+        def spent(least: float) -> float:
+            multiplier = allocate(federation, asking(least), allocation, seed=seed)
             return float(noise_variance(federation, multiplier).sum())
 
-        return at(_asked_of_budget(spent, budget))
+        least = _asked_of_budget(spent, budget)
+        if highest is not None:
+            return self._with_information(highest, least)
+        reached = epsilon_of(least, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+        if reached < _LEAST_EPSILON:
+            raise ParameterError(
+                f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
+            )
+        return replace(self, epsilon={federation.innermost.name: reached})
+
+    def _with_information(self, highest: float, least: float) -> "Target":
+        """Returns the target whose information bound asks `least` of the silo with the highest floor."""
+        mechanism = mechanism_information(least, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
+        return replace(self, information=highest + float(mechanism))
 
     def _multiplier_for_information(self, federation: Federation) -> float | FloatArray:
         bound = self.information
-        if bound is None or not (bound > 0 and math.isfinite(bound)):
-            raise ParameterError(f"information must be a finite number of nats above 0, got {bound}")
+        if bound is None or not 0 < bound <= _MOST_INFORMATION:
+            raise ParameterError(f"information must be above 0 and at most {_MOST_INFORMATION:g} nats, got {bound}")
         floor = np.zeros(1) if self.floor is None else self.floor
         worst = int(np.argmax(floor))
         if bound <= floor[worst]:
@@ -146,13 +156,18 @@ def epsilon_by_tier(federation: Federation, epsilon: float | Mapping[str, float]
     return {tier: float(value) for tier, value in by_tier.items()}
 
 
+def group_by_silo(federation: Federation) -> IntArray:
+    """Returns the group whose members' data resembles each silo's: the declared one, else its region."""
+    return federation.innermost.parent_of if federation.group is None else federation.group.parent_of
+
+
 def floor_by_silo(federation: Federation, floor: Floor | None) -> FloatArray | None:
     """Returns the lateral floor of each silo in nats."""
     if floor is None:
         return None
     region_of, regions = federation.innermost.parent_of, federation.innermost.nodes
     if isinstance(floor, Coupling):
-        group_of = region_of if federation.group is None else federation.group.parent_of
+        group_of = group_by_silo(federation)
         sizes = np.bincount(group_of)
         values = np.asarray(lateral_floor(sizes, coupling=floor.strength), dtype=np.float64)[group_of]
     elif isinstance(floor, Mapping):
@@ -167,7 +182,12 @@ def floor_by_silo(federation: Federation, floor: Floor | None) -> FloatArray | N
             raise ParameterError(f"floor has no value for {federation.innermost.name} {missing!r}. Give one for each")
         values = np.array([floor[name] for name in regions], dtype=np.float64)[region_of]
     else:
-        values = np.asarray(floor, dtype=np.float64)
+        try:
+            values = np.array(floor, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ParameterError(
+                f"floor must be a number, one by silo, a mapping by region or a Coupling, got {floor!r}"
+            ) from None
         if values.ndim == 0:
             values = np.full(len(federation), float(values))
     if values.shape != (len(federation),):

@@ -6,18 +6,21 @@ each region, targets read from the settings. What it shares with the planner is 
 >>> from fulcrum.planning import plan
 >>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
 >>> all(check.holds for check in checks), len(checks)
-(True, 17)
+(True, 18)
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fulcrum.accounting import epsilon_of
 from fulcrum.federation import ROOT, SILO
+from fulcrum.guarantee import ADJACENCY, assumptions, statement
 from fulcrum.leakage import mechanism_information
-from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of
+from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
+from fulcrum.planning import Plan
 
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
@@ -43,20 +46,27 @@ class Change:
     """One difference between two plans.
 
     Attributes:
-        subject: Whose: "settings", "summary", or a silo.
+        kind: What the subject is: a tier, "silo", or empty for the plan as a whole.
+        subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
         what: Which figure.
         before: In the first plan, None where it has none.
         after: In the second.
     """
 
+    kind: str
     subject: str
     what: str
     before: object
     after: object
 
 
-def verify(content: PlanFile) -> tuple[Check, ...]:
-    """Returns the checks of a plan file; it holds up if all of them do."""
+def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
+    """Returns the checks of a plan; it holds up if all of them do.
+
+    Args:
+        plan: A plan file to read, or a plan or the content of a file in memory. Advice is opinion and is not checked.
+    """
+    content = _content(plan)
     seen = _Recomputed(content)
     settings, summary = content.settings, content.summary
     tiers = [SILO, *content.federation.tiers, ROOT]
@@ -69,8 +79,8 @@ def verify(content: PlanFile) -> tuple[Check, ...]:
         _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
         _equal("uniform noise budget", summary.uniform_noise_budget, seen.uniform_budget()),
-        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / seen.uniform_budget()),
-        _equal("dispersion", summary.dispersion, seen.dispersion()),
+        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / seen.uniform_budget(), share=True),
+        _equal("dispersion", summary.dispersion, seen.dispersion(), share=True),
     ]
     for tier in tiers:
         epsilon = seen.epsilon(tier)
@@ -85,21 +95,59 @@ def verify(content: PlanFile) -> tuple[Check, ...]:
         _stated("worst epsilon inside", summary.epsilon_inside_worst, max(inside)),
         _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
         *_promises(content, seen),
+        _words(content),
     ]
     return tuple(checks)
 
 
-def changes(before: PlanFile, after: PlanFile) -> tuple[Change, ...]:
-    """Returns what changed from one plan to another, and for whom: settings, summary, then silo by silo."""
-    found = [
-        *_changes_of("settings", _fields(before.settings), _fields(after.settings)),
-        *_changes_of("summary", _fields(before.summary), _fields(after.summary)),
-    ]
-    old = {entry.silo: entry for entry in before.silos}
-    new = {entry.silo: entry for entry in after.silos}
-    for name in [*old, *(name for name in new if name not in old)]:
-        found += _changes_of(name, _fields(old.get(name)), _fields(new.get(name)))
+def _words(content: PlanFile) -> Check:
+    """Whether statement, adjacency and assumptions are those of the stated figures."""
+    settings, inner = content.settings, content.federation.tiers[0]
+    worst: dict[str, Epsilon] = {}
+    for tier in [inner, SILO, *(tier for tier in settings.epsilon if tier not in (inner, SILO))]:
+        stated = [entry.epsilon[tier] for entry in content.silos]
+        worst[tier] = None if None in stated else max(value for value in stated if value is not None)
+    said = statement(
+        rounds=settings.rounds, delta=settings.delta, innermost=inner, worst=worst, colluders=settings.colluders
+    )
+    rests_on = assumptions(
+        innermost=inner,
+        injection=settings.injection,
+        curious_aggregator=SILO in settings.epsilon,
+        colluders=settings.colluders,
+    )
+    for name, stated_words, true_words in (
+        ("statement", content.guarantee.statement, said),
+        ("adjacency", content.guarantee.adjacency, ADJACENCY),
+        ("assumptions", tuple(content.guarantee.assumptions), rests_on),
+    ):
+        if stated_words != true_words:
+            return Check(name="words", holds=False, detail=f"the {name} is not what the figures say")
+    return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
+
+
+def changes(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> tuple[Change, ...]:
+    """Returns what changed from one plan to another, and for whom: as a whole, node by node, silo by silo."""
+    first, second = _content(before), _content(after)
+    found = []
+    for part in ("federation", "settings", "guarantee", "summary"):
+        found += _changes_of("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
+    for tier in {**first.tiers, **second.tiers}:
+        old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
+        new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
+        for name in {**old_nodes, **new_nodes}:
+            found += _changes_of(tier, name, _fields(old_nodes.get(name)), _fields(new_nodes.get(name)))
+    old = {entry.silo: entry for entry in first.silos}
+    new = {entry.silo: entry for entry in second.silos}
+    for name in {**old, **new}:
+        found += _changes_of(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
     return tuple(found)
+
+
+def _content(plan: str | Path | Plan | PlanFile) -> PlanFile:
+    if isinstance(plan, PlanFile):
+        return plan
+    return plan.content() if isinstance(plan, Plan) else read_content(plan)
 
 
 class _Recomputed:
@@ -281,8 +329,9 @@ def _stated(name: str, stated: Epsilon, true: float) -> Check:
     return Check(name=name, holds=holds, detail=f"stated {value:.6g}, recomputed {true:.6g}")
 
 
-def _equal(name: str, stated: float, true: float) -> Check:
-    holds = math.isclose(stated, true, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+def _equal(name: str, stated: float, true: float, *, share: bool = False) -> Check:
+    """Whether two figures are the same; shares of one may be 0 up to rounding."""
+    holds = math.isclose(stated, true, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE if share else 0.0)
     return Check(name=name, holds=holds, detail=f"stated {stated:.6g}, recomputed {true:.6g}")
 
 
@@ -311,14 +360,14 @@ def _fields(entry: object) -> dict[str, object]:
         value = getattr(entry, name)
         if isinstance(value, Mapping):
             found |= {f"{name} at {key}": item for key, item in value.items()}
-        elif name != "silo":
+        elif name not in ("silo", "name"):
             found[name] = value
     return found
 
 
-def _changes_of(subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
+def _changes_of(kind: str, subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
     return [
-        Change(subject=subject, what=name, before=before.get(name), after=after.get(name))
+        Change(kind=kind, subject=subject, what=name, before=before.get(name), after=after.get(name))
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]

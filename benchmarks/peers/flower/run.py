@@ -1,7 +1,6 @@
 """A round of Flower's simulation: its message API and `FedAvg` over two Ray workers, local training in NumPy."""
 
 import logging
-import sys
 import time
 from importlib.metadata import version
 
@@ -38,9 +37,8 @@ class Clocked(FedAvg):
 
 
 @server_app.main()
-def serve(grid, context):
+def serve(grid, _context):
     """Runs one round more than is timed: a round ends where the next starts."""
-    if len(sys.argv)>1: grid.pull_interval = float(sys.argv[1])
     strategy = Clocked(fraction_evaluate=0.0, min_available_nodes=workload.SILOS)
     rounds = workload.WARM_UP + workload.ROUNDS + 1
     result = strategy.start(grid, ArrayRecord([workload.ZEROS]), num_rounds=rounds)

@@ -1,5 +1,6 @@
 """A round of pfl: `SimulatedBackend` and `FederatedAveraging` over a NumPy model, its Gaussian mechanism per silo."""
 
+# ruff: noqa: ARG002  (pfl's interfaces)
 import time
 from importlib.metadata import version
 
@@ -60,7 +61,8 @@ class Averaging(FederatedAveraging):
 class Clock(TrainingProcessCallback):
     """Keeps the time at the end of every round."""
 
-    ends: list[float] = []  # noqa: RUF012
+    def __init__(self):
+        self.ends = []
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         """Notes the time."""

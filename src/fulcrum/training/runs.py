@@ -6,16 +6,20 @@
 (2, 3)
 """
 
+import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import ParameterError
+from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation import Federation
+from fulcrum.planfile import write_whole
 from fulcrum.planning import Plan
 from fulcrum.training.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
 from fulcrum.training.models import Model
@@ -50,6 +54,50 @@ class TrainingRun:
     models: FloatArray
     regional_sums: FloatArray
     notes: tuple[str, ...]
+
+    def by_round(self) -> list[dict[str, float]]:
+        """Returns mean accuracy and its standard error after each round."""
+        return [
+            {"round": number, "accuracy": float(found.mean()), "accuracy_se": standard_error(found)}
+            for number, found in enumerate(self.accuracy.T, 1)
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """Returns what a file or a program needs to know of the run."""
+        return {
+            "plan_digest": self.plan.digest,
+            "federation_digest": self.plan.federation.digest,
+            "allocation": self.plan.allocation,
+            "task": self.task.name,
+            "classes": list(self.task.classes),
+            "seeds": len(self.accuracy),
+            "learning_rate": self.training.learning_rate,
+            "steps": self.training.steps,
+            "batch": self.training.batch,
+            "rounds": self.by_round(),
+            "accuracy": float(self.accuracy[:, -1].mean()),
+            "accuracy_se": standard_error(self.accuracy[:, -1]),
+            "reference": float(self.reference.mean()),
+            "notes": list(self.notes),
+        }
+
+
+def standard_error(values: FloatArray) -> float:
+    """Returns the standard error of a mean; NaN for a single value."""
+    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def save_run(run: TrainingRun, folder: str | Path) -> None:
+    """Writes run.json, and observed.npz with the models and what an observer above the regions saw."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made a folder: {error.strerror}") from None
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, models=run.models, regional_sums=run.regional_sums, accuracy=run.accuracy)
+    write_whole(target / "observed.npz", arrays.getvalue())
+    write_whole(target / "run.json", msgspec.json.format(msgspec.json.encode(run.summary()), indent=1) + b"\n")
 
 
 def train(

@@ -5,7 +5,6 @@
 (['optimal', 'uniform'], 0.0)
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from fulcrum.planning import Plan, plan
 from fulcrum.profiles import lognormal_sizes
 from fulcrum.readers import read_federation
 from fulcrum.training.engine import LocalTraining
-from fulcrum.training.runs import LEARNING_RATE, chosen_seeds, train_arms
+from fulcrum.training.runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
 from fulcrum.training.tasks import Task, load_task
 
 SIZE_LAWS = ("declared", "lognormal")
@@ -80,7 +79,7 @@ def compare_trained(
     federation = read_federation(federation)
     task = data if isinstance(data, Task) else load_task(data, **(data_options or {}))
     chosen = chosen_seeds(seeds)
-    names = compared_allocations(allocation, colluders=target.get("colluders", 0))
+    names = compared_allocations(federation, allocation, target)
     plans = [
         [plan(sized, allocation=name, **(target | {"seed": seed})) for name in names]
         for seed, sized in ((seed, _sized(federation, size_law, seed)) for seed in chosen)
@@ -119,11 +118,7 @@ def _row(plans: Sequence[Plan], accuracy: FloatArray, gain: FloatArray) -> Train
     return TrainedComparison(
         **fields,
         accuracy=float(accuracy.mean()),
-        accuracy_se=_standard_error(accuracy),
+        accuracy_se=standard_error(accuracy),
         gain=float(gain.mean()),
-        gain_se=_standard_error(gain),
+        gain_se=standard_error(gain),
     )
-
-
-def _standard_error(values: FloatArray) -> float:
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan

@@ -1,0 +1,480 @@
+"""The paper's experiments: the grid as data, the runs behind every table and figure, and how they are compared.
+
+A script asks a `Study` for settings. Runs that the results file already holds are reused; missing ones are trained, all
+seeds and arms of a setting together, and added to it.
+"""
+
+import argparse
+import math
+import os
+import sys
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _network import network
+from _printed import EXPECTED, Row, parser
+from _results import Identity, Run, add_runs, engine_digest, file_digest, read_runs
+
+import fulcrum
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import FulcrumError
+from fulcrum.profiles import RECORDS, profile
+from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.training.partition import Partition, coupled_partition
+from fulcrum.training.reference import train_slowly
+from fulcrum.training.runs import LEARNING_RATE
+from fulcrum.training.tasks import DATA_VARIABLE, Task, load_task
+
+RESULTS = Path(__file__).parents[1] / "out" / "paper" / "results.csv"
+TASKS = ("cifar10", "agnews")
+PROFILES = ("balanced", "balanced-4", "mild", "severe")
+SIZE_LAWS = ("equal", "lognormal")
+SEEDS = 10
+ROUNDS = 10
+EPSILON = 0.99
+INFORMATION, FLOOR = 0.88, 0.85
+LOG_DEVIATION = 0.6
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {"epsilon": EPSILON, "accountant": "renyi"},
+    "exact": {"epsilon": EPSILON, "accountant": "exact"},
+    "capacity": {"information": INFORMATION, "floor": FLOOR, "bound": "capacity", "accountant": "renyi"},
+    "curious": {"epsilon": {"region": EPSILON, "silo": 8.0}, "accountant": "renyi"},
+}
+"""What plans promise, as arguments of `fulcrum.plan`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way of adding noise; "none" adds none and does not clip.
+
+    Attributes:
+        allocation: The rule.
+        variant: One of `VARIANTS`.
+        epsilon: In place of the variant's own, or None.
+    """
+
+    allocation: str
+    variant: str = "paper"
+    epsilon: float | None = None
+
+
+OPTIMAL, UNIFORM = Arm(allocation="optimal"), Arm(allocation="uniform")
+SIZE, INVERSE_SIZE = Arm(allocation="size"), Arm(allocation="inverse-size")
+MISALLOCATED = Arm(allocation="misallocated")
+NO_PRIVACY = Arm(allocation="none")
+ARMS = (OPTIMAL, UNIFORM, SIZE, INVERSE_SIZE, MISALLOCATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is trained together: all arms see the same records, batches and noise draws.
+
+    Attributes:
+        task: The data's name.
+        profile: The federation.
+        size_law: One of `SIZE_LAWS`.
+        arms: The arms; `NO_PRIVACY` stands alone.
+        components: Principal components; None for the task's own.
+        whitened: Whether every component is scaled to the same variance.
+        hidden: Hidden units of a network trained from scratch; None for the linear head.
+        learning_rate: Of the local steps; None for the study's.
+    """
+
+    task: str
+    profile: str
+    size_law: str = "equal"
+    arms: tuple[Arm, ...] = ARMS
+    components: int | None = None
+    whitened: bool = False
+    hidden: int | None = None
+    learning_rate: float | None = None
+
+    @property
+    def model(self) -> str:
+        """What is trained, in words."""
+        head = "head" if self.hidden is None else f"network of {self.hidden}"
+        return f"{head} on whitened components" if self.whitened else head
+
+
+def grid(task: str, *, size_laws: Sequence[str] = SIZE_LAWS, components: int | None = None) -> list[Setting]:
+    """Returns the settings of the main comparison on one task."""
+    return [
+        Setting(task=task, profile=name, size_law=law, components=components) for law in size_laws for name in PROFILES
+    ]
+
+
+@cache
+def federation_of(name: str, size_law: str, seed: int) -> fulcrum.Federation:
+    """Returns a profile, with silo sizes drawn where the law says so: whole records, 200 on average."""
+    federation = profile(name)
+    if size_law == "equal":
+        return federation if seed == 0 else federation_of(name, size_law, 0)
+    drawn = np.random.default_rng(seed).lognormal(0, LOG_DEVIATION, len(federation))
+    sizes = np.maximum(1, np.rint(RECORDS * math.exp(-(LOG_DEVIATION**2) / 2) * drawn))
+    return replace(federation, name=f"{name}-lognormal-{seed}", sizes=sizes)
+
+
+@cache
+def plan_of(name: str, size_law: str, arm: Arm, seed: int) -> fulcrum.Plan:
+    """Returns the plan of an arm; `misallocated` deals by the seed."""
+    if size_law == "equal" and arm.allocation != "misallocated" and seed != 0:
+        return plan_of(name, size_law, arm, 0)
+    promise = dict(VARIANTS[arm.variant])
+    if arm.epsilon is not None:
+        promise["epsilon"] = arm.epsilon
+    return fulcrum.plan(
+        federation_of(name, size_law, seed), rounds=ROUNDS, allocation=arm.allocation, seed=seed, **promise
+    )
+
+
+class Runs:
+    """The runs of some settings, by setting and arm, in the order of the seeds."""
+
+    def __init__(self, found: Mapping[tuple[Setting, Arm], Sequence[Run]]) -> None:
+        self._found = found
+
+    def of(self, setting: Setting, arm: Arm) -> Sequence[Run]:
+        """Returns the runs of one arm."""
+        return self._found[setting, arm]
+
+    def accuracy(self, setting: Setting, arm: Arm) -> FloatArray:
+        """Returns the accuracy of one arm by seed."""
+        return np.array([run.accuracy for run in self.of(setting, arm)])
+
+    def gain(self, setting: Setting, arm: Arm, over: Arm = UNIFORM) -> "Estimate":
+        """Returns the paired difference of two arms in points."""
+        return Estimate.of(100 * (self.accuracy(setting, arm) - self.accuracy(setting, over)))
+
+    def mean(self, setting: Setting, arm: Arm, name: str) -> float:
+        """Returns the mean of a figure of the runs."""
+        return float(np.mean([getattr(run, name) for run in self.of(setting, arm)]))
+
+
+class Study:
+    """The runs that a script asks for, from the results file or trained now."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Sequence[str] = TASKS,
+        seeds: int = SEEDS,
+        data_dir: Path | None = None,
+        results: Path = RESULTS,
+        learning_rate: float = LEARNING_RATE,
+    ) -> None:
+        self.tasks, self.seeds, self.data_dir, self.results = tuple(tasks), range(seeds), data_dir, results
+        self.learning_rate = learning_rate
+        self.trained = 0
+        """How many runs were not in the file."""
+        self._tasks: dict[tuple[str, int | None, bool], Task] = {}
+
+    def task(self, name: str, components: int | None = None, *, whitened: bool = False) -> Task:
+        """Returns a task, loaded once."""
+        key = (name, components, whitened)
+        if key not in self._tasks and whitened:
+            self._tasks[key] = _whitened(self.task(name, components))
+        elif key not in self._tasks:
+            self._tasks[key] = load_task(name, data_dir=self.data_dir, components=components)
+        return self._tasks[key]
+
+    def task_of(self, setting: Setting) -> Task:
+        """Returns what a setting is trained on."""
+        return self.task(setting.task, setting.components, whitened=setting.whitened)
+
+    def rate_of(self, setting: Setting) -> float:
+        """Returns the learning rate of a setting."""
+        return self.learning_rate if setting.learning_rate is None else setting.learning_rate
+
+    def partition(self, setting: Setting, seed: int) -> Partition:
+        """Returns who holds what under a seed."""
+        federation = federation_of(setting.profile, setting.size_law, seed)
+        return coupled_partition(self.task_of(setting), federation, seed=seed)
+
+    def runs(self, settings: Iterable[Setting], *, seeds: Sequence[int] | None = None) -> Runs:
+        """Returns the runs of all settings, training those that the results file does not hold.
+
+        Args:
+            settings: What to run.
+            seeds: In place of the study's own, where a run takes long.
+        """
+        known = read_runs(self.results)
+        seeds = self.seeds if seeds is None else seeds
+        found: dict[tuple[Setting, Arm], Sequence[Run]] = {}
+        for setting in settings:
+            asked = {(arm, seed): self._identity(setting, arm, seed) for arm in setting.arms for seed in seeds}
+            # A seed that misses one arm is trained with all of them: arms are compared within one batch.
+            missing = sorted({seed for (_, seed), identity in asked.items() if identity not in known})
+            if missing:
+                fresh = self._train(setting, missing, asked)
+                add_runs(self.results, fresh)
+                known |= {run.identity: run for run in fresh}
+            for arm in setting.arms:
+                found[setting, arm] = [known[asked[arm, seed]] for seed in seeds]
+        return Runs(found)
+
+    def _identity(self, setting: Setting, arm: Arm, seed: int) -> Identity:
+        federation = federation_of(setting.profile, setting.size_law, seed)
+        plan = None if arm == NO_PRIVACY else plan_of(setting.profile, setting.size_law, arm, seed)
+        task = self.task_of(setting)
+        features, classes = task.features_train.shape[1], len(task.classes)
+        if setting.hidden is None:
+            parameters = (features + 1) * classes
+        else:
+            parameters = (features + 1) * setting.hidden + (setting.hidden + 1) * classes
+        return Identity(
+            task=setting.task,
+            profile=setting.profile,
+            size_law=setting.size_law,
+            allocation=arm.allocation,
+            variant="none" if plan is None else arm.variant,
+            model=setting.model,
+            seed=seed,
+            parameters=parameters,
+            rounds=ROUNDS,
+            learning_rate=self.rate_of(setting),
+            federation=_federation_digest(setting.profile, setting.size_law, federation.name),
+            plan="" if plan is None else _plan_digest(plan)[:16],
+            data=self._data_digest(setting.task),
+            engine=engine_digest(),
+        )
+
+    def _data_digest(self, name: str) -> str:
+        folder = self.data_dir or os.environ.get(DATA_VARIABLE)
+        if name != "digits" and folder is not None:
+            return file_digest(Path(folder) / f"{name}.npz")
+        task = self.task(name)
+        return sha256(task.labels_train.tobytes() + task.labels_test.tobytes()).hexdigest()[:16]
+
+    def _train(self, setting: Setting, seeds: Sequence[int], asked: Mapping[tuple[Arm, int], Identity]) -> list[Run]:
+        began = time.perf_counter()
+        what = f"{setting.task}, {setting.profile}, {setting.size_law}"
+        size = f"d = {asked[setting.arms[0], seeds[0]].parameters}, learning rate {self.rate_of(setting):g}"
+        print(f"training {what}, {size}: {len(seeds)} seeds x {len(setting.arms)} arms", end=" ", file=sys.stderr)
+        sys.stderr.flush()
+        jobs = [self._job(setting, seed) for seed in seeds]
+        accuracy = self._accuracy(setting, jobs)
+        print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr)
+        fresh = []
+        for job, of_arms in zip(jobs, accuracy, strict=True):
+            for arm, value in zip(setting.arms, of_arms, strict=True):
+                identity = asked[arm, job.seed]
+                plan = None if arm == NO_PRIVACY else plan_of(setting.profile, setting.size_law, arm, job.seed)
+                federation = federation_of(setting.profile, setting.size_law, job.seed)
+                fresh.append(
+                    Run(
+                        identity=identity,
+                        records=float(job.partition.counts.mean()),
+                        epsilon=math.inf if plan is None else float(plan.epsilon_above.max()),
+                        epsilon_inside=math.inf if plan is None else float(plan.epsilon_inside.max()),
+                        dispersion=fulcrum.dispersion(federation),
+                        noise_budget=0.0 if plan is None else plan.noise_budget,
+                        saving=1.0 if plan is None else plan.saving,
+                        signal_to_noise=math.inf
+                        if plan is None
+                        else fulcrum.signal_to_noise(plan, identity.parameters),
+                        accuracy=float(value),
+                    )
+                )
+        self.trained += len(fresh)
+        return fresh
+
+    def _job(self, setting: Setting, seed: int) -> Job:
+        if setting.arms == (NO_PRIVACY,):
+            arms = Arms.from_plans([plan_of(setting.profile, setting.size_law, UNIFORM, seed)]).without_privacy()
+        else:
+            arms = Arms.from_plans([plan_of(setting.profile, setting.size_law, arm, seed) for arm in setting.arms])
+        return Job(seed=seed, partition=self.partition(setting, seed), arms=arms)
+
+    def _accuracy(self, setting: Setting, jobs: Sequence[Job]) -> list[FloatArray]:
+        """Returns by job the final accuracy of every arm."""
+        task = self.task_of(setting)
+        training = LocalTraining(learning_rate=self.rate_of(setting))
+        with warnings.catch_warnings():
+            # A logit beyond 700 has a probability of 0 or 1: exp overflows to the right answer.
+            warnings.filterwarnings("ignore", "overflow encountered in exp", RuntimeWarning)
+            if setting.hidden is None:
+                return [run.accuracy[-1] for run in train_jobs(jobs, task, training, every_round=False)]
+            model = network(
+                features=task.features_train.shape[1],
+                hidden=setting.hidden,
+                classes=len(task.classes),
+                learning_rate=self.rate_of(setting),
+            )
+            return [train_slowly(job, task, training, model).accuracy[-1] for job in jobs]
+
+
+def _whitened(task: Task) -> Task:
+    spread = task.features_train.std(axis=0)
+    return replace(task, features_train=task.features_train / spread, features_test=task.features_test / spread)
+
+
+@cache
+def _federation_digest(name: str, size_law: str, drawn: str) -> str:
+    seed = 0 if size_law == "equal" else int(drawn.rpartition("-")[2])
+    return federation_of(name, size_law, seed).digest[:16]
+
+
+@cache
+def _plan_digest(plan: fulcrum.Plan) -> str:
+    return plan.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds and its standard error."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: FloatArray) -> "Estimate":
+        """Returns the mean of one value by seed."""
+        return cls(mean=float(values.mean()), error=float(values.std(ddof=1) / math.sqrt(len(values))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Row):
+    """A row that was measured: off outside two combined standard errors, unless `expected.toml` explains it.
+
+    Attributes:
+        explained: Why it may be off; empty where it may not.
+    """
+
+    explained: str = ""
+
+    @property
+    def off(self) -> bool:
+        """Whether the value misses its tolerance and nothing explains it."""
+        return self.outside and not self.explained
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the row for JSON and CSV."""
+        # `super()` without arguments does not work in a dataclass with slots.
+        return {
+            "section": self.section,
+            **Row.entry(self),
+            "standard_error": self.error,
+            "outside": self.outside,
+        }
+
+
+class Measurements:
+    """The rows of one script: ours by task, beside what the paper prints."""
+
+    def __init__(self, script: str) -> None:
+        """Reads the values that stand under the script's name."""
+        self._values: Mapping[str, Mapping[str, Any]] = tomllib.loads(EXPECTED.read_text("utf-8"))[Path(script).stem]
+
+    def row(
+        self, section: str, quantity: str, ours: Estimate | float, *, tolerance: float | None = None, note: str = ""
+    ) -> Measured:
+        """Returns a row; without a tolerance of its own it is held to two combined standard errors.
+
+        Args:
+            section: The task, and what else the rows of one table have in common.
+            quantity: What it is, with its unit.
+            ours: What was measured.
+            tolerance: How far ours may be off the paper's.
+            note: What a reader should know.
+        """
+        name = f"{section}, {quantity}"
+        printed = self._values.get(name, {})
+        error = ours.error if isinstance(ours, Estimate) else None
+        paper = printed.get("paper")
+        if paper is not None and tolerance is None:
+            if error is None:
+                tolerance = printed.get("tolerance", 0.0)
+            else:
+                # Where the paper prints no standard error, ours stands for it: as many seeds of the same experiment.
+                tolerance = 2 * math.hypot(error, printed.get("error", error))
+        row = Measured(
+            quantity=name,
+            section=section,
+            ours=ours.mean if isinstance(ours, Estimate) else float(ours),
+            error=error,
+            paper=paper,
+            tolerance=tolerance if paper is not None else None,
+            note=note,
+        )
+        if row.outside and "explained" in printed:
+            return replace(row, explained=printed["explained"], note=printed["explained"])
+        return row
+
+    def check(self, section: str, quantity: str, ours: float, theory: float, tolerance: float = 0.0) -> Measured:
+        """Returns a row that the theory, not the paper's print, holds ours to."""
+        return Measured(
+            quantity=f"{section}, {quantity}", section=section, ours=float(ours), theory=theory, tolerance=tolerance
+        )
+
+
+def worse_than(runs: Runs, settings: Iterable[Setting], arm: Arm, others: Iterable[Arm]) -> int:
+    """Returns how often `arm` is worse on average than another one, over settings and others."""
+    rivals = list(others)
+    return sum(runs.gain(setting, arm, over=other).mean < 0 for setting in settings for other in rivals)
+
+
+def furthest_saving(runs: Runs, settings: Iterable[Setting]) -> float:
+    """Returns how far the budget saved is from the dispersion, at most."""
+    return max(abs(run.saving - run.dispersion) for setting in settings for run in runs.of(setting, OPTIMAL))
+
+
+def experiment_parser(doc: str | None, *, tasks: Sequence[str] = TASKS) -> argparse.ArgumentParser:
+    """Returns the arguments that every experiment takes."""
+    described = parser(doc)
+    described.add_argument("--seeds", type=int, default=SEEDS, help="how many, from 0; at least 2")
+    described.add_argument("--data", help=f"names, separated by commas: {','.join(tasks)} by default, or digits")
+    described.add_argument("--data-dir", type=Path, help=f"the folder of feature files; {DATA_VARIABLE} by default")
+    described.add_argument("--learning-rate", type=float, default=LEARNING_RATE, help="of the local steps")
+    described.add_argument("--results", type=Path, default=RESULTS, help="the results file, read and added to")
+    described.add_argument("--figures", type=Path, help="where figures go; beside the results file by default")
+    described.set_defaults(tasks=tuple(tasks))
+    return described
+
+
+def run_experiment(
+    doc: str | None,
+    work: Callable[[Study, argparse.Namespace], int],
+    arguments: Sequence[str] | None = None,
+    *,
+    tasks: Sequence[str] = TASKS,
+) -> int:
+    """Runs a script's work on what its arguments ask for and returns its exit status.
+
+    Without a data folder and without --data there is nothing to run on: it says so, and the status is 0, so that the
+    scripts that need no data can follow.
+    """
+    described = experiment_parser(doc, tasks=tasks)
+    chosen = described.parse_args(arguments)
+    if chosen.seeds < 2:
+        described.error(f"--seeds must be at least 2, got {chosen.seeds}: one seed has no standard error")
+    if chosen.data is None and chosen.data_dir is None and DATA_VARIABLE not in os.environ:
+        files = " and ".join(f"{name}.npz" for name in tasks)
+        print(
+            f"{described.prog}: skipped, it needs the folder of {files}. Give --data-dir or set {DATA_VARIABLE}. "
+            "To see it work on built-in data: --data digits",
+            file=sys.stderr,
+        )
+        return 0
+    names = tuple(tasks) if chosen.data is None else tuple(chosen.data.split(","))
+    chosen.figures = chosen.figures or chosen.results.parent
+    try:
+        study = Study(
+            tasks=names,
+            seeds=chosen.seeds,
+            data_dir=chosen.data_dir,
+            results=chosen.results,
+            learning_rate=chosen.learning_rate,
+        )
+        return work(study, chosen)
+    except FulcrumError as error:
+        print(f"{described.prog}: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,104 @@
+"""What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from fulcrum.accounting import observer_power
+from fulcrum.comparison import Comparison
+from fulcrum.display import ROWS_SHOWN, Column, facts, figure, remarks, table
+from fulcrum.exposure import exposure_of
+from fulcrum.federation import Federation
+from fulcrum.planning import Plan
+from fulcrum.training.trials import TrainedComparison
+
+
+def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
+    """Returns the columns of a comparison; training makes room for what was learnt."""
+    inner = federation.innermost.name
+    columns = [
+        Column(key="allocation", heading="allocation", figures=False),
+        Column(key="noise_budget", heading="noise budget"),
+        Column(key="times_optimal", heading="× optimal"),
+        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
+        Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
+        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
+        Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
+    ]
+    if trained:
+        del columns[4], columns[5]  # the means
+        columns += [Column(key="accuracy_shown", heading="accuracy"), Column(key="gain_shown", heading="gain, points")]
+    return columns
+
+
+def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Rows as a person wants them: times the optimum, accuracies and gains with their standard errors."""
+    found = []
+    for row in rows:
+        shown = asdict(row) | {"times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}"}
+        if isinstance(row, TrainedComparison):
+            shown["accuracy_shown"] = f"{row.accuracy:.3f} ± {row.accuracy_se:.3f}"
+            shown["gain_shown"] = f"{100 * row.gain:+.2f} ± {100 * row.gain_se:.2f}"
+        found.append(shown)
+    return found
+
+
+def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
+    """Returns the picture of a plan: its regions, its guarantee, its cost, its advice."""
+    inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
+    profile, noise = exposure_of(made.federation, colluders=made.colluders), np.sqrt(made.node_noise(inner.name))
+    rows = []
+    for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
+        members = inner.parent_of == index
+        span = _span(float(multiplier[members].min()), float(multiplier[members].max()))
+        rows.append(
+            {
+                "name": name,
+                "silos": int(profile.silos[index]),
+                "effective": float(profile.effective_size[index]),
+                "noise": span if injected is None else float(noise[index]),
+                "above": float(made.epsilon_above[members].max()),
+                "inside": float(made.epsilon_inside[members].max()),
+            }
+        )
+    columns = (
+        Column(key="name", heading=inner.name, figures=False),
+        Column(key="silos", heading="silos"),
+        Column(key="effective", heading="effective size"),
+        Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
+        Column(key="above", heading="ε above", epsilon=True),
+        Column(key="inside", heading="ε inside", epsilon=True),
+    )
+    power = observer_power(float(made.effective_multiplier().min()), rounds=made.rounds)
+    summary = [
+        ("guarantee", made.statement),
+        ("noise budget", f"{figure(made.noise_budget)} C², uniform would need {figure(made.uniform_noise_budget)}"),
+        ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
+        (
+            "in words",
+            f"an observer above tells two possible datasets of a silo apart {power.guessing_rate:.1%} of the time "
+            f"at best, and accuses rightly {power.true_positive_rate:.1%} of the time at 1 % wrong accusations",
+        ),
+    ]
+    if made.floor is not None:
+        learned = float((made.mechanism_information + made.floor).max())
+        bound = made.target.bound
+        summary.append(("information", f"at most {learned:.4g} nats of a silo's class concentration ({bound})"))
+    if output is not None:
+        summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
+    title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"
+    picture = [
+        table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists them all"),
+        facts(summary),
+    ]
+    if made.advice:
+        picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
+    return picture
+
+
+def _span(low: float, high: float) -> str:
+    return figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}"

@@ -40,11 +40,11 @@ $(VENV)/pip.stamp:
 	@touch $@
 
 $(VENV)/core.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable .
+	$(PIP) install --editable '.[train]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable '.[parquet,nvflare]' --group test
+	$(PIP) install --editable '.[parquet,nvflare,train,embed,report]' --group test
 	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/test.stamp

@@ -1,4 +1,4 @@
-"""The paper's experiments: the grid as data, the runs behind every table and figure, and how they are compared.
+"""The paper's experiments: the grid as data, and the runs behind every table and figure.
 
 A script asks a `Study` for settings. Runs that the results file already holds are reused; missing ones are trained, all
 seeds and arms of a setting together, and added to it.
@@ -9,7 +9,6 @@ import math
 import os
 import sys
 import time
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _measured import Estimate
 from _network import network
-from _printed import EXPECTED, Row, parser
+from _printed import parser
 from _results import Identity, Run, add_runs, engine_digest, file_digest, read_runs
 
 import fulcrum
@@ -150,7 +150,7 @@ class Runs:
         """Returns the accuracy of one arm by seed."""
         return np.array([run.accuracy for run in self.of(setting, arm)])
 
-    def gain(self, setting: Setting, arm: Arm, over: Arm = UNIFORM) -> "Estimate":
+    def gain(self, setting: Setting, arm: Arm, over: Arm = UNIFORM) -> Estimate:
         """Returns the paired difference of two arms in points."""
         return Estimate.of(100 * (self.accuracy(setting, arm) - self.accuracy(setting, over)))
 
@@ -244,7 +244,7 @@ class Study:
             federation=_federation_digest(setting.profile, setting.size_law, federation.name),
             plan="" if plan is None else _plan_digest(plan)[:16],
             data=self._data_digest(setting.task),
-            engine=engine_digest(),
+            engine=engine_digest() if setting.hidden is None else engine_digest("_network"),
         )
 
     def _data_digest(self, name: str) -> str:
@@ -257,7 +257,8 @@ class Study:
     def _train(self, setting: Setting, seeds: Sequence[int], asked: Mapping[tuple[Arm, int], Identity]) -> list[Run]:
         began = time.perf_counter()
         what = f"{setting.task}, {setting.profile}, {setting.size_law}"
-        size = f"d = {asked[setting.arms[0], seeds[0]].parameters}, learning rate {self.rate_of(setting):g}"
+        parameters = asked[setting.arms[0], seeds[0]].parameters
+        size = f"{setting.model}, d = {parameters}, learning rate {self.rate_of(setting):g}"
         print(f"training {what}, {size}: {len(seeds)} seeds x {len(setting.arms)} arms", end=" ", file=sys.stderr)
         sys.stderr.flush()
         jobs = [self._job(setting, seed) for seed in seeds]
@@ -326,94 +327,6 @@ def _federation_digest(name: str, size_law: str, drawn: str) -> str:
 @cache
 def _plan_digest(plan: fulcrum.Plan) -> str:
     return plan.digest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A mean over seeds and its standard error."""
-
-    mean: float
-    error: float
-
-    @classmethod
-    def of(cls, values: FloatArray) -> "Estimate":
-        """Returns the mean of one value by seed."""
-        return cls(mean=float(values.mean()), error=float(values.std(ddof=1) / math.sqrt(len(values))))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Row):
-    """A row that was measured: off outside two combined standard errors, unless `expected.toml` explains it.
-
-    Attributes:
-        explained: Why it may be off; empty where it may not.
-    """
-
-    explained: str = ""
-
-    @property
-    def off(self) -> bool:
-        """Whether the value misses its tolerance and nothing explains it."""
-        return self.outside and not self.explained
-
-    def entry(self) -> dict[str, Any]:
-        """Returns the row for JSON and CSV."""
-        # `super()` without arguments does not work in a dataclass with slots.
-        return {
-            "section": self.section,
-            **Row.entry(self),
-            "standard_error": self.error,
-            "outside": self.outside,
-        }
-
-
-class Measurements:
-    """The rows of one script: ours by task, beside what the paper prints."""
-
-    def __init__(self, script: str) -> None:
-        """Reads the values that stand under the script's name."""
-        self._values: Mapping[str, Mapping[str, Any]] = tomllib.loads(EXPECTED.read_text("utf-8"))[Path(script).stem]
-
-    def row(
-        self, section: str, quantity: str, ours: Estimate | float, *, tolerance: float | None = None, note: str = ""
-    ) -> Measured:
-        """Returns a row; without a tolerance of its own it is held to two combined standard errors.
-
-        Args:
-            section: The task, and what else the rows of one table have in common.
-            quantity: What it is, with its unit.
-            ours: What was measured.
-            tolerance: How far ours may be off the paper's.
-            note: What a reader should know.
-        """
-        name = f"{section}, {quantity}"
-        printed = self._values.get(name, {})
-        error = ours.error if isinstance(ours, Estimate) else None
-        paper = printed.get("paper")
-        if paper is not None and tolerance is None:
-            if error is None:
-                tolerance = printed.get("tolerance", 0.0)
-            else:
-                # Where the paper prints no standard error, ours stands for it: as many seeds of the same experiment.
-                tolerance = 2 * math.hypot(error, printed.get("error", error))
-        row = Measured(
-            quantity=name,
-            section=section,
-            ours=ours.mean if isinstance(ours, Estimate) else float(ours),
-            error=error,
-            paper=paper,
-            tolerance=tolerance if paper is not None else None,
-            note=note,
-        )
-        if row.outside and "explained" in printed:
-            return replace(row, explained=printed["explained"], note=printed["explained"])
-        return row
-
-    def check(self, section: str, quantity: str, ours: float, theory: float, tolerance: float = 0.0) -> Measured:
-        """Returns a row that the theory, not the paper's print, holds ours to."""
-        return Measured(
-            quantity=f"{section}, {quantity}", section=section, ours=float(ours), theory=theory, tolerance=tolerance
-        )
 
 
 def worse_than(runs: Runs, settings: Iterable[Setting], arm: Arm, others: Iterable[Arm]) -> int:

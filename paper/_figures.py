@@ -1,4 +1,4 @@
-"""The figures: Vega-Lite specifications as plain dicts, written as JSON, and as SVG where vl-convert-python is installed.
+"""The figures: Vega-Lite specifications as plain dicts, as JSON, and as SVG where vl-convert-python is installed.
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart; shapes repeat what colours say.
 """
@@ -53,7 +53,7 @@ def gain_figure(points: Points, *, names: Sequence[str]) -> Spec:
     shown = {"x": x, "y": y, "color": colour}
     shape = _shape("allocation", "allocation", names)
     best, beneath = names[0], names[1]
-    layers = [
+    layers: list[Spec] = [
         {"mark": {"type": "rule", "color": "#999999", "strokeDash": [4, 3]}, "encoding": {"y": {"datum": 0}}},
         # Where the first two rules agree, the second shows as a wide band around the first.
         {
@@ -86,7 +86,7 @@ def gain_figure(points: Points, *, names: Sequence[str]) -> Spec:
     ]
     return _panels(
         "Accuracy gain at the same guarantee, against exposure dispersion",
-        "Balanced (circled where its dispersion is 0), mild and severe; error bars: standard error of the paired difference",
+        "Balanced, mild, severe; circled: dispersion 0; error bars: standard error of the paired difference over seeds",
         points,
         layers,
     )

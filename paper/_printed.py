@@ -82,7 +82,7 @@ class Printed:
     def __init__(self, script: str) -> None:
         """Reads the values that stand under the script's name, its path or a bare name."""
         self._name = Path(script).stem
-        self._values: Mapping[str, Mapping[str, float]] = tomllib.loads(EXPECTED.read_text("utf-8"))[self._name]
+        self._values: Mapping[str, Mapping[str, Any]] = tomllib.loads(EXPECTED.read_text("utf-8"))[self._name]
 
     def row(self, quantity: str, ours: float, note: str = "") -> Row:
         """Returns the row of a quantity that `expected.toml` has a value for."""

@@ -123,9 +123,9 @@ def _run(cells: Mapping[str, str]) -> Run:
 
 
 @cache
-def engine_digest() -> str:
-    """Returns a digest of the code that trains: a changed engine makes every run a new one."""
-    names = [*(f"fulcrum.training.{name}" for name in _ENGINE), "fulcrum.noise", "fulcrum.mechanism"]
+def engine_digest(*more: str) -> str:
+    """Returns a digest of the code that trains, `more` modules included: a changed engine makes every run a new one."""
+    names = [*(f"fulcrum.training.{name}" for name in _ENGINE), "fulcrum.noise", "fulcrum.mechanism", *more]
     content = sha256()
     for name in names:
         content.update(Path(str(import_module(name).__file__)).read_bytes())

@@ -18,9 +18,6 @@ from _experiments import (
     SIZE_LAWS,
     UNIFORM,
     Arm,
-    Estimate,
-    Measured,
-    Measurements,
     Runs,
     Setting,
     Study,
@@ -29,6 +26,7 @@ from _experiments import (
     run_experiment,
     worse_than,
 )
+from _measured import Estimate, Measured, Measurements
 from _printed import report
 
 SHOWN = {"optimal": OPTIMAL, "1/sqrt m": SIZE, "1/m": INVERSE_SIZE, "misallocated": MISALLOCATED}

@@ -1,15 +1,16 @@
-"""Beyond the paper: what better accounting buys in accuracy, and what a curious aggregator costs.
+"""Beyond the paper: better accounting, and a curious aggregator.
 
 Beside the paper's optimum and uniform noise, both at epsilon 0.99 by Renyi accounting: the same epsilon by exact
-accounting; the same K = 0.88 nats by the capacity bound, whose epsilon is larger and stands beside it; and the plan that
-also holds epsilon 8 against whoever sees single updates, such as a curious regional aggregator.
+accounting; the same K = 0.88 nats by the capacity bound, whose epsilon is larger and stands beside it; and the plan
+that also holds epsilon 8 against whoever sees single updates, such as a curious regional aggregator.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from _experiments import OPTIMAL, UNIFORM, Arm, Estimate, Measured, Measurements, Setting, Study, run_experiment
+from _experiments import OPTIMAL, UNIFORM, Arm, Setting, Study, run_experiment
+from _measured import Estimate, Measured, Measurements
 from _printed import report
 from rich.console import RenderableType
 

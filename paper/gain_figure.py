@@ -1,4 +1,4 @@
-"""Figures "Equally sized silos" and "Log-normal silo sizes": accuracy gain against exposure dispersion.
+"""Figures of the accuracy gain against exposure dispersion, equal and lognormal silos.
 
 Written as gain_figure.json, a Vega-Lite specification, and as gain_figure.svg.
 """
@@ -6,10 +6,12 @@ Written as gain_figure.json, a Vega-Lite specification, and as gain_figure.svg.
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from _experiments import INVERSE_SIZE, MISALLOCATED, OPTIMAL, SIZE, Measured, Measurements, Study, grid, run_experiment
+from _experiments import INVERSE_SIZE, MISALLOCATED, OPTIMAL, SIZE, Study, grid, run_experiment
 from _figures import gain_figure, task_name, write_figure
+from _measured import Measured, Measurements
 from _printed import report
 
 SHOWN = {"optimal": OPTIMAL, "1/sqrt m": SIZE, "1/m": INVERSE_SIZE, "misallocated": MISALLOCATED}
@@ -46,7 +48,7 @@ def rows(points: Sequence[dict[str, Any]]) -> list[Measured]:
     for task, sizes in dict.fromkeys((point["task"], point["sizes"]) for point in points):
         mine = [point for point in points if (point["task"], point["sizes"]) == (task, sizes)]
         line = sorted((p["dispersion"], p["gain"]) for p in mine if p["allocation"] == "optimal")
-        steps = sum(after[1] < before[1] for before, after in zip(line, line[1:], strict=False))
+        steps = sum(after[1] < before[1] for before, after in pairwise(line))
         found.append(printed.check(f"{task}, {sizes}", "steps where the gain falls", steps, 0.0))
         if sizes == SIZES["equal"]:
             found.append(printed.check(f"{task}, {sizes}", "gain at dispersion 0", line[0][1], 0.0))

@@ -1,4 +1,4 @@
-"""Section "Behaviour at higher model dimension": a head of d = 258 beside the one of d = 66.
+"""Section "Behaviour at higher model dimension": a head of d = 258.
 
 The budget saved is the same at any d; the accuracy that it buys is not.
 """
@@ -7,17 +7,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from _experiments import (
-    OPTIMAL,
-    UNIFORM,
-    Estimate,
-    Measured,
-    Measurements,
-    Study,
-    furthest_saving,
-    grid,
-    run_experiment,
-)
+from _experiments import OPTIMAL, UNIFORM, Study, furthest_saving, grid, run_experiment
+from _measured import Estimate, Measured, Measurements
 from _printed import report
 
 COMPONENTS = {"digits": 64}

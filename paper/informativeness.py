@@ -8,18 +8,8 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from _experiments import (
-    FLOOR,
-    OPTIMAL,
-    PROFILES,
-    UNIFORM,
-    Measured,
-    Measurements,
-    Setting,
-    Study,
-    plan_of,
-    run_experiment,
-)
+from _experiments import FLOOR, OPTIMAL, PROFILES, UNIFORM, Setting, Study, plan_of, run_experiment
+from _measured import Measured, Measurements
 from _printed import report
 
 import fulcrum

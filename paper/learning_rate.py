@@ -1,4 +1,4 @@
-"""The choice of the learning rate, on the uniform arm of the balanced profile alone.
+"""The choice of the learning rate.
 
 The paper does not state its learning rate. The choice sees uniform noise on the balanced profile and nothing else: no
 gain, no other profile. By the one-standard-error rule it is the lowest rate of the grid whose accuracy, averaged over
@@ -10,8 +10,11 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from _experiments import LEARNING_RATE, UNIFORM, Estimate, Measured, Measurements, Setting, Study, run_experiment
+from _experiments import UNIFORM, Setting, Study, run_experiment
+from _measured import Estimate, Measured, Measurements
 from _printed import report
+
+from fulcrum.training.runs import LEARNING_RATE
 
 GRID = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
@@ -27,7 +30,7 @@ def rows(study: Study) -> list[Measured]:
             for rate in sorted({*GRID, LEARNING_RATE})
         ]
         runs = study.runs(settings)
-        accuracy = {setting.learning_rate: runs.accuracy(setting, UNIFORM) for setting in settings}
+        accuracy = {study.rate_of(setting): runs.accuracy(setting, UNIFORM) for setting in settings}
         found += [printed.row(task, f"rate {rate:g}", Estimate.of(values)) for rate, values in accuracy.items()]
         by_rate.append(accuracy)
     mean = {rate: np.mean([accuracy[rate] for accuracy in by_rate], axis=0) for rate in by_rate[0]}

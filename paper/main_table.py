@@ -12,9 +12,6 @@ from _experiments import (
     MISALLOCATED,
     OPTIMAL,
     UNIFORM,
-    Estimate,
-    Measured,
-    Measurements,
     Runs,
     Setting,
     Study,
@@ -23,6 +20,7 @@ from _experiments import (
     run_experiment,
     worse_than,
 )
+from _measured import Estimate, Measured, Measurements
 from _printed import report
 
 

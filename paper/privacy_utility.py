@@ -1,7 +1,7 @@
-"""Figure "Accuracy against the per-client privacy parameter": uniform noise on the balanced profile.
+"""Figure "Accuracy against the per-client privacy parameter".
 
-Written as privacy_utility.json, a Vega-Lite specification, and as privacy_utility.svg. Our reference without privacy is
-the same training, ten rounds of it, with neither clip nor noise.
+Uniform noise on the balanced profile. Written as privacy_utility.json, a Vega-Lite specification, and as
+privacy_utility.svg. Our reference without privacy is the same training, ten rounds of it, with neither clip nor noise.
 """
 
 import argparse
@@ -9,19 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from _experiments import (
-    EPSILON,
-    NO_PRIVACY,
-    Arm,
-    Estimate,
-    Measured,
-    Measurements,
-    Runs,
-    Setting,
-    Study,
-    run_experiment,
-)
+from _experiments import EPSILON, NO_PRIVACY, Arm, Runs, Setting, Study, run_experiment
 from _figures import privacy_utility_figure, task_name, write_figure
+from _measured import Estimate, Measured, Measurements
 from _printed import report
 
 EPSILONS = (0.1, 0.2, 0.5, EPSILON, 2.0, 5.0, 10.0, 20.0, 50.0)

@@ -1,6 +1,6 @@
 """Runs each peer in an environment of its own, made under `build/peers` where it is missing or out of date.
 
-python benchmarks/peers/environments.py fedjax pfl flower
+python benchmarks/peers/environments.py fedjax pfl pfl_pytorch flower
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import TypedDict, cast
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parents[1] / "build" / "peers"
-PEERS = ("fedjax", "pfl", "flower")
+PEERS = ("fedjax", "pfl", "pfl_pytorch", "flower")
 VARIABLES = {
     "PYTHONPATH": str(HERE),  # where `workload` is
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",  # FedJAX: 8% faster than without

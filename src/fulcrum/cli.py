@@ -14,7 +14,7 @@ import numpy as np
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from fulcrum.comparison import Comparison, compare
-from fulcrum.display import Column, Result, check_format, facts, progress, remarks, show, table, working
+from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
 from fulcrum.errors import FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
@@ -38,6 +38,7 @@ from fulcrum.planfile import package_version, read_content, to_json, write_whole
 from fulcrum.planning import plan, read_plan
 from fulcrum.readers import read_federation
 from fulcrum.targets import group_by_silo
+from fulcrum.training.embedding import check_features_path, embed_images, embed_texts, save_features
 from fulcrum.training.runs import save_run, train
 from fulcrum.training.tasks import load_task
 from fulcrum.training.trials import SIZE_LAWS, compare_trained
@@ -208,6 +209,44 @@ def train_command(
     title = f"{made.federation.name} on {task.name}: {len(made.federation):,} silos, allocation {made.allocation}"
     picture = [table(title, columns, rows), facts(reached), remarks([(False, note) for note in run.notes])]
     show(Result(data=run.summary(), rows=rows, picture=picture), style)
+    return 0
+
+
+@app.command
+def embed(
+    source: Annotated[
+        Path, Parameter(help="A folder with one subfolder of images a class, or a .csv or .txt of texts.")
+    ],
+    *,
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The .npz file to write.")],
+    model: Annotated[
+        Path | None, Parameter(help="Images: the ONNX file of a ResNet-18 without its last layer.")
+    ] = None,
+    batch: Annotated[int, number("Images or texts at a time.")] = 64,
+    style: FormatOption = "table",
+) -> int:
+    """Turn images or texts into features by a frozen public model, for `fulcrum train --data`."""
+    check_format(style)
+    check_features_path(output)
+    with counting("Embedding") as advance:
+        if source.is_dir():
+            if model is None:
+                raise ParameterError("embedding images needs a model. Give the ONNX file of a ResNet-18 with --model")
+            made = embed_images(source, model=model, batch=batch, on_batch=advance)
+        else:
+            made = embed_texts(source, model=model, batch=batch, on_batch=advance)
+    save_features(made, output)
+    for line in made.skipped:
+        sys.stderr.write(f"fulcrum: skipped {line}\n")
+    told = {
+        "output": str(output),
+        "records": len(made.features),
+        "features": made.features.shape[1],
+        "classes": len(set(made.labels.tolist())),
+        "skipped": len(made.skipped),
+    }
+    picture = [facts([(key, str(value)) for key, value in told.items()])]
+    show(Result(data=told, rows=[told], picture=picture), style)
     return 0
 
 

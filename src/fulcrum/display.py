@@ -162,6 +162,18 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows on stderr how many of how many are done; yields a callable to be told so."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: console.print(f"{what}: {done} of {total}")
+        return
+    with Progress(console=console) as bar:
+        job = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(job, completed=done, total=total)
+
+
+@contextmanager
 def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], None]]:
     """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
 

@@ -9,7 +9,7 @@ import numpy as np
 import workload
 from fedjax.core import tree_util
 
-fedjax.set_for_each_client_backend("jit")  # "pmap" on two devices took 5 times as long, "debug" 400 times
+fedjax.set_for_each_client_backend("jit")  # "pmap" on two devices took 5 times as long, "debug" hundreds
 WEIGHT = 1 / workload.SILOS  # the silos are of one size
 
 

@@ -168,8 +168,7 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
     Without a split the file holds X and y, and silo where it is known; with one, X_train, y_train, X_test and y_test,
     and the silo of each training record.
     """
-    if Path(path).suffix != ".npz":
-        raise DataError(f"{path}: features are written to a file that ends in .npz, got {Path(path).suffix!r}")
+    check_features_path(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
     train = np.ones(len(embedded.labels), dtype=bool)
     if embedded.split is None:
@@ -188,6 +187,12 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
         write_whole(path, buffer.getvalue())
     except PlanError as error:
         raise DataError(str(error)) from None
+
+
+def check_features_path(path: str | Path) -> None:
+    """Raises `DataError` for a file that `load_task` would not take for features, before any work is done."""
+    if Path(path).suffix != ".npz":
+        raise DataError(f"{path}: features are written to a file that ends in .npz, got {Path(path).suffix!r}")
 
 
 def _check_batch(batch: int) -> None:

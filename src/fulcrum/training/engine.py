@@ -239,9 +239,10 @@ def _block_sums(
     arms = job.arms
     silos = slice(block * BLOCK, min((block + 1) * BLOCK, len(arms.weights)))
     picks = batch_picks(job, block, round_number, training)
-    updates = head.local_updates(models, inputs, labels, picks, training.learning_rate)
-    flat = updates.reshape(len(updates), head.parameters, -1)
-    sizes = np.sqrt(np.einsum("spa,spa->sa", flat, flat))
+    with np.errstate(over="ignore", invalid="ignore"):  # a silo that diverges is named below
+        updates = head.local_updates(models, inputs, labels, picks, training.learning_rate)
+        flat = updates.reshape(len(updates), head.parameters, -1)
+        sizes = np.sqrt(np.einsum("spa,spa->sa", flat, flat))
     if not np.isfinite(sizes).all():
         silo = silos.start + int(np.argmin(np.isfinite(sizes).all(axis=1)))
         raise DivergedUpdateError(

@@ -1,0 +1,176 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fulcrum.errors import DataError
+from fulcrum.training.tasks import DATA_VARIABLE, load_task
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(60, 5)), np.arange(60) % 3
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    return tmp_path
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_digits_are_the_default_two_class_target():
+    task = load_task("digits")
+    assert task.classes == ("even", "odd")
+    assert task.features_train.shape == (1438, 16)
+    assert len(task.labels_test) == 359
+    assert abs(task.features_train.mean()) < 1e-9
+    assert task.features_train.std(axis=0).mean() == pytest.approx(1)
+
+
+def test_components_are_principal_and_fitted_on_the_training_split_alone(folder):
+    train, test = RNG.normal(size=(300, 4)) * [9, 3, 2, 1], 100 + RNG.normal(size=(50, 4))
+    path = saved(folder / "d.npz", X_train=train, y_train=np.arange(300) % 2, X_test=test, y_test=np.arange(50) % 2)
+    task = load_task(path, components=2)
+    covariance = np.cov(task.features_train.T)
+    assert abs(covariance[0, 1]) < 1e-9
+    assert covariance[0, 0] > covariance[1, 1]
+    other = saved(
+        folder / "e.npz", X_train=train, y_train=np.arange(300) % 2, X_test=test - 50, y_test=np.arange(50) % 2
+    )
+    assert (load_task(other, components=2).features_train == task.features_train).all()
+
+
+def test_named_data_is_read_from_the_data_folder(folder, monkeypatch):
+    labels = np.arange(40) % 10
+    saved(
+        folder / "cifar10.npz",
+        X_train=RNG.normal(size=(40, 40)),
+        y_train=labels,
+        X_test=RNG.normal(size=(20, 40)),
+        y_test=labels[:20],
+    )
+    task = load_task("cifar10", data_dir=folder)
+    assert task.classes == ("vehicle", "animal")
+    assert task.features_train.shape == (40, 32)
+    assert task.records == 200
+    assert task.labels_train.tolist() == [int(label in (2, 3, 4, 5, 6, 7)) for label in labels]
+    monkeypatch.setenv(DATA_VARIABLE, str(folder))
+    assert (load_task("cifar10").features_train == task.features_train).all()
+
+
+def test_own_data_keeps_its_classes_and_silos(folder):
+    task = load_task(saved(folder / "mine.npz", X=X, y=Y, silo=np.array([f"s{k % 4}" for k in range(60)])))
+    assert task.classes == ("0", "1", "2")
+    assert len(task.silo) == len(task.labels_train) == 48
+
+
+def table_columns():
+    return {
+        "height": X[:, 0].tolist(),
+        "width": X[:, 1].tolist(),
+        "kind": [f"class-{label}" for label in Y],
+        "place": [f"s{k % 4}" for k in range(60)],
+        "split": ["test" if k % 5 == 0 else "train" for k in range(60)],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables_have_a_label_column_and_may_name_silo_and_split(folder, suffix):
+    path = folder / f"mine.{suffix}"
+    columns = table_columns()
+    if suffix == "csv":
+        rows = zip(*columns.values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    else:
+        pq.write_table(pa.table(columns), path)
+    task = load_task(path, label="kind", silo="place")
+    assert task.classes == ("class-0", "class-1", "class-2")
+    assert task.features_train.shape == (48, 2)
+    assert task.silo[0] == "s1"
+    assert len(task.labels_test) == 12
+
+
+def broken(**change):
+    arrays = {"X_train": X, "y_train": Y, "X_test": X[:20], "y_test": Y[:20]}
+    return arrays | change
+
+
+BAD = {
+    "nan": (
+        broken(X_train=np.where(np.arange(300).reshape(60, 5) == 17, np.nan, X)),
+        "training record 4 has a feature that is not finite",
+    ),
+    "inf in test": (broken(X_test=np.full((20, 5), np.inf)), "test record 1 has a feature that is not finite"),
+    "outside": (broken(y_test=np.full(20, 9)), "test label 9 is outside the head. Known: 0, 1, 2"),
+    "one class": (broken(y_train=np.zeros(60, int), y_test=np.zeros(20, int)), "has one class, '0'"),
+    "labels short": (broken(y_train=Y[:-1]), "60 training features and 59 labels"),
+    "no records": (broken(X_train=X[:0], y_train=Y[:0]), "has no training records"),
+    "other width": (broken(X_test=X[:20, :3]), "5 features to train on, 3 to test on"),
+    "words": (broken(X_train=np.full((60, 5), "a")), "features must be a table of numbers"),
+    "flat": (broken(X_train=X[:, 0]), "features must be a table of numbers"),
+    "constant": (broken(X_train=np.ones((60, 5))), "every training record has the same features"),
+    "wrong names": ({"a": X}, "must hold X_train, y_train, X_test and y_test, or X and y. It holds: a"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_data_that_cannot_be_learnt_from_is_refused_in_one_line(folder, name):
+    arrays, reason = BAD[name]
+    with pytest.raises(DataError) as caught:
+        load_task(saved(folder / "d.npz", **arrays))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_class_and_a_label_outside_the_head_of_a_known_task_are_refused(folder):
+    labels = np.repeat([0, 1, 8, 9], 10)
+    images = RNG.normal(size=(40, 40))
+    saved(folder / "cifar10.npz", X_train=images, y_train=labels, X_test=images, y_test=labels)
+    with pytest.raises(DataError, match="has no training record of class 'animal'"):
+        load_task("cifar10", data_dir=folder)
+    saved(folder / "cifar10.npz", X_train=images, y_train=labels + 5, X_test=images, y_test=labels)
+    with pytest.raises(DataError, match="label 13 is outside the head"):
+        load_task("cifar10", data_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("a,b\n1,2\n", "has no label column 'label'"),
+        ("a,label\n", "has no records"),
+        ("label\n1\n2\n", "has no features"),
+        ("a,label\n1,x,3\n", "line 2: 3 cells where the header has 2"),
+        ("a,label\ntall,x\n2,y\n", "column 'a' must hold numbers, got 'tall'"),
+        ("a,label,split\n1,x,dev\n2,y,train\n", "split must be train or test, got 'dev'"),
+        ("a,label,split\n1,x,train\n2,y,train\n", "must have records to train on and records to test on"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused_in_one_line(folder, text, reason):
+    path = folder / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        load_task(path)
+    assert reason in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_data_are_refused(folder):
+    (folder / "text.npz").write_text("not an archive")
+    (folder / "text.parquet").write_text("not parquet")
+    for name, reason in (
+        ("none.csv", "cannot be read: No such file"),
+        ("text.npz", "is not a NumPy archive"),
+        ("text.parquet", "is not a Parquet file"),
+        ("mine.json", "data must be .npz, .csv or .parquet"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            load_task(folder / name)
+    with pytest.raises(DataError, match=r"Give --data-dir, or set FULCRUM_DATA. Did you mean 'cifar10'"):
+        load_task("cifr10")
+    with pytest.raises(DataError, match=r"does not exist. Found there: text. Did you mean 'text'\?"):
+        load_task("txt", data_dir=folder)
+    with pytest.raises(DataError, match="components must be from 1 to the 64 features"):
+        load_task("digits", components=65)

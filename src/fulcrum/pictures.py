@@ -20,8 +20,18 @@ from fulcrum.training.trials import TrainedComparison
 def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
     """Returns the columns of a comparison; training makes room for what was learnt."""
     inner = federation.innermost.name
-    columns = [
-        Column(key="allocation", heading="allocation", figures=False),
+    allocation = Column(key="allocation", heading="allocation", figures=False)
+    if trained:
+        return [
+            allocation,
+            Column(key="noise_budget", heading="noise\nbudget"),
+            Column(key="epsilon_above_worst", heading="worst ε\nabove", epsilon=True),
+            Column(key="epsilon_inside_worst", heading="worst ε\ninside", epsilon=True),
+            Column(key="accuracy_shown", heading="accuracy"),
+            Column(key="gain_shown", heading="gain, points"),
+        ]
+    return [
+        allocation,
         Column(key="noise_budget", heading="noise budget"),
         Column(key="times_optimal", heading="× optimal"),
         Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
@@ -29,10 +39,6 @@ def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
         Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
         Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
     ]
-    if trained:
-        del columns[4], columns[5]  # the means
-        columns += [Column(key="accuracy_shown", heading="accuracy"), Column(key="gain_shown", heading="gain, points")]
-    return columns
 
 
 def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:

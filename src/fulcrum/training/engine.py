@@ -22,7 +22,7 @@ from fulcrum.training.models import SoftmaxHead, with_bias
 from fulcrum.training.partition import Partition
 from fulcrum.training.tasks import Task
 
-BLOCK = 64
+BLOCK = 48
 """Silos that are trained together; part of what a seed means."""
 
 _AGGREGATOR_BLOCK = 1 << 62  # the block of the noise that aggregators draw

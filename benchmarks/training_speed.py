@@ -1,0 +1,132 @@
+"""The embedded engine beside its peers: one round of 96 silos of 200 records, ten local steps of batch 64, d = 66.
+
+Every figure is a ratio measured in one run: how many of our rounds fit into one of the peer's, alone and shared out
+over the arms and seeds of a comparison. The floor is what the machine needs for the bytes that a round must gather
+and the multiplications it must do, at the speeds that plain NumPy reaches here; no engine on this machine does better.
+
+    python benchmarks/training_speed.py [--without-peers]
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import fulcrum
+from fulcrum.display import FORMATS, Column, Result, show, table
+from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.training.partition import coupled_partition
+from fulcrum.training.tasks import Task
+
+sys.path.insert(0, str(Path(__file__).parent))
+from peers.environments import figures
+
+SILOS, RECORDS, FEATURES, STEPS, BATCH, ROUNDS = 96, 200, 32, 10, 64, 10
+ALLOCATIONS = ("optimal", "uniform", "size", "inverse-size", "misallocated")
+SEEDS = 10
+PROMISES = {"fedjax": (8, 30), "pfl_pytorch": (80, None), "flower": (80, None)}
+
+
+def synthetic_task(records: int = 25_000) -> Task:
+    """Two overlapping clouds: what is learnt does not matter here."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(records) % 2
+    features = rng.normal(size=(records, FEATURES)) + 0.5 * labels[:, None]
+    return Task(
+        name="clouds",
+        features_train=features,
+        labels_train=labels,
+        features_test=features[:100],
+        labels_test=labels[:100],
+        classes=("no", "yes"),
+        records=RECORDS,
+    )
+
+
+def jobs_of(task: Task, seeds: int, allocations: tuple[str, ...]) -> list[Job]:
+    """The federations of a comparison."""
+    federation = fulcrum.read_federation("severe")
+    return [
+        Job(
+            seed=seed,
+            partition=coupled_partition(task, federation, seed=seed),
+            arms=Arms.from_plans(
+                [
+                    fulcrum.plan(federation, rounds=ROUNDS, epsilon=1.0, allocation=name, seed=seed)
+                    for name in allocations
+                ]
+            ),
+        )
+        for seed in range(seeds)
+    ]
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median time of some work, after one run to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def floor_seconds() -> tuple[float, float]:
+    """What one round's gathered bytes and its multiplications take at plain NumPy's speed, on one core."""
+    rows, width = SILOS * STEPS * BATCH, FEATURES + 1
+    source = np.zeros((rows, width))
+    target = np.empty_like(source)
+    copying = seconds(lambda: np.copyto(target, source), 30)
+    square = np.random.default_rng(0).normal(size=(256, 256))
+    multiplying = seconds(lambda: square @ square, 30) / 256**3
+    return copying, 2 * rows * width * multiplying  # forward and backward, one column of differences
+
+
+def main() -> None:
+    """Measures, prints, and fails if a promise is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", choices=FORMATS, default="table")
+    parser.add_argument("--without-peers", action="store_true", help="measure the floor alone")
+    options = parser.parse_args()
+    task = synthetic_task()
+    training = LocalTraining(learning_rate=0.2, steps=STEPS, batch=BATCH)
+    one, many = jobs_of(task, 1, ("optimal",)), jobs_of(task, SEEDS, ALLOCATIONS)
+    alone = seconds(lambda: train_jobs(one, task, training, every_round=False), 15) / ROUNDS
+    shared = seconds(lambda: train_jobs(many, task, training, every_round=False), 3) / ROUNDS / SEEDS / len(ALLOCATIONS)
+    copying, multiplying = floor_seconds()
+    rows: list[dict[str, object]] = [
+        {"figure": "one federation's round over its floor", "ratio": alone / (copying + multiplying), "promise": ""},
+        {"figure": "  of which bytes gathered", "ratio": copying / (copying + multiplying), "promise": ""},
+        {
+            "figure": "a round shared over 5 arms and 10 seeds over the floor",
+            "ratio": shared / (copying + multiplying),
+            "promise": "",
+        },
+    ]
+    broken = []
+    for peer in () if options.without_peers else PROMISES:
+        theirs = figures(peer)
+        for name, mine, promise in (("alone", alone, PROMISES[peer][0]), ("shared", shared, PROMISES[peer][1])):
+            ratio = theirs["seconds_per_round"] / mine
+            said = f"at least {promise}" if promise else ""
+            figure = f"{peer} {theirs['version']} over one round {name}"
+            rows.append({"figure": figure, "ratio": ratio, "promise": said})
+            broken += [peer] if promise and ratio < promise else []
+    columns = (
+        Column(key="figure", heading="figure", figures=False),
+        Column(key="ratio", heading="ratio"),
+        Column(key="promise", heading="promise", figures=False),
+    )
+    title = f"{SILOS} silos of {RECORDS} records, d = 66, {STEPS} steps of batch {BATCH}"
+    show(Result(data=rows, rows=rows, picture=[table(title, columns, rows)]), options.format)
+    if broken:
+        raise SystemExit(f"a promise is not kept: {', '.join(broken)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,7 @@ demo: $(VENV)/core.stamp
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 
 test: $(VENV)/test.stamp
-	@$(BIN)/python -m pytest
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
@@ -27,7 +27,7 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/mypy
 
 paper: $(VENV)/core.stamp
-	@for script in paper/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+	@for script in paper/[a-z]*.py; do OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
 
 bench: $(VENV)/test.stamp
 	@for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done

@@ -46,13 +46,14 @@ def installed(peer: str) -> Path:
     return python
 
 
-def figures(peer: str) -> Figures:
-    """One run of a peer, which has been checked to train."""
+def figures(peer: str, processes: int = 1) -> Figures:
+    """One run of a peer, which has been checked to train; `processes` is for the one that can be told."""
     if peer not in PEERS:
         raise SystemExit(f"no peer {peer!r}; there are {', '.join(PEERS)}")
     command = [str(installed(peer)), "-W", "ignore", str(HERE / peer / "run.py")]
     print(f"running {peer}", file=sys.stderr)
-    done = subprocess.run(command, env=os.environ | VARIABLES, stdout=subprocess.PIPE, text=True, check=False)
+    variables = os.environ | VARIABLES | {"PEER_PROCESSES": str(processes)}
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{peer} failed with status {done.returncode}")
     return cast(Figures, json.loads(done.stdout.splitlines()[-1]))

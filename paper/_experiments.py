@@ -9,7 +9,6 @@ import math
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -42,6 +41,8 @@ ROUNDS = 10
 EPSILON = 0.99
 INFORMATION, FLOOR = 0.88, 0.85
 LOG_DEVIATION = 0.6
+
+_ENGINE, _NETWORK_ENGINE = engine_digest(), engine_digest("_network")  # now, of the code that was just imported
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"epsilon": EPSILON, "accountant": "renyi"},
@@ -87,6 +88,7 @@ class Setting:
         whitened: Whether every component is scaled to the same variance.
         hidden: Hidden units of a network trained from scratch; None for the linear head.
         learning_rate: Of the local steps; None for the study's.
+        steps: Local steps a round.
     """
 
     task: str
@@ -97,11 +99,12 @@ class Setting:
     whitened: bool = False
     hidden: int | None = None
     learning_rate: float | None = None
+    steps: int = 10
 
     @property
     def model(self) -> str:
         """What is trained, in words."""
-        head = "head" if self.hidden is None else f"network of {self.hidden}"
+        head = "head" if self.hidden is None else f"network of {self.hidden} in {self.steps} steps"
         return f"{head} on whitened components" if self.whitened else head
 
 
@@ -244,7 +247,8 @@ class Study:
             federation=_federation_digest(setting.profile, setting.size_law, federation.name),
             plan="" if plan is None else _plan_digest(plan)[:16],
             data=self._data_digest(setting.task),
-            engine=engine_digest() if setting.hidden is None else engine_digest("_network"),
+            engine=_ENGINE if setting.hidden is None else _NETWORK_ENGINE,
+            batch=sha256(repr(setting.arms).encode()).hexdigest()[:16],
         )
 
     def _data_digest(self, name: str) -> str:
@@ -298,23 +302,21 @@ class Study:
     def _accuracy(self, setting: Setting, jobs: Sequence[Job]) -> list[FloatArray]:
         """Returns by job the final accuracy of every arm."""
         task = self.task_of(setting)
-        training = LocalTraining(learning_rate=self.rate_of(setting))
-        with warnings.catch_warnings():
-            # A logit beyond 700 has a probability of 0 or 1: exp overflows to the right answer.
-            warnings.filterwarnings("ignore", "overflow encountered in exp", RuntimeWarning)
-            if setting.hidden is None:
-                return [run.accuracy[-1] for run in train_jobs(jobs, task, training, every_round=False)]
-            model = network(
-                features=task.features_train.shape[1],
-                hidden=setting.hidden,
-                classes=len(task.classes),
-                learning_rate=self.rate_of(setting),
-            )
-            return [train_slowly(job, task, training, model).accuracy[-1] for job in jobs]
+        training = LocalTraining(learning_rate=self.rate_of(setting), steps=setting.steps)
+        if setting.hidden is None:
+            return [run.accuracy[-1] for run in train_jobs(jobs, task, training, every_round=False)]
+        model = network(
+            features=task.features_train.shape[1],
+            hidden=setting.hidden,
+            classes=len(task.classes),
+            learning_rate=self.rate_of(setting),
+        )
+        return [train_slowly(job, task, training, model).accuracy[-1] for job in jobs]
 
 
 def _whitened(task: Task) -> Task:
     spread = task.features_train.std(axis=0)
+    spread[spread < 1e-6 * spread.max()] = 1.0  # what holds no more than rounding of single precision stays small
     return replace(task, features_train=task.features_train / spread, features_test=task.features_test / spread)
 
 
@@ -359,13 +361,21 @@ def run_experiment(
     arguments: Sequence[str] | None = None,
     *,
     tasks: Sequence[str] = TASKS,
+    described: argparse.ArgumentParser | None = None,
 ) -> int:
     """Runs a script's work on what its arguments ask for and returns its exit status.
 
     Without a data folder and without --data there is nothing to run on: it says so, and the status is 0, so that the
     scripts that need no data can follow.
+
+    Args:
+        doc: The script's docstring.
+        work: What it does; returns the exit status.
+        arguments: In place of the command line's.
+        tasks: What it runs on by default.
+        described: An `experiment_parser` to which the script has added arguments of its own.
     """
-    described = experiment_parser(doc, tasks=tasks)
+    described = described or experiment_parser(doc, tasks=tasks)
     chosen = described.parse_args(arguments)
     if chosen.seeds < 2:
         described.error(f"--seeds must be at least 2, got {chosen.seeds}: one seed has no standard error")

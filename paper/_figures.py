@@ -17,6 +17,7 @@ BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7",
 TASKS = {"cifar10": "CIFAR-10", "agnews": "AG News", "digits": "Digits"}
 _COLOURS = (BLUE, ORANGE, GREEN, PURPLE, BLACK)
 _LEGEND = {"symbolOpacity": 1, "labelLimit": 300, "labelFontSize": 11}
+_DASHES = {**_LEGEND, "symbolSize": 900, "symbolStrokeWidth": 1.5}  # long enough to tell dashes from dots
 _SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 
 
@@ -112,6 +113,7 @@ def privacy_utility_figure(points: Points, references: Points, *, operating_poin
         "type": "nominal",
         "title": "without privacy",
         "scale": {"domain": ["ours", "paper"], "range": [[2, 3], [8, 4]]},
+        "legend": _DASHES,
     }
     return {
         **_head("Accuracy against epsilon", "Uniform noise, balanced profile; error bars: standard error over seeds"),
@@ -163,26 +165,32 @@ def parameters_figure(points: Points, *, names: Sequence[str], chance: Points) -
         "type": "nominal",
         "title": "noise",
         "scale": {"domain": ["epsilon 0.99", "no privacy"], "range": [[1, 0], [2, 3]]},
+        "legend": _DASHES,
     }
     x = _axis("parameters", "trainable parameters d, log scale", log=True)
-    x["axis"] = {"format": "~s", "values": [10, 100, 1000, 10_000, 100_000, 1_000_000]}
-    x["scale"]["domain"] = [8, 1_000_000]
+    most = max(point["parameters"] for point in points)
+    x["axis"] = {
+        "format": "~s",
+        "values": [10, 30, 100, 300, 1000] if most < 10_000 else [10, 100, 1000, 10_000, 100_000],
+    }
+    x["scale"] |= {"domain": [8, 1.3 * most], "nice": False}
     y = _axis("accuracy", "test accuracy", domain=[0.4, 1.0])
     shown = {"x": x, "y": y, "color": colour}
-    ratio = _axis("signal_to_noise", "signal to noise, log scale", log=True)
-    ratio["axis"] = {"values": [0.001, 0.01, 0.1, 1], "format": "~g"}
+    ratio = _axis("signal_to_noise", "signal to noise (log)", log=True)
+    ratio["axis"] = {"values": [0.01, 0.03, 0.1, 0.3, 1], "format": "~g"}
+    ratio["scale"] |= {"nice": False, "padding": 8}
     panels = []
     for task in dict.fromkeys(str(point["task"]) for point in points):
         mine = [point for point in points if point["task"] == task]
-        level = [{**point, "label": "answering the largest class"} for point in chance if point["task"] == task]
+        level = [{**point, "label": "largest class alone"} for point in chance if point["task"] == task]
         baseline: Spec = {
             "data": {"values": level},
             "encoding": {"y": {"field": "accuracy", "type": "quantitative"}},
             "layer": [
                 {"mark": {"type": "rule", "color": "#999999", "strokeDash": [4, 3]}},
                 {
-                    "mark": {"type": "text", "align": "right", "dy": -7, "color": "#555555"},
-                    "encoding": {"text": {"field": "label"}, "x": {"value": 336}},
+                    "mark": {"type": "text", "align": "left", "dy": 9, "color": "#555555"},
+                    "encoding": {"text": {"field": "label"}, "x": {"value": 4}},
                 },
             ],
         }

@@ -40,6 +40,7 @@ class Identity:
         plan: Its digest; empty without privacy.
         data: The digest of the data.
         engine: The digest of the code that trains.
+        batch: The digest of the arms that were trained together: how many they are moves the last bits of a model.
         fulcrum: The version.
         numpy: The version.
     """
@@ -58,6 +59,7 @@ class Identity:
     plan: str
     data: str
     engine: str
+    batch: str
     fulcrum: str = fulcrum.__version__
     numpy: str = np.__version__
 

@@ -3,8 +3,11 @@
 Uniform noise at epsilon 0.99 on the balanced profile, beside the predicted signal to noise sqrt(T / (d U)). The
 prediction takes noise in all d directions to matter alike. With principal components it does not: the first few carry
 the classes, and most of every record's length. So the head is also trained on whitened components, all of the same
-variance, and a network with one hidden layer is trained from scratch on all components. Written as
-accuracy_by_parameters.json and .svg.
+variance. Written as accuracy_by_parameters.json and .svg.
+
+The paper says that a network of d of about 500,000, trained from scratch on raw images, stays at chance. That is not
+reproduced: the data holds features, not images. With --network, two smaller networks are trained from scratch on the
+features, which is another problem.
 """
 
 import argparse
@@ -13,21 +16,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from _experiments import NO_PRIVACY, UNIFORM, Arm, Runs, Setting, Study, run_experiment
+from _experiments import NO_PRIVACY, UNIFORM, Arm, Runs, Setting, Study, experiment_parser, run_experiment
 from _figures import parameters_figure, task_name, write_figure
 from _measured import Estimate, Measured, Measurements
 from _printed import report
 
-COMPONENTS = (4, 8, 16, 32, 64, 128, 256, 512)
+COMPONENTS = (4, 8, 16, 32, 128, 512)
 ALL = {"cifar10": 512, "agnews": 384, "digits": 64}
-NETWORKS = {"cifar10": (10_000, 100_000, 500_000), "agnews": (10_000, 100_000)}
+BARE_SEEDS = 2
+"""Without noise the standard deviation over seeds is below 0.001."""
+NETWORKS = (10_000, 100_000)
+"""Sizes of the networks, about."""
 NETWORK_SEEDS = 2
-NETWORK_RATE = 0.02
-FEW = f"{NETWORK_SEEDS} seeds: the network is trained silo by silo. Its learning rate is {NETWORK_RATE:g}."
-NAMES = ("head, principal components", "head, whitened components", "network from scratch")
+NETWORK_RATE = 0.1
+NETWORK_STEPS = 2
+FEW = (
+    f"On features, not images; {NETWORK_SEEDS} seeds, {NETWORK_STEPS} local steps a round at a learning rate of "
+    f"{NETWORK_RATE:g}, since networks are trained silo by silo, which takes long."
+)
+NAMES = ("head, principal components", "head, whitened components", "network on all components")
 
 
-def settings(task: str, arm: Arm) -> list[tuple[str, Setting]]:
+def settings(task: str, arm: Arm, *, networks: bool) -> list[tuple[str, Setting]]:
     """Returns what is trained on one task, each with the name of its line, smallest first."""
     most = ALL[task]
     found = []
@@ -35,24 +45,27 @@ def settings(task: str, arm: Arm) -> list[tuple[str, Setting]]:
         for count in sorted({min(count, most) for count in COMPONENTS}):
             setting = Setting(task=task, profile="balanced", arms=(arm,), components=count, whitened=whitened)
             found.append((name, setting))
-    for parameters in NETWORKS.get(task, (10_000,)):
-        if arm == NO_PRIVACY and parameters > 100_000:
-            continue  # it takes as long again, and the smaller ones show that networks learn
+    for parameters in NETWORKS if networks else ():
         hidden = round((parameters - 2) / (most + 3))
-        rate = NETWORK_RATE
         network = Setting(
-            task=task, profile="balanced", arms=(arm,), components=most, hidden=hidden, learning_rate=rate
+            task=task,
+            profile="balanced",
+            arms=(arm,),
+            components=most,
+            hidden=hidden,
+            learning_rate=NETWORK_RATE,
+            steps=NETWORK_STEPS,
         )
         found.append((NAMES[2], network))
     return found
 
 
-def series(study: Study) -> list[dict[str, Any]]:
+def series(study: Study, *, networks: bool) -> list[dict[str, Any]]:
     """Returns accuracy with and without noise by model and number of parameters."""
     points = []
     for task in study.tasks:
         for arm, noise in ((UNIFORM, "epsilon 0.99"), (NO_PRIVACY, "no privacy")):
-            for name, setting in settings(task, arm):
+            for name, setting in settings(task, arm, networks=networks):
                 runs = _runs(study, setting)
                 found, first = Estimate.of(runs.accuracy(setting, arm)), runs.of(setting, arm)[0]
                 points.append(
@@ -63,6 +76,7 @@ def series(study: Study) -> list[dict[str, Any]]:
                         "parameters": first.identity.parameters,
                         "accuracy": found.mean,
                         "error": found.error,
+                        "seeds": found.seeds,
                         "signal_to_noise": None if arm == NO_PRIVACY else first.signal_to_noise,
                     }
                 )
@@ -70,8 +84,9 @@ def series(study: Study) -> list[dict[str, Any]]:
 
 
 def _runs(study: Study, setting: Setting) -> Runs:
-    few = None if setting.hidden is None else study.seeds[:NETWORK_SEEDS]
-    return study.runs([setting], seeds=few)
+    if setting.hidden is not None:
+        return study.runs([setting], seeds=study.seeds[:NETWORK_SEEDS])
+    return study.runs([setting], seeds=study.seeds[:BARE_SEEDS] if setting.arms == (NO_PRIVACY,) else study.seeds)
 
 
 def chance(study: Study) -> dict[str, float]:
@@ -89,7 +104,7 @@ def rows(points: Sequence[dict[str, Any]], largest_class: dict[str, float]) -> l
             section = f"{task}, {noise}"
             for point in points:
                 if (point["task"], point["noise"]) == (task, noise):
-                    estimate = Estimate(mean=point["accuracy"], error=point["error"])
+                    estimate = Estimate(mean=point["accuracy"], error=point["error"], seeds=point["seeds"])
                     note = FEW if point["model"] == NAMES[2] else ""
                     quantity = f"{point['model']}, d = {point['parameters']:,}"
                     found.append(printed.row(section, quantity, estimate, note=note))
@@ -104,16 +119,21 @@ def rows(points: Sequence[dict[str, Any]], largest_class: dict[str, float]) -> l
 
 def work(study: Study, chosen: argparse.Namespace) -> int:
     """Writes the figure and prints its points."""
-    points, level = series(study), chance(study)
+    points, level = series(study, networks=chosen.network), chance(study)
     named = [{**point, "task": task_name(point["task"])} for point in points]
     levels = [{"task": task_name(task), "accuracy": value} for task, value in level.items()]
-    write_figure(parameters_figure(named, names=NAMES, chance=levels), chosen.figures, "accuracy_by_parameters")
+    names = NAMES if chosen.network else NAMES[:2]
+    write_figure(parameters_figure(named, names=names, chance=levels), chosen.figures, "accuracy_by_parameters")
     return report(__doc__, rows(points, level), chosen.format, data={"series": points})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the script and returns its exit status."""
-    return run_experiment(__doc__, work, arguments)
+    described = experiment_parser(__doc__)
+    described.add_argument(
+        "--network", action="store_true", help="train networks on the features too, which takes longer"
+    )
+    return run_experiment(__doc__, work, arguments, described=described)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The choice of the learning rate.
 
-The paper does not state its learning rate. The choice sees uniform noise on the balanced profile and nothing else: no
-gain, no other profile. By the one-standard-error rule it is the lowest rate of the grid whose accuracy, averaged over
-tasks, is within one standard error of the highest. The rate of the highest accuracy is shown beside it.
+The paper does not state its learning rate. Ours is the rate of the grid with the highest accuracy under uniform noise
+on the balanced profile, averaged over both tasks; no gain and no other profile enters. How far it leads the runner-up
+is shown as a paired difference.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-from _experiments import UNIFORM, Setting, Study, run_experiment
+from _experiments import TASKS, UNIFORM, Setting, Study, run_experiment
 from _measured import Estimate, Measured, Measurements
 from _printed import report
 
@@ -20,32 +20,30 @@ GRID = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
 def rows(study: Study) -> list[Measured]:
-    """Returns the accuracy of every rate by task, and how far the recorded one is from the best."""
+    """Returns the accuracy of every rate by task and on average, and whether the recorded rate is the best."""
     printed = Measurements(__file__)
     found = []
-    by_rate = []
+    by_task = []
     for task in study.tasks:
-        settings = [
-            Setting(task=task, profile="balanced", arms=(UNIFORM,), learning_rate=rate)
-            for rate in sorted({*GRID, LEARNING_RATE})
+        settings = {rate: Setting(task=task, profile="balanced", arms=(UNIFORM,), learning_rate=rate) for rate in GRID}
+        runs = study.runs(settings.values())
+        by_task.append([runs.accuracy(setting, UNIFORM) for setting in settings.values()])
+        found += [
+            printed.row(task, f"rate {rate:g}", Estimate.of(accuracy))
+            for rate, accuracy in zip(GRID, by_task[-1], strict=True)
         ]
-        runs = study.runs(settings)
-        accuracy = {study.rate_of(setting): runs.accuracy(setting, UNIFORM) for setting in settings}
-        found += [printed.row(task, f"rate {rate:g}", Estimate.of(values)) for rate, values in accuracy.items()]
-        by_rate.append(accuracy)
-    mean = {rate: np.mean([accuracy[rate] for accuracy in by_rate], axis=0) for rate in by_rate[0]}
-    best = max(mean, key=lambda rate: float(mean[rate].mean()))
-    found += [printed.row("all tasks", f"rate {rate:g}", Estimate.of(values)) for rate, values in mean.items()]
-    behind = Estimate.of(100 * (mean[best] - mean[LEARNING_RATE]))
-    highest = Estimate.of(mean[best])
-    as_good = [rate for rate, values in mean.items() if values.mean() >= highest.mean - highest.error]
+    accuracy_of = dict(zip(GRID, np.mean(by_task, axis=0), strict=True))
+    best, runner_up = sorted(GRID, key=lambda rate: -accuracy_of[rate].mean())[:2]
+    lead = Estimate.of(100 * (accuracy_of[best] - accuracy_of[runner_up]))
+    section = "mean over tasks"
+    found += [printed.row(section, f"rate {rate:g}", Estimate.of(accuracy)) for rate, accuracy in accuracy_of.items()]
     found += [
-        printed.row("all tasks", "rate of the highest accuracy", best),
-        printed.row("all tasks", "rate that the rule picks", min(as_good)),
-        printed.row("all tasks", "recorded rate", LEARNING_RATE),
-        printed.row("all tasks", "recorded rate behind the highest, points", behind),
-        printed.check("all tasks", "recorded rate within one standard error", float(LEARNING_RATE in as_good), 1.0),
+        printed.row(section, "best rate", best),
+        printed.row(section, "runner-up", runner_up),
+        printed.row(section, "best over runner-up, points", lead),
     ]
+    if set(study.tasks) == set(TASKS):  # the rule is about these tasks
+        found.append(printed.check(section, "recorded rate is the best", float(best == LEARNING_RATE), 1.0))
     return found
 
 

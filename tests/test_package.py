@@ -18,6 +18,7 @@ ORDER = [
     "accounting",
     "leakage",
     "allocation",
+    "lattice",
     "guarantee",
     "targets",
     "advice",
@@ -26,8 +27,15 @@ ORDER = [
     "comparison",
     "verification",
     "exports",
+    "keystream",
+    "discrete_gaussian",
     "noise",
+    "ledger",
     "mechanism",
+    "policy",
+    "releasing",
+    "signing",
+    "replanning",
     "training.tasks",
     "training.embedding",
     "training.partition",
@@ -39,9 +47,10 @@ ORDER = [
     "display",
     "options",
     "pictures",
+    "cli_silo",
     "cli",
 ]
-OPTIONAL = {"pyarrow", "yaml", "sklearn", "onnxruntime", "PIL", "tokenizers"}
+OPTIONAL = {"pyarrow", "yaml", "sklearn", "onnxruntime", "PIL", "tokenizers", "cryptography", "numba"}
 CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
 
 

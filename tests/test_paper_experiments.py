@@ -212,10 +212,28 @@ def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_pat
 
 def test_the_other_scripts_run_on_digits(tmp_path, capsys):
     path = tmp_path / "results.csv"
-    for name in ("beyond_the_paper", "higher_dimension", "informativeness", "learning_rate", "privacy_utility"):
+    others = ("accuracy_by_parameters", "beyond_the_paper", "higher_dimension", "informativeness", "privacy_utility")
+    for name in (*others, "learning_rate"):
         load(name).main(arguments(path, "--format", "json"))
         assert json.loads(capsys.readouterr().out)["rows"], name
+    assert (tmp_path / "accuracy_by_parameters.json").is_file()
     assert (tmp_path / "privacy_utility.json").is_file()
+
+
+def test_the_learning_rate_must_be_the_best_of_the_grid(tmp_path, monkeypatch):
+    script = load("learning_rate")
+    asked = study(tmp_path / "results.csv")
+    assert not [row for row in script.rows(asked) if row.theory is not None]  # the rule is about the paper's tasks
+    monkeypatch.setattr(script, "TASKS", ("digits",))
+    found = {row.quantity: row.ours for row in script.rows(asked)}
+    accuracy = {rate: found[f"mean over tasks, rate {rate:g}"] for rate in script.GRID}
+    best = max(accuracy, key=accuracy.__getitem__)
+    lead = found["mean over tasks, best over runner-up, points"]
+    assert found["mean over tasks, best rate"] == best
+    assert lead == pytest.approx(100 * (accuracy[best] - sorted(accuracy.values())[-2]))
+    for rate in script.GRID:
+        monkeypatch.setattr(script, "LEARNING_RATE", rate)
+        assert [row.off for row in script.rows(asked) if row.theory is not None] == [rate != best]
 
 
 def test_a_value_outside_two_combined_standard_errors_is_off_unless_it_is_explained(tmp_path, monkeypatch):
@@ -227,10 +245,11 @@ def test_a_value_outside_two_combined_standard_errors_is_off_unless_it_is_explai
     monkeypatch.setattr(measured, "EXPECTED", tmp_path / "expected.toml")
     printed = measured.Measurements("script.py")
 
-    def row(quantity, ours):
-        return printed.row("t", quantity, measured.Estimate(mean=ours, error=1.0))
+    def row(quantity, ours, seeds=10):
+        return printed.row("t", quantity, measured.Estimate(mean=ours, error=1.0, seeds=seeds))
 
     assert [row("plain", 10 + gap).off for gap in (2.8, -2.8, 2.9, -2.9, math.nan)] == [False, False, True, True, True]
+    assert [row("plain", 10 + gap, seeds=40).off for gap in (4.4, 4.5)] == [False, True]  # hypot(1, 2)
     assert [row("printed", 10 + gap).off for gap in (4.4, 4.5)] == [False, True]
     assert (row("known", 20).off, row("known", 20).outside, row("known", 20).note) == (False, True, "Other data.")
     assert row("known", 11).note == ""

@@ -41,7 +41,7 @@ def test_the_file_says_what_it_must(saved):
     assert content["format"] == "fulcrum.plan/1"
     assert content["guarantee"]["sensitivity"] == 2.0
     assert "replace one silo" in content["guarantee"]["adjacency"]
-    assert len(content["guarantee"]["assumptions"]) == 7
+    assert len(content["guarantee"]["assumptions"]) == 8
     assert len(content["federation"]["digest"]) == 64
     assert {"silo", "region", "federation"} == set(content["silos"][0]["epsilon"])
     assert content["silos"][0]["epsilon"]["region"] <= 1.0

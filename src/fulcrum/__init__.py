@@ -12,6 +12,8 @@ from fulcrum.allocation import ALLOCATIONS, Requirement, allocate
 from fulcrum.comparison import Comparison, compare
 from fulcrum.errors import (
     AllocationError,
+    DataError,
+    DivergedUpdateError,
     FederationError,
     ForeignPlanError,
     FulcrumError,
@@ -19,12 +21,16 @@ from fulcrum.errors import (
     OverlapError,
     ParameterError,
     PlanError,
+    PolicyError,
+    ReleaseError,
+    SignatureError,
     UnreachableTargetError,
 )
 from fulcrum.exposure import Exposure, dispersion, exposure_of
 from fulcrum.federation import Federation, Tier
 from fulcrum.leakage import (
     Coupling,
+    CouplingCost,
     Informativeness,
     cost_of_coupling,
     finest_resolution,
@@ -36,10 +42,19 @@ from fulcrum.leakage import (
     prior_entropy,
     quantised_entropy,
 )
-from fulcrum.planfile import package_version
+from fulcrum.ledger import Allowance, Cost, Ledger
+from fulcrum.noise import SecureNoise, SeededNoise
+from fulcrum.planfile import PlanFile, package_version
 from fulcrum.planning import Plan, plan, read_plan
+from fulcrum.policy import Policy, read_policy
 from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation
+from fulcrum.releasing import Release, release
+from fulcrum.replanning import replan
+from fulcrum.signing import check_signature, new_key, read_signed_plan, sign_plan
+from fulcrum.training.runs import TrainingRun, train
+from fulcrum.training.tasks import Task, load_task
+from fulcrum.training.trials import TrainedComparison, compare_trained
 from fulcrum.verification import Change, Check, changes, verify
 
 __version__ = package_version()
@@ -50,16 +65,22 @@ __all__ = [
     "PROFILES",
     "Advice",
     "AllocationError",
+    "Allowance",
     "Change",
     "Check",
     "Comparison",
+    "Cost",
     "Coupling",
+    "CouplingCost",
+    "DataError",
+    "DivergedUpdateError",
     "Exposure",
     "Federation",
     "FederationError",
     "ForeignPlanError",
     "FulcrumError",
     "Informativeness",
+    "Ledger",
     "Merge",
     "MissingExtraError",
     "ObserverPower",
@@ -67,13 +88,26 @@ __all__ = [
     "ParameterError",
     "Plan",
     "PlanError",
+    "PlanFile",
+    "Policy",
+    "PolicyError",
+    "Release",
+    "ReleaseError",
     "Requirement",
+    "SecureNoise",
+    "SeededNoise",
+    "SignatureError",
+    "Task",
     "Tier",
+    "TrainedComparison",
+    "TrainingRun",
     "UnreachableTargetError",
     "allocate",
     "best_merge",
     "changes",
+    "check_signature",
     "compare",
+    "compare_trained",
     "cost_of_coupling",
     "dispersion",
     "epsilon_of",
@@ -82,8 +116,10 @@ __all__ = [
     "information_bound",
     "informativeness",
     "lateral_floor",
+    "load_task",
     "mechanism_information",
     "multiplier_for_information",
+    "new_key",
     "noise_for",
     "observer_power",
     "observer_power_at",
@@ -92,6 +128,12 @@ __all__ = [
     "quantised_entropy",
     "read_federation",
     "read_plan",
+    "read_policy",
+    "read_signed_plan",
+    "release",
+    "replan",
+    "sign_plan",
     "signal_to_noise",
+    "train",
     "verify",
 ]

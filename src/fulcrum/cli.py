@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
+from fulcrum.cli_silo import keygen, ledger_app, policy, read_keys, replan_command, sign
 from fulcrum.comparison import Comparison, compare
 from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
 from fulcrum.errors import FulcrumError, ParameterError, listing
@@ -33,10 +34,11 @@ from fulcrum.options import (
     option,
     whole_numbers,
 )
-from fulcrum.pictures import comparison_columns, comparison_rows, plan_picture
-from fulcrum.planfile import package_version, read_content, to_json, write_whole
+from fulcrum.pictures import comparison_columns, comparison_rows, show_plan
+from fulcrum.planfile import package_version, read_content, write_whole
 from fulcrum.planning import plan, read_plan
 from fulcrum.readers import read_federation
+from fulcrum.signing import check_signature
 from fulcrum.targets import group_by_silo
 from fulcrum.training.embedding import check_features_path, embed_images, embed_texts, save_features
 from fulcrum.training.runs import save_run, train
@@ -50,6 +52,11 @@ app = App(
     version=package_version,
     result_action="return_value",
 )
+app.command(keygen)
+app.command(sign)
+app.command(policy)
+app.command(replan_command, name="replan")
+app.command(ledger_app)
 
 
 @app.command
@@ -110,6 +117,8 @@ def plan_command(
     federation: FederationArgument,
     *,
     target: TargetOptions,
+    purpose: Annotated[str, option("research, or deployment, which needs --parameters.")] = "research",
+    keys: Annotated[Path | None, Parameter(help="A TOML file of public keys by name, for the plan to carry.")] = None,
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
@@ -117,16 +126,12 @@ def plan_command(
     check_format(style)
     with working("Planning"):
         found = read_federation(federation)
-        made = plan(found, allocation=target.allocation, **target.arguments(found))
+        carried = None if keys is None else read_keys(keys)
+        made = plan(found, allocation=target.allocation, purpose=purpose, keys=carried, **target.arguments(found))
     if output is not None:
         with working("Writing the plan"):
             made.save(output)
-    if style == "csv":
-        sys.stdout.write(exported(made, "csv"))
-    elif style == "json":
-        sys.stdout.write(to_json(made.content()).decode())
-    else:
-        show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
+    show_plan(made, output, style)
     return 0
 
 
@@ -163,7 +168,8 @@ def compare_command(
     else:
         with working("Comparing"):
             rows = compare(found, allocation=target.allocation, **arguments)
-    heading = f"{found.name}: {len(found):,} silos, {target.rounds} rounds, delta {target.delta:g}, {target.accountant}"
+    terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
+    heading = f"{found.name}: {len(found):,} silos, {terms}"
     if train:
         heading += f"; {learning.data}, {seeds} seeds"
     notes = ["Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."]
@@ -317,6 +323,7 @@ def verify_command(
     plan_file: PlanArgument,
     *,
     federation: Annotated[str | None, Parameter(help="Also check that the plan is for this federation.")] = None,
+    issuer: Annotated[str | None, Parameter(help="Also check the signature by this public key, or .pub file.")] = None,
     style: FormatOption = "table",
 ) -> int:
     """Recompute every number of a plan from its multipliers and roster, without the solver."""
@@ -325,6 +332,8 @@ def verify_command(
         content = read_content(plan_file)
         if federation is not None:
             read_plan(plan_file).check_federation(read_federation(federation), source=federation)
+        if issuer is not None:
+            check_signature(plan_file, issuer)
         checks = verify(content)
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)

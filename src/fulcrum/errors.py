@@ -8,8 +8,11 @@
     ├── AllocationError         a user's allocation broke its contract     (also a ValueError)
     ├── PlanError               a plan file cannot be trusted or read      (also a ValueError)
     │   └── ForeignPlanError    a plan was made for another federation
+    ├── ReleaseError            an update must not leave the silo          (also a ValueError)
+    │   ├── DivergedUpdateError an update is not finite                    (also an ArithmeticError)
+    │   └── PolicyError         the silo's own policy forbids the plan
+    ├── SignatureError          a plan is not signed by whom it should be  (also a ValueError)
     ├── DataError               training data cannot be used               (also a ValueError)
-    ├── DivergedUpdateError     an update is not finite                    (also an ArithmeticError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
 A message is one line: the rule, the value met, where it was met, and what to do.
@@ -58,8 +61,20 @@ class DataError(FulcrumError, ValueError):
     """Training data cannot be read, or does not fit the federation or the model."""
 
 
-class DivergedUpdateError(FulcrumError, ArithmeticError):
+class ReleaseError(FulcrumError, ValueError):
+    """An update must not leave the silo: it cannot be clipped, noised, accounted for or verified."""
+
+
+class DivergedUpdateError(ReleaseError, ArithmeticError):
     """A silo's update is not finite, so no clip bounds it."""
+
+
+class PolicyError(ReleaseError):
+    """The silo's own policy forbids the plan it was handed."""
+
+
+class SignatureError(FulcrumError, ValueError):
+    """A plan, or its signature, is not from whom it should be."""
 
 
 class MissingExtraError(FulcrumError, ImportError):

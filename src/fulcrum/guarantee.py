@@ -40,7 +40,9 @@ def statement(*, rounds: int, delta: float, innermost: str, worst: Mapping[str, 
     return f"Over {rounds} rounds, at delta {delta:g}, every silo's whole dataset has {said}{even}."
 
 
-def assumptions(*, innermost: str, injection: str, curious_aggregator: bool, colluders: int) -> tuple[str, ...]:
+def assumptions(
+    *, innermost: str, injection: str, curious_aggregator: bool, colluders: int, purpose: str, accountant: str
+) -> tuple[str, ...]:
     """Returns everything the guarantee rests on.
 
     Args:
@@ -48,7 +50,15 @@ def assumptions(*, innermost: str, injection: str, curious_aggregator: bool, col
         injection: Who draws the noise, "silo" or "aggregator".
         curious_aggregator: Whether a target covers observers of single updates.
         colluders: Silos of each region that may collude or drop out.
+        purpose: "research" or "deployment".
+        accountant: How noise becomes epsilon.
     """
+    if purpose == "research":
+        noise = "noise is continuous and drawn from a seed, for research: whoever knows the seed can subtract it"
+    elif accountant == "renyi":
+        noise = "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
+    else:
+        noise = "the exact accountant is proven for continuous noise; for the lattice noise that is drawn, renyi is"
     if injection == "aggregator":
         trust = f"{innermost} aggregators are trusted to see what they aggregate and to add the noise"
         others = "silos hold no noise, so none can collude it away"
@@ -66,4 +76,5 @@ def assumptions(*, innermost: str, injection: str, curious_aggregator: bool, col
         "observers are passive: they follow the protocol and read what they see",
         others,
         trust,
+        noise,
     )

@@ -1,4 +1,4 @@
-"""The only module that draws noise. Here: seeded noise, for research alone.
+"""The only module that draws noise: seeded for research, cryptographic for deployment.
 
 >>> SeededNoise(seed=7).standard_normal(round_number=1, block=0, shape=(1, 2)).round(3).tolist()
 [[1.137, -1.666]]
@@ -7,11 +7,14 @@ Seeded noise can be predicted by whoever knows the seed, so it protects nobody; 
 pairs the arms of a comparison, which share every draw and differ in its scale alone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
+from fulcrum.discrete_gaussian import DiscreteGaussian
+from fulcrum.keystream import Keystream
 
 _STREAM = 0x6E6F697365  # keeps these draws apart from every other use of the same seed
 
@@ -29,3 +32,18 @@ class SeededNoise:
     def standard_normal(self, *, round_number: int, block: int, shape: tuple[int, ...]) -> FloatArray:
         """Returns the draws of one block in one round."""
         return np.random.default_rng([_STREAM, self.seed, round_number, block]).standard_normal(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SecureNoise:
+    """Discrete Gaussian integers from a cryptographic keystream, for deployment.
+
+    Every instance has a key of its own, fresh from the operating system and never stored; a forked process takes
+    another.
+    """
+
+    stream: Keystream = field(default_factory=Keystream, repr=False)
+
+    def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
+        """Returns independent draws at least `width` lattice steps wide."""
+        return DiscreteGaussian(width=width).sample(count, self.stream)

@@ -57,7 +57,7 @@ class TargetOptions:
     epsilon: Annotated[str | None, option("The target: a number for the innermost tier, or tier=number,...")] = None
     epsilon_inside: Annotated[float | None, option("Target against whoever sees single updates.")] = None
     delta: Annotated[float, option("The DP parameter.")] = 1e-5
-    accountant: Annotated[str, option("exact or renyi.")] = "exact"
+    accountant: Annotated[str | None, option("exact (default for research) or renyi (for deployment).")] = None
     allocation: Annotated[str, option("How noise is distributed; module:function for your own.")] = "optimal"
     information: Annotated[float | None, option("Target bound on what is learned of a silo, in nats.")] = None
     floor: Annotated[str | None, option("Lateral floor, nats: a number, region=number,..., or coupling=number.")] = None

@@ -1,5 +1,6 @@
 """What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,9 +11,11 @@ from rich.console import RenderableType
 
 from fulcrum.accounting import observer_power
 from fulcrum.comparison import Comparison
-from fulcrum.display import ROWS_SHOWN, Column, facts, figure, remarks, table
+from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, remarks, show, table
+from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
+from fulcrum.planfile import to_json
 from fulcrum.planning import Plan
 from fulcrum.training.trials import TrainedComparison
 
@@ -104,6 +107,16 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     if made.advice:
         picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
     return picture
+
+
+def show_plan(made: Plan, output: Path | None, style: str) -> None:
+    """Prints a plan: its picture, its file, or its table by silo."""
+    if style == "csv":
+        sys.stdout.write(exported(made, "csv"))
+    elif style == "json":
+        sys.stdout.write(to_json(made.content()).decode())
+    else:
+        show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
 
 
 def _span(low: float, high: float) -> str:

@@ -35,6 +35,9 @@ FORMAT = "fulcrum.plan/1"
 
 _LARGEST = 1e100
 
+PURPOSES = ("research", "deployment")
+"""Research draws seeded noise and deploys nothing; deployment draws secure noise on a lattice, through a ledger."""
+
 INJECTIONS = ("silo", "aggregator")
 """Who draws the noise: every silo its own, or once a trusted regional aggregator."""
 
@@ -56,6 +59,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     rounds: int
     delta: float
+    reserve: float
     clip_norm: float
     accountant: str
     allocation: str
@@ -94,8 +98,11 @@ class Summary(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     epsilon_inside_mean: Epsilon
 
 
-class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One sum that an observer of a tier sees; `noise_multiplier` is the noise in it over the clip norm."""
+class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One sum that an observer of a tier sees; `noise_multiplier` is the noise in it over the clip norm.
+
+    In deployment the innermost nodes carry the step of the lattice that their silos release on.
+    """
 
     name: str
     parent: str | None
@@ -103,10 +110,14 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     exposure: float
     noise_multiplier: float
     epsilon_worst: Epsilon
+    lattice_step: float | None = None
 
 
 class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One silo: its place, its noise, and its epsilon against an observer of each tier."""
+    """One silo: its place, its noise, and its epsilon against an observer of each tier.
+
+    `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include.
+    """
 
     silo: str
     records: int | float
@@ -115,6 +126,7 @@ class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     epsilon: dict[str, Epsilon]
     preference: float | None = None
     group: str | None = None
+    spent: dict[str, float] | None = None
 
 
 class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -122,6 +134,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     format: str
     made_by: str
+    purpose: str
     federation: FederationEntry
     settings: Settings
     guarantee: Guarantee
@@ -129,6 +142,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tiers: dict[str, list[NodeEntry]]
     silos: list[SiloEntry]
     advice: list[str]
+    keys: dict[str, str] = {}
     digest: str = ""
 
 
@@ -144,6 +158,7 @@ def content_of(plan: "Plan") -> PlanFile:
     return PlanFile(
         format=FORMAT,
         made_by=f"fulcrum {package_version()}",
+        purpose=plan.purpose,
         federation=FederationEntry(
             name=federation.name,
             digest=federation.digest,
@@ -153,6 +168,7 @@ def content_of(plan: "Plan") -> PlanFile:
         settings=Settings(
             rounds=plan.rounds,
             delta=plan.delta,
+            reserve=target.reserve,
             clip_norm=plan.clip_norm,
             accountant=plan.accountant,
             allocation=plan.allocation,
@@ -196,6 +212,7 @@ def content_of(plan: "Plan") -> PlanFile:
                 epsilon={tier: values[index] for tier, values in epsilon.items()},
                 preference=None if preferences is None or math.isnan(preferences[index]) else float(preferences[index]),
                 group=None if groups is None else groups.nodes[groups.parent_of[index]],
+                spent={tier: float(spent[index]) for tier, spent in target.spent.items()} or None,
             )
             for index, (name, records, multiplier) in enumerate(
                 zip(
@@ -207,6 +224,7 @@ def content_of(plan: "Plan") -> PlanFile:
             )
         ],
         advice=[advice.text for advice in plan.advice],
+        keys=dict(plan.keys),
     )
 
 
@@ -313,7 +331,14 @@ def _problems(content: PlanFile) -> Iterator[str]:
     if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
         yield "it names an accountant, bound or injection that is not known"
     in_range = settings.rounds >= 1 and 0 < settings.delta < 1 and 0 < settings.clip_norm <= _LARGEST
-    if not in_range or settings.colluders < 0 or (settings.parameters is not None and settings.parameters < 1):
+    if content.purpose not in PURPOSES or (content.purpose == "deployment" and settings.parameters is None):
+        yield "it is marked neither for research nor for a deployment of known size"
+    if (
+        not in_range
+        or not 0 <= settings.reserve < settings.delta
+        or settings.colluders < 0
+        or (settings.parameters is not None and settings.parameters < 1)
+    ):
         yield "a setting is out of its range"
     if not content.federation.name.isprintable():
         yield "the federation's name is not printable"
@@ -376,6 +401,7 @@ def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
             exposure=float(profile.exposure[index]),
             noise_multiplier=float(noise[index]),
             epsilon_worst=epsilon_entry(float(worst[index])),
+            lattice_step=None if plan.lattice_steps is None or depth > 0 else float(plan.lattice_steps[index]),
         )
         for index, name in enumerate(tier.nodes)
     ]

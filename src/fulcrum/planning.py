@@ -11,24 +11,26 @@ A plan is immutable and carries all that its numbers follow from; every figure i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fulcrum.accounting import epsilon_of
+from fulcrum.accounting import epsilon_of, epsilon_of_shift
 from fulcrum.advice import Advice, advice_on
 from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ForeignPlanError, ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.errors import ForeignPlanError, ParameterError, PlanError, UnreachableTargetError, listing, suggestion
 from fulcrum.exposure import check_colluders, dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
 from fulcrum.guarantee import assumptions, statement
+from fulcrum.lattice import check_parameters, check_width, delta_reserve, lattice_step
 from fulcrum.leakage import Coupling, mechanism_information
 from fulcrum.planfile import (
     INJECTIONS,
+    PURPOSES,
     PlanFile,
     content_digest,
     content_of,
@@ -61,7 +63,10 @@ class Plan:
         injection: One of `INJECTIONS`.
         coupling: The coupling behind the floor, where one was given.
         seed: Of the allocations that draw.
+        purpose: One of `PURPOSES`.
+        keys: Public keys by silo and region name, for those who insist on knowing their peers.
         sealed: The digest of the file the plan was read from.
+        issuer: The public key whose signature of that file was checked.
     """
 
     federation: Federation
@@ -74,7 +79,10 @@ class Plan:
     injection: str
     coupling: float | None
     seed: int
+    purpose: str = "research"
+    keys: Mapping[str, str] = field(default_factory=dict)
     sealed: str = ""
+    issuer: str = ""
 
     @property
     def rounds(self) -> int:
@@ -138,13 +146,38 @@ class Plan:
     def epsilon(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
         """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
         multiplier = self.effective_multiplier(tier, colluders=colluders)
-        spent = epsilon_of(multiplier, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+        with np.errstate(divide="ignore"):
+            shift = 2 * np.sqrt(self.rounds) / multiplier
+        before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
+        if before is not None:
+            shift = np.sqrt(shift**2 + before)
+        delta = self.target.accounted_delta
+        spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences
         if declared is not None:
             # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
             own = ~np.isnan(declared)
-            spent[own] = epsilon_of(multiplier[own], rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+            spent[own] = epsilon_of_shift(shift[own], delta=delta, accountant=self.accountant)
         return spent
+
+    @cached_property
+    def lattice_steps(self) -> FloatArray | None:
+        """By region, the step of the lattice that its silos release on; None in research."""
+        if self.purpose != "deployment":
+            return None
+        federation, parameters = self.federation, check_parameters(self.parameters)
+        least = np.full(len(federation.innermost.nodes), np.inf)
+        np.minimum.at(least, federation.innermost.parent_of, federation.weights)
+        steps = [lattice_step(least_weight=w, clip_norm=self.clip_norm, parameters=parameters) for w in least.tolist()]
+        return read_only(np.array(steps))  # type: ignore[no-any-return]
+
+    def cost(self, silo: int) -> dict[str, float]:
+        """Returns the squared shift (mu²) that one release of a silo spends, against both observers, by tier."""
+        inner = self.federation.innermost.name
+        return {
+            tier: float(4 / self.effective_multiplier(tier)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
+            for tier in (inner, SILO)
+        }
 
     @cached_property
     def epsilon_above(self) -> FloatArray:
@@ -215,9 +248,11 @@ class Plan:
             injection=self.injection,
             curious_aggregator=SILO in self.epsilon_target,
             colluders=self.colluders,
+            purpose=self.purpose,
+            accountant=self.accountant,
         )
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A SHA-256 over all that the plan file says: that of the file, where the plan was read from one."""
         return self.sealed or content_digest(self.content())
@@ -239,6 +274,13 @@ class Plan:
                 f"Run: fulcrum plan {source or federation.name}"
             )
 
+    def lattice_width(self, silo: int) -> float:
+        """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
+        if self.lattice_steps is None:
+            raise PlanError("a research plan has no lattice. Make one with purpose='deployment'")
+        step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
+        return float(self.noise_multiplier[silo] * self.federation.weights[silo] * self.clip_norm / step)
+
     def node_noise(self, tier: str) -> FloatArray:
         """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
         federation = self.federation
@@ -251,7 +293,7 @@ def plan(
     rounds: int,
     delta: float = 1e-5,
     epsilon: float | Mapping[str, float] | None = None,
-    accountant: str = "exact",
+    accountant: str | None = None,
     allocation: str | Shape = "optimal",
     information: float | None = None,
     floor: Floor | None = None,
@@ -261,7 +303,10 @@ def plan(
     parameters: int | None = None,
     colluders: int = 0,
     injection: str = "silo",
+    purpose: str = "research",
+    keys: Mapping[str, str] | None = None,
     seed: int = 0,
+    spent: Mapping[str, FloatArray] | None = None,
 ) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
@@ -274,7 +319,8 @@ def plan(
         delta: The DP parameter, in (0, 1).
         epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
             "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
-        accountant: "exact", the tight Gaussian curve, or "renyi", the paper's Theorem 1.
+        accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
+            which is proven for sums of lattice noise and the default for deployment.
         allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
         information: K in nats: the bound on what is learned of a silo's class concentration above its region.
         floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
@@ -285,10 +331,15 @@ def plan(
         parameters: d, the number of trainable parameters; None is the limit of large d.
         colluders: Silos of each region that may collude with the observer or drop out.
         injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
+        purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
+        keys: Public keys by silo and region name, to be carried by the plan.
         seed: For "misallocated".
+        spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes.
     """
     federation = read_federation(federation)
+    accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
     _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, colluders=colluders, seed=seed)
+    _check_purpose(purpose, parameters, injection)
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
     target = Target(
@@ -304,40 +355,81 @@ def plan(
         colluders=0
         if injection == "aggregator"
         else int(colluders),  # noise that no silo holds cannot be colluded away
+        spent=dict(spent or {}),
     )
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
             "Use injection='silo'"
         )
-    if budget is not None:
-        if epsilon is not None or information is not None:
-            raise ParameterError("budget stands in for a target: give it without epsilon and information")
-        target = target.reached_with_budget(federation, allocation, seed)
-    elif not target.epsilon and information is None:
+    if budget is not None and (epsilon is not None or information is not None):
+        raise ParameterError("budget stands in for a target: give it without epsilon and information")
+    if budget is None and not target.epsilon and information is None:
         bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
         if bare.any():  # a silo that nobody protects would send its updates without noise
             whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
             raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
-    requirement = target.requirement(federation)
-    multiplier = allocate(federation, requirement, allocation, seed=int(seed))
-    aggregator_noise = None
-    if injection == "aggregator":
-        region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-        aggregator_noise = read_only(np.sqrt(sum_by(region_of, noise_variance(federation, multiplier), regions)))
-        multiplier = np.zeros(len(federation))
-    return Plan(
-        federation=federation,
-        target=target,
-        allocation=allocation if isinstance(allocation, str) else getattr(allocation, "__name__", "custom"),
-        requirement=requirement,
-        noise_multiplier=read_only(multiplier),
-        aggregator_noise_multiplier=aggregator_noise,
-        clip_norm=float(clip_norm),
-        injection=injection,
-        coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
-        seed=int(seed),
+
+    def made_for(wanted: Target) -> Plan:
+        if budget is not None:
+            wanted = wanted.reached_with_budget(federation, allocation, int(seed))
+        requirement = wanted.requirement(federation)
+        multiplier = allocate(federation, requirement, allocation, seed=int(seed))
+        aggregator_noise = None
+        if injection == "aggregator":
+            region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
+            aggregator_noise = read_only(np.sqrt(sum_by(region_of, noise_variance(federation, multiplier), regions)))
+            multiplier = np.zeros(len(federation))
+        return Plan(
+            federation=federation,
+            target=wanted,
+            allocation=allocation if isinstance(allocation, str) else getattr(allocation, "__name__", "custom"),
+            requirement=requirement,
+            noise_multiplier=read_only(multiplier),
+            aggregator_noise_multiplier=aggregator_noise,
+            clip_norm=float(clip_norm),
+            injection=injection,
+            coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
+            seed=int(seed),
+            purpose=purpose,
+            keys=dict(keys or {}),
+        )
+
+    made = made_for(target)
+    return made if purpose == "research" else made_for(replace(target, reserve=_reserve(made)))
+
+
+def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None:
+    if purpose not in PURPOSES:
+        raise ParameterError(f"unknown purpose {purpose!r}. Known: {listing(PURPOSES)}.{suggestion(purpose, PURPOSES)}")
+    if purpose == "deployment":
+        check_parameters(parameters)
+        if injection != "silo":
+            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")
+
+
+def _reserve(made: Plan) -> float:
+    """Returns the part of delta that lattice noise costs a plan, twice what its largest epsilon asks for.
+
+    The reserve itself moves epsilon by far less than the factor of two covers.
+    """
+    federation = made.federation
+    members = np.bincount(federation.innermost.parent_of)
+    for silo in range(len(federation)):
+        within = int(members[federation.innermost.parent_of[silo]])
+        check_width(made.lattice_width(silo), within, federation.silo_name(silo))
+    reserve = 2 * delta_reserve(
+        rounds=made.rounds,
+        parameters=check_parameters(made.parameters),
+        members=int(members.max()),
+        epsilon=max(float(made.epsilon_above.max()), float(made.epsilon_inside.max())),
     )
+    if reserve > made.delta / 2:
+        raise ParameterError(
+            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is "
+            f"{made.epsilon_inside.max():.4g}. Add a target on the tier 'silo' (--epsilon-inside), or raise delta"
+        )
+    return reserve
 
 
 def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, colluders: int, seed: int) -> None:
@@ -387,6 +479,8 @@ def _from_content(content: PlanFile) -> Plan:
             parameters=settings.parameters,
             budget=settings.budget,
             colluders=settings.colluders,
+            reserve=settings.reserve,
+            spent=_spent_by_tier(content),
         ),
         allocation=settings.allocation,
         requirement=requirement,
@@ -396,5 +490,15 @@ def _from_content(content: PlanFile) -> Plan:
         injection=settings.injection,
         coupling=settings.coupling,
         seed=settings.seed,
+        purpose=content.purpose,
+        keys=content.keys,
         sealed=content.digest,
     )
+
+
+def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
+    """Returns what silos had spent before the plan, by tier; nothing for a first plan."""
+    tiers = content.silos[0].spent or {}
+    return {
+        tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
+    }

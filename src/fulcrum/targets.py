@@ -26,6 +26,7 @@ from fulcrum.errors import ParameterError, UnreachableTargetError, listing, sugg
 from fulcrum.federation import Federation
 from fulcrum.leakage import Coupling, lateral_floor, mechanism_information, multiplier_for_information
 
+_LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
 _LEAST_EPSILON = 1e-9  # below, an epsilon is as good as 0
 _MOST_INFORMATION = 1e6  # nats; more than any concentration has
@@ -49,6 +50,8 @@ class Target:
         parameters: Trainable parameters d; None is the limit of large d.
         budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
         colluders: Silos of each region whose noise does not count.
+        reserve: What the lattice sampler costs in delta; accountants get the rest.
+        spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
     """
 
     rounds: int
@@ -61,6 +64,13 @@ class Target:
     parameters: int | None = None
     budget: float | None = None
     colluders: int = 0
+    reserve: float = 0.0
+    spent: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    @property
+    def accounted_delta(self) -> float:
+        """The delta that accountants work with; below the promise even where the reserve is less than a rounding."""
+        return min(self.delta - self.reserve, math.nextafter(self.delta, 0.0)) if self.reserve else self.delta
 
     def requirement(self, federation: Federation, *, least: float | None = None) -> Requirement:
         """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
@@ -71,12 +81,12 @@ class Target:
         """
         asked: dict[str, float | FloatArray] = {}
         for tier, epsilon in self.epsilon.items():
-            asked[tier] = noise_for(epsilon, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+            asked[tier] = self._multiplier_for_epsilon(federation, tier, epsilon)
         inner = federation.innermost.name
         tightened = [asked.get(inner, 0.0)]
         if federation.preferences is not None:
             declared = np.where(np.isnan(federation.preferences), np.inf, federation.preferences)
-            tightened.append(noise_for(declared, rounds=self.rounds, delta=self.delta, accountant=self.accountant))
+            tightened.append(self._multiplier_for_epsilon(federation, inner, declared))
         if self.information is not None:
             tightened.append(self._multiplier_for_information(federation))
         if least is not None:
@@ -109,7 +119,7 @@ class Target:
         least = _asked_of_budget(spent, budget)
         if highest is not None:
             return self._with_information(highest, least)
-        reached = epsilon_of(least, rounds=self.rounds, delta=self.delta, accountant=self.accountant)
+        reached = epsilon_of(least, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
         if reached < _LEAST_EPSILON:
             raise ParameterError(
                 f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
@@ -120,6 +130,25 @@ class Target:
         """Returns the target whose information bound asks `least` of the silo with the highest floor."""
         mechanism = mechanism_information(least, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
         return replace(self, information=highest + float(mechanism))
+
+    def _multiplier_for_epsilon(
+        self, federation: Federation, tier: str, epsilon: float | FloatArray
+    ) -> float | FloatArray:
+        """The effective multiplier at which the rounds to come, after all that was spent before, keep to an epsilon."""
+        asked = noise_for(epsilon, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
+        if tier not in self.spent:
+            return asked
+        with np.errstate(divide="ignore"):
+            allowed = 4 * self.rounds / np.asarray(asked) ** 2
+        left = allowed - self.spent[tier]  # mu² adds up over releases
+        short = left <= _LEAST_LEFT * allowed
+        if short.any():
+            name = federation.silo_name(int(np.argmax(short)))
+            raise UnreachableTargetError(
+                f"silo {name!r} has spent its whole budget against an observer of the tier {tier!r}. "
+                "Leave it out, or promise a larger epsilon"
+            )
+        return 2 * math.sqrt(self.rounds) / np.sqrt(left)
 
     def _multiplier_for_information(self, federation: Federation) -> float | FloatArray:
         bound = self.information

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fulcrum.accounting import epsilon_of
+from fulcrum.accounting import epsilon_of_shift
 from fulcrum.federation import ROOT, SILO
 from fulcrum.guarantee import ADJACENCY, assumptions, statement
+from fulcrum.lattice import LEAST_WIDTH, delta_reserve, lattice_step
 from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
 from fulcrum.planning import Plan
@@ -68,7 +69,7 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         plan: A plan file to read, or a plan or the content of a file in memory. Advice is opinion and is not checked.
     """
     content = _content(plan)
-    seen = _Recomputed(content)
+    seen = Recomputed(content)
     settings, summary = content.settings, content.summary
     tiers = [SILO, *content.federation.tiers, ROOT]
     federation = federation_of(content)  # raises where the roster is not the one the digest names
@@ -96,6 +97,7 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         _stated("worst epsilon inside", summary.epsilon_inside_worst, max(inside)),
         _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
         *_promises(content, seen),
+        *([_lattice(content, seen)] if content.purpose == "deployment" else []),
         _words(content),
     ]
     return tuple(checks)
@@ -116,6 +118,8 @@ def _words(content: PlanFile) -> Check:
         injection=settings.injection,
         curious_aggregator=SILO in settings.epsilon,
         colluders=settings.colluders,
+        purpose=content.purpose,
+        accountant=settings.accountant,
     )
     for name, stated_words, true_words in (
         ("statement", content.guarantee.statement, said),
@@ -151,7 +155,7 @@ def _content(plan: str | Path | Plan | PlanFile) -> PlanFile:
     return plan.content() if isinstance(plan, Plan) else read_content(plan)
 
 
-class _Recomputed:
+class Recomputed:
     """The plan's figures, from multipliers and roster alone."""
 
     def __init__(self, content: PlanFile) -> None:
@@ -166,6 +170,7 @@ class _Recomputed:
             parents = {node.name: node.parent for node in content.tiers[tier]}
             labels = [parents[label] or "" for label in labels]
         self.path = path
+        self.spent = {tier: [(entry.spent or {}).get(tier, 0.0) for entry in content.silos] for tier in path}
         self.innermost = content.federation.tiers[0]
         self.region = path[self.innermost]
         if content.settings.injection == "aggregator":
@@ -211,15 +216,19 @@ class _Recomputed:
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
 
     def epsilon(self, tier: str) -> list[float]:
-        """By silo, the epsilon at a tier: distinct multipliers solved a few at a time, so that none is read off a table."""
-        effective, settings = self.effective(tier), self.settings
-        distinct = sorted(set(effective))
+        """By silo, the epsilon at a tier; solved a few at a time, so that none is read off a table."""
+        settings = self.settings
+        shifts = [
+            math.sqrt(4 * settings.rounds / multiplier**2 + before) if multiplier else math.inf
+            for multiplier, before in zip(self.effective(tier), self.spent[tier], strict=True)
+        ]
+        distinct = sorted(set(shifts))
         solved: dict[float, float] = {}
         for start in range(0, len(distinct), _SOLVED_AT_ONCE):
             some = distinct[start : start + _SOLVED_AT_ONCE]
-            found = epsilon_of(some, rounds=settings.rounds, delta=settings.delta, accountant=settings.accountant)
+            found = epsilon_of_shift(some, delta=settings.delta - settings.reserve, accountant=settings.accountant)
             solved |= zip(some, found.tolist(), strict=True)
-        return [solved[multiplier] for multiplier in effective]
+        return [solved[shift] for shift in shifts]
 
     def uniform_budget(self) -> float:
         """The least budget of one multiplier for all that meets the requirement."""
@@ -246,7 +255,32 @@ class _Recomputed:
         return 1 - math.fsum(rho[region] * mass[region] for region in rho) / math.fsum(squared) / max(rho.values())
 
 
-def _promises(content: PlanFile, seen: _Recomputed) -> list[Check]:
+def _lattice(content: PlanFile, seen: Recomputed) -> Check:
+    """Whether lattices are fine enough, noise is wide enough on them, and what it costs in delta is reserved."""
+    settings, members = content.settings, Counter(seen.region)
+    parameters = settings.parameters or 0
+    least: dict[str, float] = {}
+    for region, weight in zip(seen.region, seen.weight, strict=True):
+        least[region] = min(least.get(region, weight), weight)
+    step = {
+        region: lattice_step(least_weight=weight, clip_norm=settings.clip_norm, parameters=parameters)
+        for region, weight in least.items()
+    }
+    for node in content.tiers[seen.innermost]:
+        if node.lattice_step != step[node.name]:
+            detail = f"{seen.innermost} {node.name!r} has the step {node.lattice_step}, recomputed {step[node.name]}"
+            return Check(name="lattice", holds=False, detail=detail)
+    for entry, weight, region in zip(content.silos, seen.weight, seen.region, strict=True):
+        width = entry.noise_multiplier * weight * settings.clip_norm / step[region]
+        if width < LEAST_WIDTH:
+            return Check(name="lattice", holds=False, detail=f"silo {entry.silo!r} has noise {width:.3g} steps wide")
+    worst = max(max(seen.epsilon(seen.innermost)), max(seen.epsilon(SILO)))
+    needed = delta_reserve(rounds=settings.rounds, parameters=parameters, members=max(members.values()), epsilon=worst)
+    detail = f"{len(step)} lattices, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"
+    return Check(name="lattice", holds=settings.reserve >= needed, detail=detail)
+
+
+def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
     """The targets as the user stated them: epsilon by tier, declared preferences, the information bound."""
     settings = content.settings
     inner = content.federation.tiers[0]
@@ -282,7 +316,7 @@ def _promises(content: PlanFile, seen: _Recomputed) -> list[Check]:
     return found
 
 
-def _met(content: PlanFile, tier: str, seen: _Recomputed) -> Check:
+def _met(content: PlanFile, tier: str, seen: Recomputed) -> Check:
     """Whether every silo has the effective multiplier that its tier requires."""
     required = _by_silo(content.settings.required_multiplier[tier], len(content.silos))
     effective = seen.effective(tier)
@@ -296,7 +330,7 @@ def _met(content: PlanFile, tier: str, seen: _Recomputed) -> Check:
     return Check(name=f"requirement at {tier}", holds=True, detail=f"{len(required)} silos")
 
 
-def _nodes(content: PlanFile, tier: str, seen: _Recomputed) -> Check:
+def _nodes(content: PlanFile, tier: str, seen: Recomputed) -> Check:
     """Whether the entries of a tier's nodes follow from their silos."""
     name = f"nodes of {tier}"
     noise, rho = _sums(seen.path[tier], seen.variance), seen.exposure(tier)

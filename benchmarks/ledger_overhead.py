@@ -1,0 +1,92 @@
+"""Recording a release durably, beside the floor: writing the same bytes to a file of their own and syncing it.
+
+No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, in the
+same folder; the figures to quote are the difference and the ratio. Put the folder on the disk that matters: one in
+memory syncs for nothing.
+
+    python benchmarks/ledger_overhead.py [--folder .]
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from fulcrum.display import FORMATS, Column, Result, show, table
+from fulcrum.ledger import Allowance, Cost, Ledger
+
+REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 15, 100_000_000: 3}
+PROMISED_BYTES, MOST_MILLISECONDS = 1_000_000, 5.0
+
+
+def floor_seconds(path: Path, payload: bytes) -> float:
+    """The time to write a new file and sync it."""
+    start = time.perf_counter()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    left = memoryview(payload)
+    while left:
+        left = left[os.write(handle, left) :]
+    os.fsync(handle)
+    os.close(handle)
+    return time.perf_counter() - start
+
+
+def record_seconds(ledger: Ledger, number: int, payload: bytes) -> float:
+    """The time of one release."""
+    start = time.perf_counter()
+    ledger.record(
+        round_number=number, basis=f"model-{number}", payload=payload, cost=Cost(shift_above=1e-3, shift_inside=1e-2)
+    )
+    return time.perf_counter() - start
+
+
+def medians(folder: Path, size: int, repeats: int) -> tuple[float, float]:
+    """The median times of the floor and of a release, in seconds, taken in turns after one of each to warm up."""
+    floors, records = [], []
+    with Ledger.open(folder / f"{size}.ledger", silo="bench") as ledger:
+        ledger.begin(Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0))
+        for number in range(1, repeats + 2):
+            payload = os.urandom(size)
+            floors.append(floor_seconds(folder / f"{size}-{number}", payload))
+            records.append(record_seconds(ledger, number, payload))
+            (folder / f"{size}-{number}").unlink()
+    (folder / f"{size}.ledger").unlink()
+    return statistics.median(floors[1:]), statistics.median(records[1:])
+
+
+def main() -> None:
+    """Measures, prints, and fails if the promise is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(), help="where to write; a subfolder is made and removed")
+    parser.add_argument("--format", choices=FORMATS, default="table")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        for size, repeats in REPEATS.items():
+            floor, record = medians(Path(name), size, repeats)
+            rows.append(
+                {
+                    "bytes": size,
+                    "floor": floor * 1e3,
+                    "overhead": (record - floor) * 1e3,
+                    "ratio": record / floor,
+                    "promise": f"at most {MOST_MILLISECONDS:g} ms over" if size == PROMISED_BYTES else "",
+                }
+            )
+    columns = (
+        Column(key="bytes", heading="payload, bytes"),
+        Column(key="floor", heading="write and sync, ms"),
+        Column(key="overhead", heading="release over it, ms"),
+        Column(key="ratio", heading="ratio"),
+        Column(key="promise", heading="promise", figures=False),
+    )
+    show(Result(data=rows, rows=rows, picture=[table("A durable release", columns, rows)]), options.format)
+    over = next(row["overhead"] for row in rows if row["bytes"] == PROMISED_BYTES)
+    if not isinstance(over, float) or over > MOST_MILLISECONDS:
+        raise SystemExit("a promise is not kept")
+
+
+if __name__ == "__main__":
+    main()

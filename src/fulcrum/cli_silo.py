@@ -1,0 +1,172 @@
+"""The commands of those who run a silo or issue plans: keys, signatures, policies, ledgers, replanning."""
+
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from fulcrum.accounting import epsilon_of_shift
+from fulcrum.display import Column, Result, check_format, facts, remarks, show, table
+from fulcrum.errors import ParameterError
+from fulcrum.ledger import Ledger
+from fulcrum.ledger import verify as verify_ledger
+from fulcrum.options import FormatOption, OutputOption, PlanArgument, number, option
+from fulcrum.pictures import show_plan
+from fulcrum.planning import read_plan
+from fulcrum.policy import read_policy
+from fulcrum.replanning import replan
+from fulcrum.signing import new_key, read_signed_plan, sign_plan
+
+ledger_app = App(name="ledger", help="Show or verify what a silo has spent.")
+
+LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
+
+
+def keygen(
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The private key; .pub goes beside it.")],
+    *,
+    style: FormatOption = "table",
+) -> int:
+    """Make a key pair to sign plans with."""
+    check_format(style)
+    public = new_key(output)
+    told = {"private_key": str(output), "public_key": public}
+    show(Result(data=told, rows=[told], picture=[facts([("private key", str(output)), ("public key", public)])]), style)
+    return 0
+
+
+def sign(
+    plan_file: PlanArgument,
+    *,
+    key: Annotated[Path, Parameter(help="The issuer's private key.")],
+    style: FormatOption = "table",
+) -> int:
+    """Sign a plan, so that silos know who issued it."""
+    check_format(style)
+    told = {"signature": str(sign_plan(plan_file, key))}
+    show(Result(data=told, rows=[told], picture=[facts([("signature", told["signature"])])]), style)
+    return 0
+
+
+def policy(
+    plan_file: PlanArgument,
+    *,
+    silo: Annotated[str, Parameter(help="Whose policy it is.")],
+    rules: Annotated[Path, Parameter(name="--policy", help="The silo's policy, a TOML file.")],
+    style: FormatOption = "table",
+) -> int:
+    """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
+    check_format(style)
+    wanted = read_policy(rules)
+    made = read_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
+    wanted.check(made, silo)
+    told = {"plan": str(plan_file), "silo": silo, "allowed": True}
+    show(Result(data=told, rows=[told], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]), style)
+    return 0
+
+
+@ledger_app.command(name="show")
+def show_ledger(
+    path: LedgerArgument,
+    *,
+    delta: Annotated[float, option("The DP parameter to state epsilon at.")] = 1e-5,
+    accountant: Annotated[str, option("exact or renyi.")] = "renyi",
+    style: FormatOption = "table",
+) -> int:
+    """Show every release of a silo and what it has spent."""
+    check_format(style)
+    with Ledger.read(path) as ledger:
+        entries, spent, silo, head = ledger.entries(), ledger.spent, ledger.silo, ledger.head
+    rows = [
+        {
+            "sequence": entry.sequence,
+            "plan": entry.plan_digest[:12],
+            "round": entry.round_number,
+            "shift_above": entry.cost.shift_above,
+            "shift_inside": entry.cost.shift_inside,
+            "payload": entry.payload_digest[:12],
+        }
+        for entry in entries
+    ]
+    squared = (spent.shift_above, spent.shift_inside)
+    above, inside = (float(epsilon_of_shift(value**0.5, delta=delta, accountant=accountant)) for value in squared)
+    told = {
+        "silo": silo,
+        "releases": len(rows),
+        "head": head,
+        "shift_above": spent.shift_above,
+        "shift_inside": spent.shift_inside,
+        "epsilon_above": above,
+        "epsilon_inside": inside,
+    }
+    columns = [
+        Column(key=key, heading=key.replace("_", " ")) for key in ("sequence", "round", "shift_above", "shift_inside")
+    ]
+    columns[2:2] = [
+        Column(key="plan", heading="plan", figures=False),
+        Column(key="payload", heading="bytes", figures=False),
+    ]
+    picture = [
+        table(f"{silo}: {len(rows)} releases", columns, rows),
+        facts([("spent above", f"epsilon {above:.6g}"), ("spent inside", f"epsilon {inside:.6g}"), ("head", head)]),
+    ]
+    show(Result(data=told | {"entries": rows}, rows=rows, picture=picture), style)
+    return 0
+
+
+@ledger_app.command(name="verify")
+def verify_ledger_command(
+    path: LedgerArgument,
+    *,
+    least_sequence: Annotated[int | None, number("The newest sequence number that somebody saw.")] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy."""
+    check_format(style)
+    checks = verify_ledger(path, least_sequence=least_sequence)
+    rows: list[dict[str, Any]] = [asdict(check) for check in checks]
+    failed = sum(not check.holds for check in checks)
+    verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: release nothing more."
+    columns = (
+        Column(key="name", heading="check", figures=False),
+        Column(key="holds", heading="holds", figures=False),
+        Column(key="detail", heading="", figures=False),
+    )
+    picture = [table(str(path), columns, rows), remarks([(failed > 0, verdict)])]
+    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
+    return 1 if failed else 0
+
+
+def replan_command(
+    plan_file: PlanArgument,
+    *,
+    federation: Annotated[str, Parameter(help="The federation from now on.")],
+    ledgers: Annotated[Path, Parameter(help="The folder that holds NAME.ledger of every silo.")],
+    output: OutputOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Plan the remaining rounds from the budget that each silo has left."""
+    check_format(style)
+    if not ledgers.is_dir():
+        raise ParameterError(f"{ledgers} is not a folder of ledgers")
+    made = replan(read_plan(plan_file), federation, ledgers)
+    if output is not None:
+        made.save(output)
+    show_plan(made, output, style)
+    return 0
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Reads public keys by name from a TOML file."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise ParameterError(f"{path}: the key of {wrong!r} must be a string")
+    return found

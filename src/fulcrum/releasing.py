@@ -1,0 +1,302 @@
+"""What one silo releases in one round: its update clipped, perturbed, weighted and accounted for, and nothing else.
+
+>>> import numpy as np
+>>> from fulcrum.noise import SeededNoise
+>>> from fulcrum.planning import plan
+>>> made = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> sent = release({"head": np.ones((2, 3))}, made, "region-1-1", 1, noise=SeededNoise(seed=0))
+>>> sent.values.shape, sent.step
+((6,), None)
+
+In research a release is floating point and its noise seeded. In deployment it is integers on the region's lattice,
+its noise cryptographic, and its bytes are in the silo's ledger, charged, before they are returned: what is returned
+may be sent, and sent again, as it is.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from fulcrum.errors import DivergedUpdateError, ReleaseError, suggestion
+from fulcrum.federation import SILO
+from fulcrum.ledger import Allowance, Cost, Ledger, RefusedReleaseError
+from fulcrum.mechanism import clip
+from fulcrum.noise import SecureNoise, SeededNoise
+from fulcrum.planning import Plan
+from fulcrum.policy import Policy
+
+Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
+"""An array, a list of arrays, or a mapping of arrays, of any float dtype and shape."""
+
+alarm = logging.getLogger("fulcrum.alarm")
+"""Where a silo is told, and nobody else, that its training diverged."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The names and shapes of an update's arrays, in order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def parameters(self) -> int:
+        """The number of coordinates."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def digest(self) -> str:
+        """A short name for the layout, the same for the same names and shapes."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    plan_digest: str
+    silo: str
+    region: str
+    round_number: int
+    layout: Layout
+    step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Release:
+    """A silo's weighted, noisy contribution to its region's sum.
+
+    Attributes:
+        plan_digest: The plan it was made under.
+        silo: Whose it is.
+        region: Whose sum it goes into.
+        round_number: In which round.
+        layout: The names and shapes of the arrays.
+        values: All coordinates: integers in units of `step`, or floating point in research.
+        step: The step of the region's lattice; None in research.
+    """
+
+    plan_digest: str
+    silo: str
+    region: str
+    round_number: int
+    layout: Layout
+    values: np.ndarray[Any, Any]
+    step: float | None
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the contribution as arrays by name, in the units of the update."""
+        scaled = self.values * (1.0 if self.step is None else self.step)
+        ends = np.cumsum([math.prod(shape) for shape in self.layout.shapes])
+        parts = np.split(scaled, ends[:-1]) if len(ends) else []
+        named = zip(self.layout.names, self.layout.shapes, parts, strict=True)
+        return {name: part.reshape(shape) for name, shape, part in named}
+
+    def to_bytes(self) -> bytes:
+        """Returns the bytes to send: a header, then the values, little-endian."""
+        header = _Header(
+            plan_digest=self.plan_digest,
+            silo=self.silo,
+            region=self.region,
+            round_number=self.round_number,
+            layout=self.layout,
+            step=self.step,
+        )
+        encoded = msgspec.msgpack.encode(header)
+        kind = "<f8" if self.step is None else "<i8"
+        return len(encoded).to_bytes(4, "little") + encoded + self.values.astype(kind).tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Release":
+        """Returns the release that these bytes are, or raises `ReleaseError`."""
+        try:
+            size = int.from_bytes(data[:4], "little")
+            header = msgspec.msgpack.decode(data[4 : 4 + size], type=_Header)
+            values = np.frombuffer(data[4 + size :], dtype="<f8" if header.step is None else "<i8")
+        except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+            raise ReleaseError(f"these bytes are not a release: {error}") from None
+        if len(values) != header.layout.parameters:
+            raise ReleaseError(f"a release of {header.layout.parameters} coordinates holds {len(values)}")
+        return cls(
+            plan_digest=header.plan_digest,
+            silo=header.silo,
+            region=header.region,
+            round_number=header.round_number,
+            layout=header.layout,
+            values=values,
+            step=header.step,
+        )
+
+
+def release(
+    update: Update,
+    plan: Plan,
+    silo: str,
+    round_number: int,
+    *,
+    ledger: Ledger | None = None,
+    noise: SeededNoise | SecureNoise | None = None,
+    policy: Policy | None = None,
+    basis: str = "",
+) -> Release:
+    """Returns what a silo may send in a round.
+
+    Guarantees in deployment, neighbours differing in the silo's whole dataset (sensitivity 2C):
+
+    - the norm of what enters the noise is at most weight times C, whatever the dtype, shape or rounding;
+    - noise is at least as wide as the plan says, drawn for this release alone;
+    - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free of
+    charge; - past the plan's rounds or budget, on another basis for a round already released, or against the policy:
+    refused; - an update that is not finite is released as zero plus noise, and the silo alone is told (`alarm`):
+    refusing would
+      tell the observer that this silo diverged, which no epsilon covers.
+
+    Args:
+        update: What local training changed: float arrays; integers are refused, since counts and buffers are not
+            updates.
+        plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
+        silo: Whose update it is.
+        round_number: From 1.
+        ledger: The silo's ledger; required in deployment.
+        noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
+        policy: What the silo itself insists on; checked before the first release under a plan.
+        basis: What the update was computed from, such as the digest of the global model.
+    """
+    index = _index_of(plan, silo)
+    if not 1 <= round_number <= plan.rounds:
+        raise ReleaseError(f"round {round_number} is outside the plan's rounds 1 to {plan.rounds}. Nothing is released")
+    if plan.purpose == "research":
+        return _research_release(update, plan, index, round_number, noise)
+    if isinstance(noise, SeededNoise):
+        raise ReleaseError("a deployment plan refuses seeded noise: it can be drawn again. Leave noise out")
+    if ledger is None:
+        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
+    if ledger.silo != silo:
+        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+    begin(plan, silo, ledger, policy=policy)
+    layout, flat = _flattened(update)
+    _check_layout(plan, layout, ledger)
+    asked = f"{layout.digest} {basis}"
+    kept = ledger.stored(round_number, asked)
+    if kept is not None:
+        return Release.from_bytes(kept)
+    cost = Cost(**_both(plan.cost(index), plan))
+    reason = ledger.would_exceed(cost, round_number, basis=asked)
+    if reason is not None:
+        raise RefusedReleaseError(reason)
+    made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
+    recorded = ledger.record(round_number=round_number, basis=asked, payload=made.to_bytes(), cost=cost)
+    return Release.from_bytes(recorded.payload)
+
+
+def begin(plan: Plan, silo: str, ledger: Ledger, *, policy: Policy | None = None) -> None:
+    """Binds a silo's ledger to a plan, once, after the silo's own policy has passed it."""
+    if ledger.allowance is not None and ledger.allowance.plan_digest == plan.digest:
+        return
+    if policy is not None:
+        policy.check(plan, silo)
+    ledger.begin(allowance_of(plan, silo))
+
+
+def allowance_of(plan: Plan, silo: str) -> Allowance:
+    """Returns what a plan allows a silo in all, what it spent before included."""
+    index = _index_of(plan, silo)
+    each = plan.cost(index)
+    before = {tier: float(plan.target.spent[tier][index]) if tier in plan.target.spent else 0.0 for tier in each}
+    total = {tier: before[tier] + plan.rounds * each[tier] for tier in each}
+    return Allowance(plan_digest=plan.digest, rounds=plan.rounds, **_both(total, plan))
+
+
+def _both(by_tier: Mapping[str, float], plan: Plan) -> dict[str, float]:
+    return {"shift_above": by_tier[plan.federation.innermost.name], "shift_inside": by_tier[SILO]}
+
+
+def _index_of(plan: Plan, silo: str) -> int:
+    names: list[str] = plan.federation.silo_names.tolist()
+    if silo not in names:
+        raise ReleaseError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
+    return names.index(silo)
+
+
+def _flattened(update: Update) -> tuple[Layout, np.ndarray[Any, Any]]:
+    """Returns an update's layout and its coordinates in double precision, which holds every float dtype exactly."""
+    if isinstance(update, Mapping):
+        named = {str(name): np.asarray(array) for name, array in update.items()}
+    elif isinstance(update, np.ndarray):
+        named = {"update": update}
+    else:
+        named = {str(number): np.asarray(array) for number, array in enumerate(update)}
+    for name, array in named.items():
+        if array.dtype.kind != "f":
+            raise ReleaseError(
+                f"the array {name!r} is {array.dtype}, not floating point. Counts and buffers are not released: "
+                "leave it out"
+            )
+    layout = Layout(names=tuple(named), shapes=tuple(array.shape for array in named.values()))
+    parts = [array.astype(np.float64).ravel() for array in named.values()]
+    return layout, np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _check_layout(plan: Plan, layout: Layout, ledger: Ledger) -> None:
+    if layout.parameters != plan.parameters:
+        raise ReleaseError(
+            f"the update has {layout.parameters} parameters, the plan was made for {plan.parameters}. "
+            "Release every layer"
+        )
+    for entry in ledger.entries():
+        if entry.plan_digest == plan.digest and entry.basis.split(" ")[0] != layout.digest:
+            raise ReleaseError(
+                f"the update has other names or shapes than that of round {entry.round_number}. Release the same layers"
+            )
+
+
+def _research_release(
+    update: Update, plan: Plan, index: int, round_number: int, noise: SeededNoise | SecureNoise | None
+) -> Release:
+    if not isinstance(noise, SeededNoise):
+        raise ReleaseError(
+            "a research plan takes seeded noise and cannot be deployed. Give noise=SeededNoise(seed=...), or plan with "
+            "purpose='deployment'"
+        )
+    layout, flat = _flattened(update)
+    clipped = clip(flat, plan.clip_norm)
+    drawn = noise.standard_normal(round_number=round_number, block=index, shape=(layout.parameters,))
+    scale = float(plan.noise_multiplier[index]) * plan.clip_norm
+    return _made(plan, index, round_number, layout, plan.federation.weights[index] * (clipped + scale * drawn), None)
+
+
+def _lattice_release(
+    flat: np.ndarray[Any, Any], layout: Layout, plan: Plan, index: int, round_number: int, noise: SecureNoise
+) -> Release:
+    """Clips, weights and cuts the update onto the region's lattice, and adds integers as wide as the plan says."""
+    steps = plan.lattice_steps
+    if steps is None:
+        raise ReleaseError("a research plan has no lattice")
+    step = float(steps[plan.federation.innermost.parent_of[index]])
+    try:
+        clipped = clip(flat, plan.clip_norm)
+    except DivergedUpdateError:
+        alarm.critical("the update of round %d is not finite: zero plus noise is released in its place", round_number)
+        clipped = np.zeros_like(flat)
+    weight = float(plan.federation.weights[index])
+    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
+    whole = np.trunc(clipped * (weight / step)).astype(np.int64)
+    drawn = noise.integers(width=plan.lattice_width(index), count=layout.parameters)
+    return _made(plan, index, round_number, layout, whole + drawn, step)
+
+
+def _made(
+    plan: Plan, index: int, round_number: int, layout: Layout, values: np.ndarray[Any, Any], step: float | None
+) -> Release:
+    inner = plan.federation.innermost
+    return Release(
+        plan_digest=plan.digest,
+        silo=plan.federation.silo_name(index),
+        region=inner.nodes[inner.parent_of[index]],
+        round_number=round_number,
+        layout=layout,
+        values=values,
+        step=step,
+    )

@@ -1,0 +1,132 @@
+"""Who issued a plan: Ed25519 signatures over its digest, beside the plan file.
+
+A silo that knows the issuer's public key knows that the plan it was handed is the one that was issued. The signature of
+plan.json is plan.json.sig.
+"""
+
+import base64
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fulcrum.errors import MissingExtraError, SignatureError
+from fulcrum.planfile import read_content, write_whole
+from fulcrum.planning import Plan, read_plan
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FORMAT = "fulcrum.signature/1"
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a signature file holds; key and signature in base64."""
+
+    format: str
+    plan_digest: str
+    public_key: str
+    signature: str
+
+
+def new_key(path: str | Path) -> str:
+    """Writes a fresh private key for its owner's eyes alone, and its public half beside it; returns the latter."""
+    ed25519, serialization = _cryptography()
+    private = ed25519.Ed25519PrivateKey.generate()
+    data = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    target = Path(path)
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SignatureError(f"{path} exists. A key is never overwritten: choose another name") from None
+    except OSError as error:
+        raise SignatureError(f"{path} cannot be written: {error.strerror}") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+    public = _public(private)
+    write_whole(target.with_name(target.name + ".pub"), public.encode() + b"\n")
+    return public
+
+
+def sign_plan(path: str | Path, key: str | Path) -> Path:
+    """Signs a plan file with a private key and returns where the signature was written."""
+    _, serialization = _cryptography()
+    content = read_content(path)
+    try:
+        private: Ed25519PrivateKey = serialization.load_pem_private_key(Path(key).read_bytes(), password=None)
+    except OSError as error:
+        raise SignatureError(f"{key} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{key} is not a private key: {error}") from None
+    signed = Signature(
+        format=FORMAT,
+        plan_digest=content.digest,
+        public_key=_public(private),
+        signature=base64.b64encode(private.sign(_message(content.digest))).decode(),
+    )
+    target = Path(f"{path}.sig")
+    write_whole(target, msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n")
+    return target
+
+
+def check_signature(path: str | Path, issuer: str) -> None:
+    """Raises `SignatureError` unless a plan file carries a good signature by the issuer's public key.
+
+    Args:
+        path: The plan file; its signature is beside it.
+        issuer: The public key, as `new_key` returns it, or the path of a .pub file.
+    """
+    ed25519, _ = _cryptography()
+    from cryptography.exceptions import InvalidSignature
+
+    trusted = _trusted(issuer)
+    try:
+        signed = msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
+    except OSError as error:
+        raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise SignatureError(f"{path}.sig is not a signature: {error}") from None
+    digest = read_content(path).digest
+    if signed.plan_digest != digest:
+        raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
+    if signed.public_key != trusted:
+        raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
+    try:
+        public = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(trusted, validate=True))
+        public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
+    except (InvalidSignature, ValueError):
+        raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
+
+
+def read_signed_plan(path: str | Path, issuer: str) -> Plan:
+    """Reads a plan file whose signature by the issuer has been checked."""
+    check_signature(path, issuer)
+    return replace(read_plan(path), issuer=_trusted(issuer))
+
+
+def _trusted(issuer: str) -> str:
+    """The public key that a string is, or that the .pub file it names holds."""
+    return Path(issuer).read_text().strip() if Path(issuer).is_file() else issuer
+
+
+def _public(private: Any) -> str:
+    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
+
+
+def _message(digest: str) -> bytes:
+    return f"{FORMAT} of plan {digest}".encode()
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise MissingExtraError(
+            "signing needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
+        ) from None
+    return ed25519, serialization

@@ -1,0 +1,122 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fulcrum.cli import run
+from fulcrum.ledger import Ledger
+from fulcrum.planning import read_plan
+from fulcrum.releasing import release
+
+PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
+CSV = "silo,records,region\nlille,100,north\nmetz,80,north\nnice,120,south\n"
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    Path("silos.csv").write_text(CSV)
+
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def released(rounds=2):
+    made = read_plan("plan.json")
+    Path("ledgers").mkdir(exist_ok=True)
+    for name in ("lille", "metz", "nice"):
+        with Ledger.open(f"ledgers/{name}.ledger", silo=name) as ledger:
+            for round_number in range(1, rounds + 1):
+                release(np.ones(5), made, name, round_number, ledger=ledger)
+
+
+def test_a_plan_is_signed_and_known_by_its_issuer(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    code, out, _ = command("keygen", "-o", "issuer.key", "--format", "json")
+    public = json.loads(out)["public_key"]
+    assert code == 0
+    assert command("sign", "plan.json", "--key", "issuer.key")[0] == 0
+    assert command("verify", "plan.json", "--issuer", public)[0] == 0
+    assert command("verify", "plan.json", "--issuer", "issuer.key.pub")[0] == 0
+    command("keygen", "-o", "other.key")
+    code, _, err = command("verify", "plan.json", "--issuer", "other.key.pub")
+    assert (code, "not by the issuer" in err) == (2, True)
+
+
+def test_a_policy_allows_or_refuses_a_plan(command):
+    Path("keys.toml").write_text('metz = "a2V5"\n')
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
+    Path("policy.toml").write_text(
+        'largest_epsilon_above = 2.0\nlargest_epsilon_inside = 6.0\n[peers]\nmetz = "a2V5"\n'
+    )
+    assert command("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml")[0] == 0
+    Path("policy.toml").write_text("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 6.0\n")
+    code, _, err = command("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml")
+    assert code == 2
+    assert err == "fulcrum: silo 'lille' allows epsilon 1 above its region, the plan spends 2\n"
+
+
+def test_ledgers_are_shown_and_verified(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released()
+    code, out, _ = command("ledger", "show", "ledgers/lille.ledger", "--format", "json")
+    told = json.loads(out)
+    assert (code, told["silo"], told["releases"]) == (0, "lille", 2)
+    assert 0 < told["epsilon_above"] < 2
+    assert "2 releases" in command("ledger", "show", "ledgers/lille.ledger")[1]
+    assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
+    code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
+    assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_the_remaining_rounds_are_replanned(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released()
+    Path("new.csv").write_text(CSV + "caen,40,south\n")
+    code, out, err = command("replan", "plan.json", "--federation", "new.csv", "--ledgers", "ledgers", "-o", "new.json")
+    assert (code, err) == (0, "")
+    assert "Over 2 rounds" in " ".join(out.split())
+    assert command("verify", "new.json")[0] == 0
+    assert (
+        "caen"
+        in command("replan", "plan.json", "--federation", "new.csv", "--ledgers", "ledgers", "--format", "csv")[1]
+    )
+
+
+BAD = {
+    "deployment without size": (
+        ["plan", "silos.csv", "--rounds", 1, "--epsilon", 1, "--purpose", "deployment"],
+        "needs the number of trainable parameters",
+    ),
+    "no key": (["sign", "plan.json", "--key", "none.key"], "none.key cannot be read"),
+    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key"),
+    "unsigned": (["verify", "plan.json", "--issuer", "YWJj"], "plan.json.sig cannot be read"),
+    "no policy": (["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"], "none.toml cannot be read"),
+    "no silo": (["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"], "Did you mean 'lille'?"),
+    "no ledger": (["ledger", "show", "none.ledger"], "none.ledger"),
+    "not a ledger": (["ledger", "show", "silos.csv"], "silos.csv"),
+    "no ledgers": (
+        ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "none"],
+        "none is not a folder of ledgers",
+    ),
+    "missing ledger": (["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."], "shows no ledger"),
+    "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "is not TOML"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(command, name):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    Path("policy.toml").write_text("largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\n")
+    arguments, reason = BAD[name]
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fulcrum: ")
+    assert err.count("\n") == 1
+    assert reason in err

@@ -37,7 +37,7 @@ from fulcrum.ledger import (
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-KILLS = int(os.environ.get("FULCRUM_KILLS", "150"))
+KILLS = int(os.environ.get("FULCRUM_KILLS", "300"))
 COST = Cost(shift_above=0.25, shift_inside=1.0)
 PLAN = Allowance(plan_digest="plan-a", rounds=5, shift_above=1.0, shift_inside=8.0)
 
@@ -578,6 +578,31 @@ def test_flipped_bytes_are_noticed_and_never_resent(path, seed):
             Path(f"{path}{suffix}").unlink(missing_ok=True)
     assert lines
     assert not [line for line in lines if "\n" in line]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_log_gives_no_wrong_bytes_and_a_witness_notices_what_it_lost(path, tmp_path, seed):
+    payloads = {number: random.Random(number).randbytes(40_000) for number in (1, 2, 3)}
+    with opened(path) as ledger:
+        for number, payload in payloads.items():
+            release(ledger, number, payload)
+        before = ledger.entries()
+        file, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+    crashed, rng, lost = tmp_path / "crashed", random.Random(seed), 0
+    for _ in range(15):
+        broken = bytearray(log[: rng.choice([len(log), rng.randrange(len(log))])])
+        for place in rng.sample(range(len(broken)), min(len(broken), rng.choice([0, 1, 3]))):
+            broken[place] ^= 1 << rng.randrange(8)
+        crashed.write_bytes(file)
+        Path(f"{crashed}-wal").write_bytes(broken)
+        with opened(crashed, None) as ledger:
+            kept = ledger.entries()
+            assert kept == before[: len(kept)]
+            for entry in kept:
+                assert ledger.stored(entry.round_number, "model") == payloads[entry.round_number]
+        lost += len(kept) < 3
+        assert all(holds(crashed, least_sequence=3).values()) == (len(kept) == 3)
+    assert lost
 
 
 @forks

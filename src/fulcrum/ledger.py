@@ -55,16 +55,16 @@ _MOST_BYTES = 900_000_000  # SQLite holds up to 10^9 bytes in a row
 _SLACK = 1e-12  # relative: a budget is a product, the spending a sum
 _FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError)
 _SCHEMA = """
-CREATE TABLE silo (name TEXT NOT NULL, plan TEXT) STRICT;
+CREATE TABLE silo (name TEXT NOT NULL, plan TEXT);
 CREATE TABLE plan (
     digest TEXT PRIMARY KEY, rounds INTEGER NOT NULL, shift_above REAL NOT NULL, shift_inside REAL NOT NULL
-) STRICT;
+);
 CREATE TABLE entry (
     sequence INTEGER PRIMARY KEY, plan TEXT NOT NULL, round INTEGER NOT NULL, basis TEXT NOT NULL,
     payload_digest TEXT NOT NULL, shift_above REAL NOT NULL, shift_inside REAL NOT NULL,
     spent_above REAL NOT NULL, spent_inside REAL NOT NULL, hash TEXT NOT NULL, UNIQUE (plan, round)
-) STRICT;
-CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL) STRICT;
+);
+CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 """
 _ENTRY_TYPES = (int, str, int, str, str, float, float, float, float, str)
 
@@ -236,7 +236,8 @@ class Ledger:
                         raise LedgerError(f"{file} is damaged: {check.detail}. Nothing may be released from it")
                 if connection.execute("PRAGMA journal_mode=WAL").fetchone() != ("wal",):
                     raise LedgerError(f"{file} is on a disk that cannot keep a write-ahead log beside it")
-                _sync_folder(file.parent)  # the log's name too: SQLite ignores it where this fails
+                connection.execute("SELECT name FROM silo").fetchone()  # makes the log
+                _sync_folder(file.parent)  # SQLite does so for the log too, and ignores it where that fails
                 _LIVE[_inode(file)] = ledger
                 undo.pop_all()
         return ledger

@@ -188,7 +188,7 @@ def release(
         raise RefusedReleaseError(reason)
     made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
     recorded = ledger.record(round_number=round_number, basis=asked, payload=made.to_bytes(), cost=cost)
-    return Release.from_bytes(recorded.payload)
+    return made if recorded.fresh else Release.from_bytes(recorded.payload)
 
 
 def begin(plan: Plan, silo: str, ledger: Ledger, *, policy: Policy | None = None) -> None:

@@ -24,16 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fulcrum.accounting import epsilon_of, epsilon_of_shift
-from fulcrum.errors import FulcrumError
-from fulcrum.ledger import (
-    Allowance,
-    Cost,
-    Ledger,
-    LedgerError,
-    LedgerInUseError,
-    RefusedReleaseError,
-    verify,
-)
+from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError, RefusedReleaseError
+from fulcrum.ledger import Allowance, Cost, Ledger, verify
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -474,7 +466,7 @@ def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_read
 def test_the_settings_that_durability_rests_on_are_in_force(path):
     with opened(path) as ledger:
         for pragma, value in (("synchronous", 2), ("journal_mode", "wal"), ("locking_mode", "exclusive")):
-            assert ledger._connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+            assert ledger._file.connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
 
 
 def test_another_silos_ledger_is_refused(path):
@@ -728,7 +720,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
     ledger = opened(path)
     release(ledger, 1)
     before = (ledger.entries(), ledger.head, ledger.spent)
-    ledger._connection = FailingCommit(ledger._connection, reached=reached)
+    ledger._file.connection = FailingCommit(ledger._file.connection, reached=reached)
     with pytest.raises(LedgerError, match=r"lyon.ledger"):
         release(ledger, 2, b"never sent")
     assert (ledger.entries(), ledger.head, ledger.spent) == before
@@ -757,7 +749,7 @@ def test_an_interrupt_inside_a_write_stops_the_ledger_until_it_is_reopened(path)
             return self.connection.execute(sql, *values)
 
     ledger = opened(path)
-    ledger._connection = Interrupted(ledger._connection, reached=False)
+    ledger._file.connection = Interrupted(ledger._file.connection, reached=False)
     with pytest.raises(KeyboardInterrupt):
         release(ledger, 1)
     with pytest.raises(LedgerError, match="Open it again"):
@@ -826,7 +818,7 @@ def test_a_forked_child_may_not_use_the_ledger_and_does_not_keep_it(path):
     assert in_child(ledger.close) == "None"
 
     def dropped():
-        del ledger._connection
+        del ledger._file.connection
         return gc.collect() >= 0
 
     assert in_child(dropped) == "True"

@@ -30,6 +30,8 @@ ORDER = [
     "keystream",
     "discrete_gaussian",
     "noise",
+    "ledger_entries",
+    "ledger_file",
     "ledger",
     "mechanism",
     "policy",

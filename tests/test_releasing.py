@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
-from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, ReleaseError
-from fulcrum.ledger import Ledger, RefusedReleaseError
+from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, RefusedReleaseError, ReleaseError
+from fulcrum.ledger import Ledger
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.policy import Policy
 from fulcrum.releasing import Release, release

@@ -11,6 +11,9 @@
     ├── ReleaseError            an update must not leave the silo          (also a ValueError)
     │   ├── DivergedUpdateError an update is not finite                    (also an ArithmeticError)
     │   └── PolicyError         the silo's own policy forbids the plan
+    ├── LedgerError             a ledger cannot be trusted, or refuses     (also a ValueError)
+    │   ├── RefusedReleaseError the plan does not allow this release
+    │   └── LedgerInUseError    somebody else holds the ledger
     ├── SignatureError          a plan is not signed by whom it should be  (also a ValueError)
     ├── DataError               training data cannot be used               (also a ValueError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
@@ -71,6 +74,18 @@ class DivergedUpdateError(ReleaseError, ArithmeticError):
 
 class PolicyError(ReleaseError):
     """The silo's own policy forbids the plan it was handed."""
+
+
+class LedgerError(FulcrumError, ValueError):
+    """A ledger cannot be read, written or trusted, or refuses what was asked."""
+
+
+class RefusedReleaseError(LedgerError):
+    """The plan does not allow this release; nothing was recorded and nothing may be sent."""
+
+
+class LedgerInUseError(LedgerError):
+    """Another process, or another part of this one, holds the ledger."""
 
 
 class SignatureError(FulcrumError, ValueError):

@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from fulcrum.errors import DivergedUpdateError, ReleaseError, suggestion
+from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError, suggestion
 from fulcrum.federation import SILO
-from fulcrum.ledger import Allowance, Cost, Ledger, RefusedReleaseError
+from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.mechanism import clip
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.planning import Plan

@@ -128,7 +128,11 @@ def test_train_shows_rounds_and_writes_the_run(command):
     assert 0.4 < result["accuracy"] <= result["reference"]
     assert "round 4 of 4" in err
     assert json.loads(Path("run/run.json").read_text())["plan_digest"] == result["plan_digest"]
-    code, out, _ = command("train", "plan.json", "--seeds", 1)
+    code, out, _ = command("train", "plan.json", "--seeds", 1, "--steps", 2)
+    assert code == 0
+    assert "over 1 seed" in out
+    assert "1 seeds" not in out
+    assert "nan" not in out
     assert "without clip and noise" in out
     assert "outside every epsilon" in out
 
@@ -143,6 +147,12 @@ def test_compare_trains_every_allocation(command):
     assert rows["size"]["accuracy"] == rows["optimal"]["accuracy"]
     code, out, _ = command("compare", "balanced", *arguments, "--size-law", "lognormal")
     assert (code, "gain, points" in out) == (0, True)
+    assert "outside every epsilon" in out
+    assert "too few records for" in out
+    _, out, _ = command("compare", "mild", "--rounds", 1, "--epsilon", 3, "--train", "--seeds", 1, "--records", 5)
+    assert "1 seeds" not in out
+    assert "nan" not in out
+    assert "too few records" not in out
 
 
 def test_output_that_cannot_be_written_is_one_line():
@@ -254,6 +264,18 @@ BAD = {
         ["train", "plan.json", "--data", "digits", "--learning-rate", 0],
         "learning rate must be a finite number above 0",
     ),
+    "data's seed": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--seed", 3],
+        "seed=3 would be ignored",
+    ),
+    "seeds without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seeds", 3], "need --train"),
+    "data without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--data", "digits"], "need --train"),
+    "no records": (["train", "plan.json", "--records", 0], "records must be a finite number of at least 1, got 0.0"),
+    "endless records": (["train", "plan.json", "--records", "inf"], "records must be a finite number of at least 1"),
+    "label of no table": (["train", "plan.json", "--label", "kind"], "digits is not a table"),
+    "run into a file": (["train", "plan.json", "-o", "silos.csv"], "silos.csv cannot be made a folder to write to"),
+    "misspelt folder": (["embed", "photoz/", "-o", "a.npz"], "photoz does not exist. Give a folder of images"),
+    "features into nowhere": (["embed", "silos.csv", "-o", "none/a.npz"], "none/a.npz cannot be written: No such file"),
     "size law": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--size-law", "log"],
         "unknown size law 'log'",

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, ParameterError
+from fulcrum.training import partition
 from fulcrum.training.partition import coupled_partition, declared_partition, target_shares
 from fulcrum.training.tasks import Task, load_task
 
@@ -63,6 +64,32 @@ def test_seeds_decide_who_holds_what():
     one, again, other = (coupled_partition(pool(), federation, seed=seed) for seed in (1, 1, 2))
     assert (one.records == again.records).all()
     assert not (one.records == other.records).all()
+
+
+def test_the_first_region_holds_more_of_the_sensitive_class_and_the_second_less():
+    federation, task = fulcrum.read_federation("mild"), pool()
+    part = coupled_partition(task, federation, seed=0)
+    sensitive = np.add.reduceat(task.labels_train[part.records], part.starts) / part.counts
+    region = federation.membership("region")
+    assert sensitive[region % 2 == 0].min() > 0.5 > sensitive[region % 2 == 1].max()
+
+
+def test_shares_and_the_choice_of_records_have_streams_of_their_own():
+    federation, task = fulcrum.read_federation("mild"), pool()
+    records = coupled_partition(task, federation, seed=5).records
+    sensitive = records[task.labels_train[records] == 1]
+    for stream, same in ((0, False), (1, True)):
+        rng = np.random.default_rng([partition._STREAM, 5, stream])
+        pools = [np.flatnonzero(task.labels_train == label) for label in (0, 1)]
+        for chosen in pools:
+            rng.shuffle(chosen)
+        assert (sensitive == pools[1][: len(sensitive)]).all() == same
+
+
+@pytest.mark.parametrize("records", [0, -5, 0.5, np.nan, np.inf])
+def test_records_a_silo_must_be_a_number_of_at_least_1(records):
+    with pytest.raises(ParameterError, match="records must be a finite number of at least 1"):
+        coupled_partition(pool(), fulcrum.read_federation("mild"), seed=0, records=records)
 
 
 def test_where_a_class_runs_out_every_silo_holds_fewer():

@@ -16,13 +16,12 @@ from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 from fulcrum.cli_silo import keygen, ledger_app, policy, read_keys, replan_command, sign
 from fulcrum.comparison import Comparison, compare
 from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
-from fulcrum.errors import FulcrumError, ParameterError, listing
+from fulcrum.errors import DataError, FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import SILO
 from fulcrum.leakage import Coupling, cost_of_coupling, informativeness_of, lateral_floor
 from fulcrum.options import (
-    DIGITS,
     ColludersOption,
     FederationArgument,
     FormatOption,
@@ -41,9 +40,9 @@ from fulcrum.readers import read_federation
 from fulcrum.signing import check_signature
 from fulcrum.targets import group_by_silo
 from fulcrum.training.embedding import check_features_path, embed_images, embed_texts, save_features
-from fulcrum.training.runs import save_run, train
+from fulcrum.training.runs import notes_on, partition_of, run_folder, save_run, train
 from fulcrum.training.tasks import load_task
-from fulcrum.training.trials import SIZE_LAWS, compare_trained
+from fulcrum.training.trials import SIZE_LAWS, compare_trained, sized
 from fulcrum.verification import Change, changes, verify
 
 app = App(
@@ -141,9 +140,9 @@ def compare_command(
     *,
     target: TargetOptions,
     train: Annotated[bool, Parameter(help="Also train every allocation, all on the same batches and draws.")] = False,
-    seeds: Annotated[int, number("With --train: how many seeds.")] = 10,
-    size_law: Annotated[str, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = "declared",
-    learning: TrainingOptions = DIGITS,
+    seeds: Annotated[int | None, number("With --train: how many seeds; 10 by default.")] = None,
+    size_law: Annotated[str | None, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = None,
+    learning: TrainingOptions | None = None,
     style: FormatOption = "table",
 ) -> int:
     """Put every allocation side by side at the same target, and train each with --train."""
@@ -151,6 +150,10 @@ def compare_command(
     found = read_federation(federation)
     arguments = target.arguments(found)
     rows: Sequence[Comparison]
+    told: Sequence[str] = ()
+    if not train and not (learning is None and seeds is None and size_law is None):
+        raise ParameterError("seeds, a size law and how silos train need --train. Add it, or leave them out")
+    learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     if train:
         task = load_task(learning.data, **learning.data_options)
         with progress("Training every allocation", target.rounds) as advance:
@@ -165,21 +168,25 @@ def compare_command(
                 on_round=advance,
                 **arguments,
             )
+        first = sized(found, size_law, 0)
+        part = partition_of(task, first, seed=0, records=learning.records)
+        told = notes_on(task, first, part, learning.training, records=learning.records)
     else:
         with working("Comparing"):
             rows = compare(found, allocation=target.allocation, **arguments)
     terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
     heading = f"{found.name}: {len(found):,} silos, {terms}"
     if train:
-        heading += f"; {learning.data}, {seeds} seeds"
+        heading += f"; {learning.data}, {_seeds(seeds)}"
     notes = ["Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."]
     if target.colluders:
         notes.append("Optimal keeps one multiplier a region, least-noise does not.")
     if train:
-        notes.append("Gain: points of accuracy above uniform, paired over seeds. Preprocessing is outside epsilon.")
+        notes.append("Gain: points of accuracy above uniform, paired over seeds.")
     drawn = table(heading, comparison_columns(found, train), comparison_rows(rows), note=" ".join(notes))
     records = [asdict(row) for row in rows]
-    show(Result(data=records, rows=records, picture=[drawn]), style)
+    picture = [drawn, remarks([(False, note) for note in told])] if told else [drawn]
+    show(Result(data=records, rows=records, picture=picture), style)
     return 0
 
 
@@ -187,27 +194,36 @@ def compare_command(
 def train_command(
     plan_file: PlanArgument,
     *,
-    learning: TrainingOptions = DIGITS,
+    learning: TrainingOptions | None = None,
     seeds: Annotated[int, number("How many seeds.")] = 1,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")] = None,
     style: FormatOption = "table",
 ) -> int:
     """Train a plan in process, with seeded noise: for research, not for deployment."""
     check_format(style)
+    learning = learning or TrainingOptions()
     made = read_plan(plan_file)
     task = load_task(learning.data, **learning.data_options)
+    if output is not None:
+        run_folder(output)
     with progress("Training", made.rounds) as advance:
-        run = train(made, task, seeds=seeds, training=learning.training, records=learning.records, on_round=advance)
+        run = train(
+            made,
+            task,
+            seeds=seeds,
+            training=learning.training,
+            records=learning.records,
+            keep_regional_sums=output is not None,
+            on_round=advance,
+        )
     if output is not None:
         save_run(run, output)
     rows = run.by_round()
-    columns = (
-        Column(key="round", heading="round"),
-        Column(key="accuracy", heading="accuracy"),
-        Column(key="accuracy_se", heading="standard error"),
-    )
+    columns = [Column(key="round", heading="round"), Column(key="accuracy", heading="accuracy")]
+    if seeds > 1:
+        columns.append(Column(key="accuracy_se", heading="standard error"))
     reached = [
-        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {len(run.accuracy)} seeds"),
+        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {_seeds(seeds)}"),
         ("reference", f"{run.reference.mean():.4f} without clip and noise"),
     ]
     if output is not None:
@@ -234,6 +250,8 @@ def embed(
     """Turn images or texts into features by a frozen public model, for `fulcrum train --data`."""
     check_format(style)
     check_features_path(output)
+    if not source.exists():
+        raise DataError(f"{source} does not exist. Give a folder of images, or a .csv or .txt of texts")
     with counting("Embedding") as advance:
         if source.is_dir():
             if model is None:
@@ -389,6 +407,10 @@ def export(
     elif output is None:
         sys.stdout.write(text)
     return 0
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def _group_sizes(federation: str | None, sizes: str | None) -> tuple[list[int], int | None]:

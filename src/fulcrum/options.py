@@ -87,12 +87,14 @@ class TargetOptions:
 class TrainingOptions:
     """On what and how silos train."""
 
-    data: Annotated[str, option(f"{listing(BUILT_IN)}, another name in the data folder, or an npz, CSV or Parquet.")]
+    data: Annotated[
+        str, option(f"{listing(BUILT_IN)}, another name in the data folder, or an npz, CSV or Parquet.")
+    ] = "digits"
     data_dir: Annotated[Path | None, option("Folder of feature files; FULCRUM_DATA by default.")] = None
     components: Annotated[int | None, number("Principal components to keep.")] = None
     records: Annotated[float | None, option("Mean records a silo.")] = None
-    label: Annotated[str, option("Label column of a CSV or Parquet file.")] = "label"
-    silo_column: Annotated[str, option("Column that names a record's silo, if there is one.")] = "silo"
+    label: Annotated[str | None, option("Label column of a CSV or Parquet file; label by default.")] = None
+    silo_column: Annotated[str | None, option("Its column of silos; silo by default, if there is one.")] = None
     learning_rate: Annotated[float, option("Of the local steps.")] = LEARNING_RATE
     steps: Annotated[int, number("Local steps a round.")] = 10
     batch: Annotated[int, number("Records a local step.")] = 64
@@ -111,10 +113,6 @@ class TrainingOptions:
     def training(self) -> LocalTraining:
         """Returns how silos train."""
         return LocalTraining(learning_rate=self.learning_rate, steps=self.steps, batch=self.batch)
-
-
-DIGITS = TrainingOptions(data="digits")
-"""What is trained unless told otherwise."""
 
 
 def _by_name(text: str, option: str, default: str) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -50,8 +51,9 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     for row in rows:
         shown = asdict(row) | {"times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}"}
         if isinstance(row, TrainedComparison):
-            shown["accuracy_shown"] = f"{row.accuracy:.3f} ± {row.accuracy_se:.3f}"
-            shown["gain_shown"] = f"{100 * row.gain:+.2f} ± {100 * row.gain_se:.2f}"
+            spread = not math.isnan(row.accuracy_se)  # one seed has none
+            shown["accuracy_shown"] = f"{row.accuracy:.3f}" + (f" ± {row.accuracy_se:.3f}" if spread else "")
+            shown["gain_shown"] = f"{100 * row.gain:+.2f}" + (f" ± {100 * row.gain_se:.2f}" if spread else "")
         found.append(shown)
     return found
 

@@ -15,6 +15,7 @@ import importlib.util
 import io
 import json
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from fulcrum.arrays import read_only
-from fulcrum.errors import DataError, MissingExtraError, ParameterError, PlanError, listing, suggestion
+from fulcrum.errors import DataError, MissingExtraError, ParameterError, listing, suggestion
 from fulcrum.planfile import write_whole
 
 Features: TypeAlias = npt.NDArray[np.float32]
@@ -110,8 +111,11 @@ def embed_images(
     lost = {file.path.parent for file in files} - {file.path.parent for file in read}
     if lost:
         raise DataError(f"{min(lost)} has no image that can be read. The first is {broken[min(lost)]}")
+    features = np.concatenate(rows)
+    if not np.isfinite(features).all():
+        raise DataError(f"{model} returned a feature that is not finite. Is it trained, and in float32?")
     return Embedded(
-        features=_finite(np.concatenate(rows), Path(model)),
+        features=read_only(features),
         labels=np.array([file.path.parent.name for file in read]),
         split=np.array([file.split for file in read]) if read[0].split else None,
         skipped=tuple(skipped),
@@ -183,28 +187,24 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
         arrays["silo"] = embedded.silo[train]
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    try:
-        write_whole(path, buffer.getvalue())
-    except PlanError as error:
-        raise DataError(str(error)) from None
+    write_whole(path, buffer.getvalue())
 
 
 def check_features_path(path: str | Path) -> None:
-    """Raises `DataError` for a file that `load_task` would not take for features, before any work is done."""
+    """Raises `DataError` for a file that `load_task` would not read or that cannot be written, before any work."""
     if Path(path).suffix != ".npz":
         raise DataError(f"{path}: features are written to a file that ends in .npz, got {Path(path).suffix!r}")
+    if Path(path).is_dir():
+        raise DataError(f"{path} cannot be written: it is a folder")
+    try:
+        tempfile.TemporaryFile(dir=Path(path).resolve().parent).close()
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _check_batch(batch: int) -> None:
     if batch < 1:
         raise ParameterError(f"batch must be at least 1, got {batch}")
-
-
-def _finite(features: Features, model: Path) -> Features:
-    if not np.isfinite(features).all():
-        raise DataError(f"{model} returned a feature that is not finite. Is it trained, and in float32?")
-    frozen: Features = read_only(features)
-    return frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,5 +495,4 @@ def _sentence_features(weights: _Weights, tokens: Sequence[Sequence[int]]) -> Fe
         inner *= ndtr(inner)  # GELU is x times the normal distribution function of x
         hidden = normed(f"{layer}.output.LayerNorm", hidden + dense(f"{layer}.output.dense", inner))
     total = (hidden.reshape(count, width, -1) * real[:, :, None]).sum(axis=1)
-    unit: Features = total / np.linalg.norm(total, axis=1, keepdims=True)
-    return unit
+    return np.asarray(total / np.linalg.norm(total, axis=1, keepdims=True))

@@ -1,15 +1,17 @@
 """The batched federation: Algorithm 1 of the paper for all silos, seeds and arms of a comparison together.
 
 Silos are worked through in blocks of fixed size, whose batches and noise depend on seed, round and block alone; so the
-same seed gives the same bits however many blocks or threads advance at once, and memory is bounded by the blocks in
-work. The arms of one seed see the same batches and the same noise draws: they differ in the noise scale alone, so
-they are paired.
+same seed gives the same bits however many blocks advance at once, at a fixed number of BLAS threads, and memory is
+bounded by the blocks in work. The arms of one seed see the same batches and the same noise draws: they differ in the
+noise scale alone, so they are paired. Arms that are equal are trained once, so they stay equal to the bit.
 """
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from fulcrum.training.tasks import Task
 BLOCK = 48
 """Silos that are trained together; part of what a seed means."""
 
+_AHEAD = 4  # blocks for each thread that may wait or be done before they are added up
 _AGGREGATOR_BLOCK = 1 << 62  # the block of the noise that aggregators draw
 _BATCH_STREAM = 0x6261746368  # keeps the choice of batches apart from every other use of the same seed
 
@@ -73,7 +76,9 @@ class Arms:
     def from_plans(cls, plans: Sequence[Plan]) -> "Arms":
         """Returns the arms of some plans for one federation."""
         first = plans[0]
-        if any(plan.federation is not first.federation or plan.rounds != first.rounds for plan in plans):
+        others = [plan for plan in plans if plan.federation is not first.federation]
+        foreign = any(plan.federation.digest != first.federation.digest for plan in others)
+        if foreign or any(plan.rounds != first.rounds for plan in plans):
             raise ParameterError("the arms of a comparison must plan the same federation and rounds")
         federation, regions = first.federation, len(first.federation.innermost.nodes)
         injected = [plan.aggregator_noise_multiplier for plan in plans]
@@ -88,18 +93,43 @@ class Arms:
             clip_norm=np.array([plan.clip_norm for plan in plans]),
         )
 
+    @property
+    def noise_norm(self) -> FloatArray:
+        """What noise multipliers are relative to, by arm: the clip norm, or 0 where nothing is clipped."""
+        return np.where(np.isinf(self.clip_norm), 0.0, self.clip_norm)
+
     def without_privacy(self) -> "Arms":
         """Returns one arm on the same federation with neither clip nor noise: the reference."""
-        return Arms(
-            silo_name=self.silo_name,
-            weights=self.weights,
-            region_of=self.region_of,
-            regions=self.regions,
-            rounds=self.rounds,
+        return replace(
+            self,
             noise_multiplier=np.zeros((len(self.weights), 1)),
             aggregator_noise_multiplier=np.zeros((self.regions, 1)),
             clip_norm=np.array([np.inf]),
         )
+
+    def with_reference(self) -> "Arms":
+        """Returns these arms and, after them, the one without privacy."""
+        bare = self.without_privacy()
+        return replace(
+            self,
+            noise_multiplier=np.hstack([self.noise_multiplier, bare.noise_multiplier]),
+            aggregator_noise_multiplier=np.hstack([self.aggregator_noise_multiplier, bare.aggregator_noise_multiplier]),
+            clip_norm=np.append(self.clip_norm, bare.clip_norm),
+        )
+
+    def distinct(self) -> tuple["Arms", IntArray]:
+        """Returns the arms without repetition, in their order, and where each of these arms stands among them."""
+        columns = np.vstack([self.clip_norm, self.noise_multiplier, self.aggregator_noise_multiplier])
+        number: dict[bytes, int] = {}
+        place = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns.T], dtype=np.intp)
+        first = np.unique(place, return_index=True)[1]
+        chosen = replace(
+            self,
+            noise_multiplier=self.noise_multiplier[:, first],
+            aggregator_noise_multiplier=self.aggregator_noise_multiplier[:, first],
+            clip_norm=self.clip_norm[first],
+        )
+        return chosen, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,45 +176,74 @@ def train_jobs(
         keep_regional_sums: Whether to keep what the observer saw.
         every_round: Whether to test after every round, or after the last alone.
         threads: How many blocks advance at once; the processor count by default. It does not change the result.
-        on_round: Called after each round with its number and the accuracies of each job by arm.
+        on_round: Called with the round and the accuracies of each job by arm, where every round is tested.
     """
+    if len({job.arms.rounds for job in jobs}) != 1:
+        raise ParameterError("give at least one job, and all of the same number of rounds")
     head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
     inputs, test_inputs = with_bias(task.features_train), with_bias(task.features_test)
-    rounds = jobs[0].arms.rounds
-    models = [np.zeros((head.features + 1, head.classes, len(job.arms.clip_norm))) for job in jobs]
-    accuracy: list[list[FloatArray]] = [[] for _ in jobs]
-    sums: list[list[FloatArray]] = [[] for _ in jobs]
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        for round_number in range(1, rounds + 1):
-
-            def contribution(index: int, block: int, number: int = round_number) -> tuple[IntArray, FloatArray]:
-                return _block_sums(jobs[index], block, number, models[index], head, inputs, task.labels_train, training)
-
-            pieces = [
-                [pool.submit(contribution, index, block) for block in range(-(-len(job.arms.weights) // BLOCK))]
-                for index, job in enumerate(jobs)
+    rounds, threads = jobs[0].arms.rounds, threads or os.cpu_count() or 1
+    distinct, places = zip(*(job.arms.distinct() for job in jobs), strict=True)
+    jobs = [replace(job, arms=arms) for job, arms in zip(jobs, distinct, strict=True)]
+    shapes = [(head.features + 1, head.classes, len(arms.clip_norm)) for arms in distinct]
+    models = [np.zeros(shape) for shape in shapes]
+    accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
+    sums = [
+        np.empty((rounds if keep_regional_sums else 0, arms.regions, *shape))
+        for arms, shape in zip(distinct, shapes, strict=True)
+    ]
+    work = [(index, block) for index, job in enumerate(jobs) for block in range(-(-len(job.arms.weights) // BLOCK))]
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for number in range(1, rounds + 1):
+            pieces = (
+                (_block_sums, jobs[index], block, number, models[index], head, inputs, task.labels_train, training)
+                for index, block in work
+            )
+            observed = [
+                aggregator_noise(job, number, head.parameters).reshape(-1, *shape)
+                for job, shape in zip(jobs, shapes, strict=True)
             ]
-            for index, job in enumerate(jobs):
-                observed = aggregator_noise(job, round_number, head.parameters)
-                observed = observed.reshape(-1, *models[index].shape)
-                for piece in pieces[index]:  # in the order of the blocks, so that the result never depends on timing
-                    found, added = piece.result()
-                    observed[found] += added
-                models[index] = models[index] + observed.sum(axis=0)
+            for (index, _), (found, added) in zip(work, _in_order(pool, pieces, _AHEAD * threads), strict=True):
+                observed[index][found] += added
+            for index, seen in enumerate(observed):
+                models[index] = models[index] + seen.sum(axis=0)
                 if keep_regional_sums:
-                    sums[index].append(observed)
-                if every_round or round_number == rounds:
-                    accuracy[index].append(accuracy_of(head, models[index], test_inputs, task.labels_test))
-            if on_round is not None:
-                on_round(round_number, [found[-1] for found in accuracy if found])
+                    sums[index][number - 1] = seen
+                if every_round or number == rounds:
+                    accuracy[index][number - 1 if every_round else 0] = accuracy_of(
+                        head, models[index], test_inputs, task.labels_test
+                    )
+            if on_round is not None and every_round:
+                on_round(number, [found[number - 1, place] for found, place in zip(accuracy, places, strict=True)])
+    finally:
+        pool.shutdown(cancel_futures=True)
     return [
         FederationRun(
-            models=models[index],
-            accuracy=np.array(accuracy[index]),
-            regional_sums=np.array(sums[index]) if keep_regional_sums else None,
+            models=_by_arm(models[index], place),
+            accuracy=_by_arm(accuracy[index], place),
+            regional_sums=_by_arm(sums[index], place) if keep_regional_sums else None,
         )
-        for index in range(len(jobs))
+        for index, place in enumerate(places)
     ]
+
+
+def _by_arm(values: FloatArray, place: IntArray) -> FloatArray:
+    """Gives every arm its own copy of what was found for the distinct ones."""
+    return values if values.shape[-1] == len(place) else values[..., place]
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yields what the calls return in their order, whatever their timing; at most `ahead` are in work or wait."""
+    waiting: deque[Future[tuple[IntArray, FloatArray]]] = deque()
+    for call in calls:
+        waiting.append(pool.submit(*call))
+        if len(waiting) >= ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:
@@ -222,7 +281,7 @@ def aggregator_noise(job: Job, round_number: int, parameters: int) -> FloatArray
     drawn = SeededNoise(seed=job.seed).standard_normal(
         round_number=round_number, block=_AGGREGATOR_BLOCK, shape=(arms.regions, parameters)
     )
-    return np.asarray(drawn[:, :, None] * (scale * arms.clip_norm)[:, None, :])
+    return np.asarray(drawn[:, :, None] * (scale * arms.noise_norm)[:, None, :])
 
 
 def _block_sums(
@@ -253,7 +312,7 @@ def _block_sums(
     flat *= (weights * clip_factor(sizes, arms.clip_norm))[:, None, :]
     scale = weights * arms.noise_multiplier[silos]
     if scale.any():
-        scale = scale * np.where(np.isinf(arms.clip_norm), 0.0, arms.clip_norm)
+        scale = scale * arms.noise_norm
         flat += block_noise(job, block, round_number, head.parameters)[:, :, None] * scale[:, None, :]
     region_of = arms.region_of[silos]
     found, member_of = np.unique(region_of, return_inverse=True)

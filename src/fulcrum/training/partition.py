@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation import Federation
 from fulcrum.training.tasks import Task
 
@@ -69,6 +69,8 @@ def coupled_partition(
         coupling: How much of a silo's share its region determines.
         reach: How far shares go from one half.
     """
+    if records is not None and not 1 <= records < np.inf:
+        raise ParameterError(f"records must be a finite number of at least 1, got {records}")
     shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
     mean = task.records if records is None else records
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())

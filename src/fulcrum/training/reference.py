@@ -40,11 +40,11 @@ def train_slowly(
                 for arm in range(len(arms.clip_norm)):
                     update = _update(model, models[:, arm], task, picks[:, place], arms.silo_name(silo), round_number)
                     clipped = clip(update, float(arms.clip_norm[arm]))
-                    multiplier = arms.noise_multiplier[silo, arm]
-                    scale = multiplier * arms.clip_norm[arm] if multiplier else 0.0
+                    scale = arms.noise_multiplier[silo, arm] * arms.noise_norm[arm]
                     observed[arms.region_of[silo], :, arm] += arms.weights[silo] * (clipped + scale * noise[place])
         models = models + observed.sum(axis=0)
-        sums.append(observed[:, :, None, :])
+        if keep_regional_sums:
+            sums.append(observed[:, :, None, :])
         scores = [model.scores(models[:, arm], task.features_test) for arm in range(models.shape[1])]
         accuracy.append([float((score.argmax(axis=1) == task.labels_test).mean()) for score in scores])
     return FederationRun(

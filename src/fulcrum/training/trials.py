@@ -76,13 +76,17 @@ def compare_trained(
         raise ParameterError(
             f"unknown size law {size_law!r}. Known: {listing(SIZE_LAWS)}.{suggestion(size_law, SIZE_LAWS)}"
         )
+    if target.get("seed", 0) != 0:
+        raise ParameterError(f"every seed deals noise anew: seed={target['seed']} would be ignored. Choose the seeds")
     federation = read_federation(federation)
     task = data if isinstance(data, Task) else load_task(data, **(data_options or {}))
+    if task.silo is not None and size_law != "declared":
+        raise ParameterError(f"{task.name} names its silos, so their sizes cannot be drawn. Leave the size law out")
     chosen = chosen_seeds(seeds)
     names = compared_allocations(federation, allocation, target)
     plans = [
-        [plan(sized, allocation=name, **(target | {"seed": seed})) for name in names]
-        for seed, sized in ((seed, _sized(federation, size_law, seed)) for seed in chosen)
+        [plan(drawn, allocation=name, **(target | {"seed": seed})) for name in names]
+        for seed, drawn in ((seed, sized(federation, size_law, seed)) for seed in chosen)
     ]
     accuracy = train_arms(
         plans,
@@ -92,14 +96,14 @@ def compare_trained(
         records=records,
         on_round=on_round,
     )
-    uniform = accuracy[:, [[made.allocation for made in plans[0]].index("uniform")]]
+    uniform = accuracy[:, [made.allocation for made in plans[0]].index("uniform")]
     return tuple(
-        _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform[:, 0])
-        for arm in range(len(names))
+        _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform) for arm in range(len(names))
     )
 
 
-def _sized(federation: Federation, size_law: str, seed: int) -> Federation:
+def sized(federation: Federation, size_law: str, seed: int) -> Federation:
+    """Returns the federation that a seed trains: as declared, or with sizes drawn anew."""
     return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fulcrum.cli import run
 from fulcrum.ledger import Ledger
-from fulcrum.planning import read_plan
+from fulcrum.plans import read_plan
 from fulcrum.releasing import release
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]

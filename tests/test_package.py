@@ -23,6 +23,7 @@ ORDER = [
     "targets",
     "advice",
     "planfile",
+    "plans",
     "planning",
     "comparison",
     "verification",

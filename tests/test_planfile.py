@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.planfile import PlanFile, epsilon_entry, read_content, to_json
-from fulcrum.planning import plan, read_plan
+from fulcrum.planning import plan
+from fulcrum.plans import read_plan
 from fulcrum.verification import verify
 
 

@@ -45,7 +45,8 @@ from fulcrum.leakage import (
 from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.planfile import PlanFile, package_version
-from fulcrum.planning import Plan, plan, read_plan
+from fulcrum.planning import plan
+from fulcrum.plans import Plan, read_plan
 from fulcrum.policy import Policy, read_policy
 from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation

@@ -22,7 +22,7 @@ from fulcrum.federation import SILO
 from fulcrum.leakage import finest_resolution, informativeness, prior_entropy
 
 if TYPE_CHECKING:
-    from fulcrum.planning import Plan
+    from fulcrum.plans import Plan
 
 LEVELS = 20
 """Resolution at which informativeness is judged unless told otherwise, the paper's R."""

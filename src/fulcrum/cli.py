@@ -35,7 +35,8 @@ from fulcrum.options import (
 )
 from fulcrum.pictures import comparison_columns, comparison_rows, show_plan
 from fulcrum.planfile import package_version, read_content, write_whole
-from fulcrum.planning import plan, read_plan
+from fulcrum.planning import plan
+from fulcrum.plans import read_plan
 from fulcrum.readers import read_federation
 from fulcrum.signing import check_signature
 from fulcrum.targets import group_by_silo
@@ -441,7 +442,8 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         sys.stderr.close()
         return 0
     except OSError as error:
-        sys.stderr.write(f"fulcrum: the output cannot be written: {error.strerror or error}\n")
+        where = f"{str(error.filename)[:80]!r} cannot be used" if error.filename else "the output cannot be written"
+        sys.stderr.write(f"fulcrum: {where}: {error.strerror or error}\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -14,7 +14,7 @@ from fulcrum.ledger import Ledger
 from fulcrum.ledger import verify as verify_ledger
 from fulcrum.options import FormatOption, OutputOption, PlanArgument, number, option
 from fulcrum.pictures import show_plan
-from fulcrum.planning import read_plan
+from fulcrum.plans import read_plan
 from fulcrum.policy import read_policy
 from fulcrum.replanning import replan
 from fulcrum.signing import new_key, read_signed_plan, sign_plan

@@ -12,7 +12,8 @@ from typing import Any
 
 from fulcrum.allocation import ALLOCATIONS, Shape
 from fulcrum.federation import Federation
-from fulcrum.planning import Plan, plan
+from fulcrum.planning import plan
+from fulcrum.plans import Plan
 from fulcrum.readers import read_federation
 
 

@@ -13,7 +13,7 @@ import io
 import json
 
 from fulcrum.errors import ParameterError, listing, suggestion
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 
 EXPORTS = ("csv", "flower", "nvflare")
 """Where a plan can go."""

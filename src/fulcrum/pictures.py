@@ -17,7 +17,7 @@ from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
 from fulcrum.planfile import to_json
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 from fulcrum.training.trials import TrainedComparison
 
 

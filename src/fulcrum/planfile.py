@@ -29,7 +29,7 @@ from fulcrum.guarantee import ADJACENCY
 from fulcrum.leakage import BOUNDS
 
 if TYPE_CHECKING:
-    from fulcrum.planning import Plan
+    from fulcrum.plans import Plan
 
 FORMAT = "fulcrum.plan/1"
 

@@ -16,7 +16,7 @@ import msgspec
 from fulcrum.accounting import rounded_up
 from fulcrum.errors import PolicyError, suggestion
 from fulcrum.federation import SILO
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 from fulcrum.verification import Recomputed, verify
 
 

@@ -28,7 +28,7 @@ from fulcrum.federation import SILO
 from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.mechanism import clip
 from fulcrum.noise import SecureNoise, SeededNoise
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 from fulcrum.policy import Policy
 
 Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]

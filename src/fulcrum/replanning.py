@@ -14,7 +14,8 @@ from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.federation import SILO
 from fulcrum.leakage import Coupling
 from fulcrum.ledger import Ledger
-from fulcrum.planning import Plan, plan
+from fulcrum.planning import plan
+from fulcrum.plans import Plan
 from fulcrum.readers import read_federation
 
 

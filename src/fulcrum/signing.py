@@ -14,7 +14,7 @@ import msgspec
 
 from fulcrum.errors import MissingExtraError, SignatureError
 from fulcrum.planfile import read_content, write_whole
-from fulcrum.planning import Plan, read_plan
+from fulcrum.plans import Plan, read_plan
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -21,7 +21,7 @@ from fulcrum.guarantee import ADJACENCY, assumptions, statement
 from fulcrum.lattice import LEAST_WIDTH, delta_reserve, lattice_step
 from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 
 _SOLVED_AT_ONCE = 1_000
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low

@@ -19,7 +19,7 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.mechanism import clip_factor
 from fulcrum.noise import SeededNoise
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 from fulcrum.training.models import SoftmaxHead, with_bias
 from fulcrum.training.partition import Partition
 from fulcrum.training.tasks import Task

@@ -21,7 +21,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation import Federation
 from fulcrum.planfile import package_version, write_whole
-from fulcrum.planning import Plan
+from fulcrum.plans import Plan
 from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.training.models import Model
 from fulcrum.training.partition import Partition, coupled_partition, declared_partition

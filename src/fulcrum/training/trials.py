@@ -17,7 +17,8 @@ from fulcrum.arrays import FloatArray
 from fulcrum.comparison import Comparison, compared_allocations, summarised
 from fulcrum.errors import ParameterError, listing, suggestion
 from fulcrum.federation import Federation
-from fulcrum.planning import Plan, plan
+from fulcrum.planning import plan
+from fulcrum.plans import Plan
 from fulcrum.profiles import lognormal_sizes
 from fulcrum.readers import read_federation
 from fulcrum.training.engine import LocalTraining

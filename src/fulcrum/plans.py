@@ -1,0 +1,331 @@
+"""The plan itself: noise for every silo, and what it gives against every observer; immutable, and read from its file.
+
+A plan carries all that its numbers follow from; every figure is computed when asked for. `fulcrum.planning` makes
+plans.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fulcrum.accounting import epsilon_of_shift
+from fulcrum.advice import Advice, advice_on
+from fulcrum.allocation import Requirement, allocate, noise_variance
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import ForeignPlanError, PlanError
+from fulcrum.exposure import dispersion, remaining_noise, sum_by
+from fulcrum.federation import SILO, Federation
+from fulcrum.guarantee import assumptions, statement
+from fulcrum.lattice import check_parameters, lattice_step
+from fulcrum.leakage import mechanism_information
+from fulcrum.planfile import (
+    PlanFile,
+    content_digest,
+    content_of,
+    epsilon_entry,
+    federation_of,
+    read_content,
+    to_json,
+    write_whole,
+)
+from fulcrum.targets import Target, floor_by_silo
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
+class Plan:
+    """Noise for every silo, and what it gives against every observer.
+
+    Attributes:
+        federation: Who reports to whom.
+        target: What was promised: rounds, delta, accountant, epsilon by tier, information bound.
+        allocation: The name of the rule that distributed the noise.
+        requirement: What the target requires of each silo, by tier.
+        noise_multiplier: By silo, in federation order: it adds N(0, (noise_multiplier * clip_norm)²) to each
+            coordinate of its clipped update. All zero where aggregators inject.
+        aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
+        clip_norm: C.
+        injection: One of `INJECTIONS`.
+        coupling: The coupling behind the floor, where one was given.
+        seed: Of the allocations that draw.
+        purpose: One of `PURPOSES`.
+        keys: Public keys by silo and region name, for those who insist on knowing their peers.
+        sealed: The digest of the file the plan was read from.
+        issuer: The public key whose signature of that file was checked.
+    """
+
+    federation: Federation
+    target: Target
+    allocation: str
+    requirement: Requirement
+    noise_multiplier: FloatArray
+    aggregator_noise_multiplier: FloatArray | None
+    clip_norm: float
+    injection: str
+    coupling: float | None
+    seed: int
+    purpose: str = "research"
+    keys: Mapping[str, str] = field(default_factory=dict)
+    sealed: str = ""
+    issuer: str = ""
+
+    @property
+    def rounds(self) -> int:
+        """T, the number of releases of each silo."""
+        return self.target.rounds
+
+    @property
+    def delta(self) -> float:
+        """The DP parameter."""
+        return self.target.delta
+
+    @property
+    def accountant(self) -> str:
+        """How noise becomes epsilon."""
+        return self.target.accountant
+
+    @property
+    def epsilon_target(self) -> Mapping[str, float]:
+        """By tier, the epsilon asked for."""
+        return self.target.epsilon
+
+    @property
+    def colluders(self) -> int:
+        """Silos of each region whose noise the guarantee does not count on."""
+        return self.target.colluders
+
+    @property
+    def parameters(self) -> int | None:
+        """d, the number of trainable parameters, where given."""
+        return self.target.parameters
+
+    @property
+    def floor(self) -> FloatArray | None:
+        """The lateral floor by silo, where given."""
+        return self.target.floor
+
+    @cached_property
+    def noise_variance(self) -> FloatArray:
+        """By silo, what it brings into its sum, w² sigma², in units of C²; an aggregator's noise is shared by w²."""
+        if self.aggregator_noise_multiplier is None:
+            return noise_variance(self.federation, self.noise_multiplier)
+        region_of, squared = self.federation.innermost.parent_of, self.federation.weights**2
+        mass = sum_by(region_of, squared, len(self.aggregator_noise_multiplier))
+        return squared * (self.aggregator_noise_multiplier**2 / mass)[region_of]
+
+    def effective_multiplier(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+        """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
+
+        Args:
+            tier: Where the observer stands.
+            colluders: Silos of each region that collude with the observer or dropped out; the plan's own by default.
+                Noise that aggregators inject cannot be colluded away.
+        """
+        tier = self.federation.innermost.name if tier is None else tier
+        if tier == SILO:
+            return self.noise_multiplier
+        count = self.colluders if colluders is None or self.injection == "aggregator" else colluders
+        present = remaining_noise(self.federation, self.noise_variance, tier=tier, colluders=count)
+        return np.sqrt(present) / self.federation.weights
+
+    def epsilon(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+        """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
+        multiplier = self.effective_multiplier(tier, colluders=colluders)
+        with np.errstate(divide="ignore"):
+            shift = 2 * np.sqrt(self.rounds) / multiplier
+        before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
+        if before is not None:
+            shift = np.sqrt(shift**2 + before)
+        delta = self.target.accounted_delta
+        spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
+        declared = self.federation.preferences
+        if declared is not None:
+            # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
+            own = ~np.isnan(declared)
+            spent[own] = epsilon_of_shift(shift[own], delta=delta, accountant=self.accountant)
+        return spent
+
+    @cached_property
+    def lattice_steps(self) -> FloatArray | None:
+        """By region, the step of the lattice that its silos release on; None in research."""
+        if self.purpose != "deployment":
+            return None
+        federation, parameters = self.federation, check_parameters(self.parameters)
+        least = np.full(len(federation.innermost.nodes), np.inf)
+        np.minimum.at(least, federation.innermost.parent_of, federation.weights)
+        steps = [lattice_step(least_weight=w, clip_norm=self.clip_norm, parameters=parameters) for w in least.tolist()]
+        return read_only(np.array(steps))  # type: ignore[no-any-return]
+
+    def cost(self, silo: int) -> dict[str, float]:
+        """Returns the squared shift (mu²) that one release of a silo spends, against both observers, by tier."""
+        inner = self.federation.innermost.name
+        return {
+            tier: float(4 / self.effective_multiplier(tier)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
+            for tier in (inner, SILO)
+        }
+
+    @cached_property
+    def epsilon_above(self) -> FloatArray:
+        """By silo, against anyone who sees the sums of the innermost tier."""
+        return read_only(self.epsilon())  # type: ignore[no-any-return]
+
+    @cached_property
+    def epsilon_inside(self) -> FloatArray:
+        """By silo, against whoever sees its own update, such as a curious regional aggregator."""
+        return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
+
+    @cached_property
+    def mechanism_information(self) -> FloatArray:
+        """By silo, nats that all rounds reveal of its class concentration above its region, beyond the floor."""
+        return np.asarray(
+            mechanism_information(
+                self.effective_multiplier(),
+                rounds=self.rounds,
+                bound=self.target.bound,
+                parameters=self.parameters,
+            )
+        )
+
+    @cached_property
+    def noise_budget(self) -> float:
+        """U: the noise variance entering the global model, in units of C²."""
+        return float(self.noise_variance.sum())
+
+    @cached_property
+    def uniform_noise_budget(self) -> float:
+        """The budget that one multiplier for all needs to meet the same target."""
+        uniform = allocate(self.federation, self.requirement, "uniform")
+        return float(uniform[0] ** 2 * (self.federation.weights**2).sum())
+
+    @cached_property
+    def saving(self) -> float:
+        """The share of the uniform budget that this plan does not need."""
+        return 1 - self.noise_budget / self.uniform_noise_budget
+
+    @cached_property
+    def dispersion(self) -> float:
+        """The exposure dispersion of the innermost tier: the saving to expect where floors agree."""
+        return dispersion(self.federation, colluders=self.colluders)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What a reader of this plan should know, warnings first."""
+        return advice_on(self)
+
+    @property
+    def statement(self) -> str:
+        """The guarantee in one sentence."""
+        inner = self.federation.innermost.name
+        tiers = [inner, SILO, *(tier for tier in self.epsilon_target if tier not in (inner, SILO))]
+        return statement(
+            rounds=self.rounds,
+            delta=self.delta,
+            innermost=inner,
+            worst={tier: epsilon_entry(float(self.epsilon(tier).max())) for tier in tiers},
+            colluders=self.colluders,
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on."""
+        return assumptions(
+            innermost=self.federation.innermost.name,
+            injection=self.injection,
+            curious_aggregator=SILO in self.epsilon_target,
+            colluders=self.colluders,
+            purpose=self.purpose,
+            accountant=self.accountant,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over all that the plan file says: that of the file, where the plan was read from one."""
+        return self.sealed or content_digest(self.content())
+
+    def content(self) -> PlanFile:
+        """Returns the plan as its file holds it."""
+        return content_of(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; an existing one stays until the new one is whole."""
+        write_whole(path, to_json(self.content()))
+
+    def check_federation(self, federation: Federation, *, source: str = "") -> None:
+        """Raises `ForeignPlanError` unless the plan was made for this federation, read from `source`."""
+        mine, theirs = self.federation.digest, federation.digest
+        if mine != theirs:
+            raise ForeignPlanError(
+                f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
+                f"Run: fulcrum plan {source or federation.name}"
+            )
+
+    def lattice_width(self, silo: int) -> float:
+        """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
+        if self.lattice_steps is None:
+            raise PlanError("a research plan has no lattice. Make one with purpose='deployment'")
+        step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
+        return float(self.noise_multiplier[silo] * self.federation.weights[silo] * self.clip_norm / step)
+
+    def node_noise(self, tier: str) -> FloatArray:
+        """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
+        federation = self.federation
+        return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
+    return _from_content(read_content(path))
+
+
+def _from_content(content: PlanFile) -> Plan:
+    settings = content.settings
+    federation = federation_of(content)
+    requirement = Requirement(
+        multiplier={
+            tier: asked if isinstance(asked, float) else read_only(np.array(asked))
+            for tier, asked in settings.required_multiplier.items()
+        },
+        colluders=settings.colluders,
+    )
+    noise = None
+    if settings.injection == "aggregator":
+        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
+        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
+    return Plan(
+        federation=federation,
+        target=Target(
+            rounds=settings.rounds,
+            delta=settings.delta,
+            accountant=settings.accountant,
+            epsilon=settings.epsilon,
+            information=settings.information,
+            floor=floor_by_silo(federation, settings.floor),
+            bound=settings.bound,
+            parameters=settings.parameters,
+            budget=settings.budget,
+            colluders=settings.colluders,
+            reserve=settings.reserve,
+            spent=_spent_by_tier(content),
+        ),
+        allocation=settings.allocation,
+        requirement=requirement,
+        noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
+        aggregator_noise_multiplier=noise,
+        clip_norm=settings.clip_norm,
+        injection=settings.injection,
+        coupling=settings.coupling,
+        seed=settings.seed,
+        purpose=content.purpose,
+        keys=content.keys,
+        sealed=content.digest,
+    )
+
+
+def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
+    """Returns what silos had spent before the plan, by tier; nothing for a first plan."""
+    tiers = content.silos[0].spent or {}
+    return {
+        tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
+    }

@@ -8,12 +8,10 @@ timed on a sample. All are measured in one run; the figures to quote are the rat
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import dp_accounting
 import numpy as np
+from _workloads import seconds
 
 import fulcrum
 from fulcrum.display import FORMATS, Column, Result, show, table
@@ -36,17 +34,6 @@ def planned(federation: fulcrum.Federation) -> fulcrum.Plan:
     made.epsilon_above  # noqa: B018
     made.epsilon_inside  # noqa: B018
     return made
-
-
-def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The median time of some work, after one run to warm up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def peer_seconds(made: fulcrum.Plan) -> float:
@@ -73,11 +60,11 @@ def main() -> None:
     style = parser.parse_args().format
     federation = unequal_federation(SILOS, REGIONS)
     region_of, weights = federation.innermost.parent_of, federation.weights
-    floor = seconds(lambda: np.bincount(region_of, weights, REGIONS))
-    mine = seconds(lambda: planned(federation))
+    floor = seconds(lambda: np.bincount(region_of, weights, REGIONS), REPEATS)
+    mine = seconds(lambda: planned(federation), REPEATS)
     peer = peer_seconds(planned(federation))
     fewer, more = unequal_federation(SILOS // 10, REGIONS // 10), unequal_federation(SILOS * 10, REGIONS * 10)
-    tenth, tenfold = seconds(lambda: planned(fewer)), seconds(lambda: planned(more), repeats=3)
+    tenth, tenfold = seconds(lambda: planned(fewer), REPEATS), seconds(lambda: planned(more), repeats=3)
     rows = [
         {
             "figure": "planning over one weighted bincount",

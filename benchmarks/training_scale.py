@@ -10,30 +10,20 @@ import sys
 import time
 
 import numpy as np
+from _workloads import clouds
 
 import fulcrum
 from fulcrum.display import FORMATS, Column, Result, show, table
 from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.training.partition import Partition
-from fulcrum.training.tasks import Task
 
-FEW, MANY, ROUNDS, RECORDS, FEATURES = 9_600, 96_000, 3, 200, 32
+FEW, MANY, ROUNDS, RECORDS = 9_600, 96_000, 3, 200
 MOST_RATIO = 1.5
 
 
 def measure(silos: int) -> None:
     """Trains so many silos in this process, then prints seconds a silo and peak bytes."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(25_000) % 2
-    features = rng.normal(size=(25_000, FEATURES)) + 0.5 * labels[:, None]
-    task = Task(
-        name="clouds",
-        features_train=features,
-        labels_train=labels,
-        features_test=features[:100],
-        labels_test=labels[:100],
-        classes=("no", "yes"),
-    )
+    task = clouds()
     regions = silos // 100
     tier = fulcrum.Tier(
         name="region", nodes=tuple(map(str, range(regions))), parent_of=np.arange(silos) * regions // silos
@@ -41,7 +31,7 @@ def measure(silos: int) -> None:
     federation = fulcrum.Federation(name="many", sizes=np.full(silos, float(RECORDS)), tiers=(tier,))
     # There are not so many records: silos share a pool here, which only the time and the memory care about.
     part = Partition(
-        records=rng.integers(0, 25_000, silos * RECORDS).astype(np.intp),
+        records=np.random.default_rng(0).integers(0, 25_000, silos * RECORDS).astype(np.intp),
         starts=np.arange(silos) * RECORDS,
         counts=np.full(silos, RECORDS),
         shares=np.full(silos, 0.5),

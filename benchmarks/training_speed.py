@@ -8,10 +8,7 @@ and the multiplications it must do, at the speeds that plain NumPy reaches here;
 """
 
 import argparse
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +20,10 @@ from fulcrum.training.partition import coupled_partition
 from fulcrum.training.tasks import Task
 
 sys.path.insert(0, str(Path(__file__).parent))
+from _workloads import FEATURES, clouds, seconds
 from peers.environments import figures
 
-SILOS, RECORDS, FEATURES, STEPS, BATCH, ROUNDS = 96, 200, 32, 10, 64, 10
+SILOS, RECORDS, STEPS, BATCH, ROUNDS = 96, 200, 10, 64, 10
 ALLOCATIONS = ("optimal", "uniform", "size", "inverse-size", "misallocated")
 SEEDS = 10
 PROMISES = {  # at least so many of our rounds, alone and shared, in one of the peer's on so many processes
@@ -35,22 +33,6 @@ PROMISES = {  # at least so many of our rounds, alone and shared, in one of the 
     ("pfl", 1): (None, None),  # its NumPy model with our own local steps in it
     ("flower", 1): (80, None),
 }
-
-
-def synthetic_task(records: int = 25_000) -> Task:
-    """Two overlapping clouds: what is learnt does not matter here."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(records) % 2
-    features = rng.normal(size=(records, FEATURES)) + 0.5 * labels[:, None]
-    return Task(
-        name="clouds",
-        features_train=features,
-        labels_train=labels,
-        features_test=features[:100],
-        labels_test=labels[:100],
-        classes=("no", "yes"),
-        records=RECORDS,
-    )
 
 
 def jobs_of(task: Task, seeds: int, allocations: tuple[str, ...]) -> list[Job]:
@@ -71,17 +53,6 @@ def jobs_of(task: Task, seeds: int, allocations: tuple[str, ...]) -> list[Job]:
     ]
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The median time of some work, after one run to warm up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
 def floor_seconds() -> tuple[float, float]:
     """What one round's gathered bytes and its multiplications take at plain NumPy's speed, on one core."""
     rows, width = SILOS * STEPS * BATCH, FEATURES + 1
@@ -99,7 +70,7 @@ def main() -> None:
     parser.add_argument("--format", choices=FORMATS, default="table")
     parser.add_argument("--without-peers", action="store_true", help="measure the floor alone")
     options = parser.parse_args()
-    task = synthetic_task()
+    task = clouds(mean_records=RECORDS)
     training = LocalTraining(learning_rate=0.2, steps=STEPS, batch=BATCH)
     one, many = jobs_of(task, 1, ("optimal",)), jobs_of(task, SEEDS, ALLOCATIONS)
     alone = seconds(lambda: train_jobs(one, task, training, every_round=False), 15) / ROUNDS

@@ -33,7 +33,7 @@ from fulcrum.options import (
     option,
     whole_numbers,
 )
-from fulcrum.pictures import comparison_columns, comparison_rows, show_plan
+from fulcrum.pictures import comparison_columns, comparison_rows, show_checks, show_plan
 from fulcrum.planfile import package_version, read_content, write_whole
 from fulcrum.planning import plan
 from fulcrum.plans import read_plan
@@ -354,17 +354,7 @@ def verify_command(
         if issuer is not None:
             check_signature(plan_file, issuer)
         checks = verify(content)
-    rows = [asdict(check) for check in checks]
-    failed = sum(not check.holds for check in checks)
-    verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: do not use this plan."
-    columns = (
-        Column(key="name", heading="check", figures=False),
-        Column(key="holds", heading="holds", figures=False),
-        Column(key="detail", heading="", figures=False),
-    )
-    picture = [table(str(plan_file), columns, rows), remarks([(failed > 0, verdict)])]
-    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
-    return 1 if failed else 0
+    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan")
 
 
 @app.command

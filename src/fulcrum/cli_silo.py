@@ -1,9 +1,8 @@
 """The commands of those who run a silo or issue plans: keys, signatures, policies, ledgers, replanning."""
 
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -13,7 +12,7 @@ from fulcrum.errors import ParameterError
 from fulcrum.ledger import Ledger
 from fulcrum.ledger import verify as verify_ledger
 from fulcrum.options import FormatOption, OutputOption, PlanArgument, number, option
-from fulcrum.pictures import show_plan
+from fulcrum.pictures import show_checks, show_plan
 from fulcrum.plans import read_plan
 from fulcrum.policy import read_policy
 from fulcrum.replanning import replan
@@ -126,17 +125,7 @@ def verify_ledger_command(
     """Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy."""
     check_format(style)
     checks = verify_ledger(path, least_sequence=least_sequence)
-    rows: list[dict[str, Any]] = [asdict(check) for check in checks]
-    failed = sum(not check.holds for check in checks)
-    verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: release nothing more."
-    columns = (
-        Column(key="name", heading="check", figures=False),
-        Column(key="holds", heading="holds", figures=False),
-        Column(key="detail", heading="", figures=False),
-    )
-    picture = [table(str(path), columns, rows), remarks([(failed > 0, verdict)])]
-    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
-    return 1 if failed else 0
+    return show_checks(str(path), checks, style, otherwise="release nothing more")
 
 
 def replan_command(

@@ -16,9 +16,11 @@ from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, remarks, 
 from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
+from fulcrum.ledger import LedgerCheck
 from fulcrum.planfile import to_json
 from fulcrum.plans import Plan
 from fulcrum.training.trials import TrainedComparison
+from fulcrum.verification import Check
 
 
 def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
@@ -119,6 +121,21 @@ def show_plan(made: Plan, output: Path | None, style: str) -> None:
         sys.stdout.write(to_json(made.content()).decode())
     else:
         show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
+
+
+def show_checks(title: str, checks: Sequence[Check | LedgerCheck], style: str, *, otherwise: str) -> int:
+    """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then."""
+    rows = [asdict(check) for check in checks]
+    failed = sum(not check.holds for check in checks)
+    verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: {otherwise}."
+    columns = (
+        Column(key="name", heading="check", figures=False),
+        Column(key="holds", heading="holds", figures=False),
+        Column(key="detail", heading="", figures=False),
+    )
+    picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
+    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
+    return 1 if failed else 0
 
 
 def _span(low: float, high: float) -> str:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from fulcrum.accounting import epsilon_of
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.leakage import (
     BOUNDS,
@@ -289,6 +290,13 @@ def test_the_information_of_a_multiplier_needs_just_that_multiplier(multiplier, 
 
 
 @given(multiplier=st.floats(1e-3, 1e6), parameters=st.integers(1, 10**6))
+def test_information_is_linear_in_the_rounds_where_epsilon_is_not():
+    once, tenfold = (mechanism_information(25.82, rounds=rounds) for rounds in (10, 100))
+    assert tenfold == pytest.approx(10 * once)
+    few, many = (epsilon_of(25.82, rounds=rounds, delta=1e-5) for rounds in (10, 100))
+    assert many < 5 * few
+
+
 def test_capacity_is_at_most_a_quarter_of_the_paper(multiplier, parameters):
     paper = mechanism_information(multiplier, rounds=3)
     assert mechanism_information(multiplier, rounds=3, bound="capacity", parameters=parameters) <= paper / 4 * (

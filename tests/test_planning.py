@@ -165,6 +165,21 @@ def test_statement_and_assumptions_name_both_observers():
     assert any("may be curious" in line for line in both.assumptions)
 
 
+@pytest.mark.parametrize("purpose", ["research", "deployment"])
+def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
+    federation = Federation.from_columns(
+        silo=["a", "b"], records=np.array([7.0, 11.0]), tiers={"region": ["r", "r"]}, epsilon=np.array([0.5, math.nan])
+    )
+    made = plan(federation, rounds=2, epsilon={"region": 1.0, "silo": 4.0}, purpose=purpose, parameters=3)
+    rests_on = " ".join(made.assumptions)
+    assert "observers are passive" in rests_on
+    assert "sizes are public" in rests_on
+    assert "datasets of silos are disjoint" in rests_on
+    content = made.content()
+    assert "its declared size kept" in content.guarantee.adjacency
+    assert [(entry.records, entry.preference) for entry in content.silos] == [(7, 0.5), (11, None)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -29,6 +29,8 @@ def test_a_plan_within_the_policy_passes(made):
         ({"largest_epsilon_above": 0.9}, "allows epsilon 0.9 above its region, the plan spends 1"),
         ({"largest_epsilon_inside": 3.0}, "allows epsilon 3 inside its region, the plan spends"),
         ({"largest_delta": 1e-6}, "allows delta 1e-06, the plan has 1e-05"),
+        ({"largest_epsilon_above": float("nan")}, "allows epsilon nan above its region"),
+        ({"least_colluders": 1}, "asks for 1 colluders, the plan allows 0"),
         ({"largest_rounds": 9}, "allows 9 rounds, the plan has 10"),
         ({"smallest_region": 61}, "asks for a region of at least 61 silos, 'region-1' has 60"),
         ({"peers": {"region-2-1": ""}}, "insists on the peer 'region-2-1', who is not in its region 'region-1'"),

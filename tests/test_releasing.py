@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 import math
 
@@ -10,6 +11,7 @@ import fulcrum
 from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, RefusedReleaseError, ReleaseError
 from fulcrum.ledger import Ledger
 from fulcrum.noise import SecureNoise, SeededNoise
+from fulcrum.planfile import to_json
 from fulcrum.policy import Policy
 from fulcrum.releasing import Release, release
 
@@ -121,14 +123,12 @@ def test_a_diverged_silo_is_hidden_in_deployment_and_raises_in_research(research
     shape=st.sampled_from([(34,), (2, 17), (34, 1), (1, 2, 17)]),
 )
 def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dtype, scale, shape, tmp_path_factory):
-    class Silent(SecureNoise):
-        def integers(self, *, width, count):
-            return np.zeros(count, dtype=np.int64)
-
     plan = fulcrum.plan("isic-paper", rounds=1, epsilon=1.0, parameters=34, purpose="deployment")
     update = (np.random.default_rng(seed).normal(size=shape) * 10.0**scale).astype(dtype)
-    with Ledger.open(tmp_path_factory.mktemp("l") / "s.ledger", silo=SILO) as book:
-        sent = release(update, plan, SILO, 1, ledger=book, noise=Silent())
+    folder = tmp_path_factory.mktemp("ledger")
+    with Ledger.open(folder / "s.ledger", silo=SILO) as book, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SecureNoise, "integers", lambda self, *, width, count: np.zeros(count, dtype=np.int64))
+        sent = release(update, plan, SILO, 1, ledger=book)
     weight = plan.federation.weights[0]
     exact = math.sqrt(sum(int(value) ** 2 for value in sent.values.tolist()))
     assert exact * sent.step <= weight * plan.clip_norm
@@ -179,6 +179,51 @@ def test_a_policy_is_checked_before_the_first_release(deployment, ledger):
     assert ledger.allowance is None
     generous = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=9.0)
     release(UPDATE, deployment, SILO, 1, ledger=ledger, policy=generous)
+
+
+def test_a_policy_is_never_forgotten(ledger):
+    loose = fulcrum.plan(
+        "isic-paper", rounds=3, epsilon={"region": 9.0, "silo": 20.0}, parameters=34, purpose="deployment"
+    )
+    release(UPDATE, loose, SILO, 1, ledger=ledger)
+    with pytest.raises(PolicyError):
+        release(
+            UPDATE, loose, SILO, 2, ledger=ledger, policy=Policy(largest_epsilon_above=2.0, largest_epsilon_inside=9.0)
+        )
+
+
+def test_a_plan_that_does_not_verify_is_not_released_under(deployment, ledger, tmp_path):
+    content = deployment.content()
+    content.silos[0].noise_multiplier = 1e-5
+    (tmp_path / "forged.json").write_bytes(to_json(content))
+    with pytest.raises(ReleaseError, match="does not hold what it says"):
+        release(UPDATE, fulcrum.read_plan(tmp_path / "forged.json"), SILO, 1, ledger=ledger)
+    assert ledger.sequence == 0
+
+
+def test_a_plan_changed_in_memory_is_another_plan(deployment, ledger, tmp_path):
+    deployment.save(tmp_path / "plan.json")
+    read = fulcrum.read_plan(tmp_path / "plan.json")
+    release(UPDATE, read, SILO, 1, ledger=ledger)
+    weaker = dataclasses.replace(read, noise_multiplier=read.noise_multiplier / 2.9)
+    assert weaker.sealed == ""
+    with pytest.raises(FulcrumError):
+        release(UPDATE, weaker, SILO, 2, ledger=ledger)
+    assert ledger.sequence == 1
+
+
+def test_noise_of_another_making_and_aggregators_are_refused(deployment, ledger):
+    class Zero:
+        def integers(self, *, width, count):
+            return np.zeros(count, dtype=np.int64)
+
+    assert "takes SecureNoise alone, got Zero" in refused(UPDATE, deployment, ledger=ledger, noise=Zero())
+    aggregated = dataclasses.replace(deployment, injection="aggregator", aggregator_noise_multiplier=np.ones(4))
+    assert "leaves it to aggregators" in refused(UPDATE, aggregated, ledger=ledger)
+    for wrong in ("1", 1.0, None):
+        assert "a round is a whole number" in refused(UPDATE, deployment, ledger=ledger, round_number=wrong)
+    assert "no update" in refused(None, deployment, ledger=ledger)
+    assert release(UPDATE, deployment, SILO, np.int64(1), ledger=ledger).round_number == 1
 
 
 def test_nothing_else_leaves(deployment, ledger):

@@ -47,6 +47,20 @@ def test_the_promise_covers_what_was_spent_and_what_is_to_come(running):
         assert above == pytest.approx(new.epsilon_above[index], rel=1e-9)
 
 
+def test_every_observer_is_told_what_was_spent(running):
+    old, folder = running
+    new = replan(old, changed(), folder)
+    fresh = fulcrum.plan(changed(), rounds=4, **TARGET)
+    assert set(new.target.spent) == {"silo", "region", "federation"}
+    shift = epsilon_of_shift(
+        np.sqrt(4 * 4 / new.effective_multiplier("federation") ** 2),
+        delta=new.target.accounted_delta,
+        accountant="renyi",
+    )
+    assert (new.epsilon("federation")[:2] > shift[:2]).all()
+    assert new.target.reserve > fresh.target.reserve
+
+
 def test_a_silo_that_spent_nothing_needs_less_noise_than_one_that_spent(running):
     old, folder = running
     new = replan(old, changed(), folder)
@@ -95,3 +109,9 @@ def test_a_silo_without_budget_and_a_plan_without_rounds_are_refused(running):
 def test_only_plans_with_epsilon_targets_are_replanned(tmp_path):
     with pytest.raises(PlanError, match="this one has none"):
         replan(fulcrum.plan("mild", rounds=3, information=1.0), "mild", tmp_path)
+    with pytest.raises(PlanError, match="only epsilon adds up"):
+        replan(fulcrum.plan("mild", rounds=3, information=1.0, epsilon=1.0), "mild", tmp_path)
+    with pytest.raises(fulcrum.ParameterError, match="is counted for epsilon targets alone"):
+        fulcrum.plan("mild", rounds=3, information=1.0, spent={"region": np.zeros(96), "silo": np.zeros(96)})
+    with pytest.raises(fulcrum.ParameterError, match="spent must be given for the tiers 'region' and 'silo'"):
+        fulcrum.plan("mild", rounds=3, epsilon=1.0, spent={"region": np.zeros(96)})

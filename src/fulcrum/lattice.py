@@ -27,6 +27,9 @@ LEAST_WIDTH = 16.0
 """Steps; narrower, a sum of discrete Gaussians is no longer one to any precision that matters."""
 
 
+_MOST_WIDTH = 2.0**52
+
+
 def lattice_step(*, least_weight: float, clip_norm: float, parameters: int) -> float:
     """Returns the step of a region's lattice: the largest power of two at most w_min C / (100 sqrt(d)).
 
@@ -57,6 +60,10 @@ def convolution_term(width: float, members: int) -> float:
 
 def check_width(width: float, members: int, silo: str) -> None:
     """Raises `UnreachableTargetError` where a silo's noise is too narrow for sums of it to be Gaussian."""
+    if width > _MOST_WIDTH:
+        raise UnreachableTargetError(
+            f"silo {silo!r}: its noise is {width:.3g} lattice steps wide, more than integers hold"
+        )
     if width < LEAST_WIDTH or convolution_term(width, members) > 0:
         raise UnreachableTargetError(
             f"silo {silo!r}: its noise is {width:.3g} lattice steps wide, below {LEAST_WIDTH:g}, so sums of it are "

@@ -330,9 +330,15 @@ def _problems(content: PlanFile) -> Iterator[str]:
         yield "its targets are not on its tiers"
     if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
         yield "it names an accountant, bound or injection that is not known"
-    in_range = settings.rounds >= 1 and 0 < settings.delta < 1 and 0 < settings.clip_norm <= _LARGEST
-    if content.purpose not in PURPOSES or (content.purpose == "deployment" and settings.parameters is None):
-        yield "it is marked neither for research nor for a deployment of known size"
+    in_range = settings.rounds >= 1 and 0 < settings.delta < 1 and 1 / _LARGEST <= settings.clip_norm <= _LARGEST
+    deployed = content.purpose == "deployment"
+    if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
+        yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
+    spent = {tuple(entry.spent or ()) for entry in silos}
+    if len(spent) != 1 or (spent != {()} and spent != {tuple(observers)}):
+        yield "what was spent before is not told for every silo and tier"
+    if any(not 0 <= value < math.inf for entry in silos for value in (entry.spent or {}).values()):
+        yield "what was spent before is not a number of at least 0"
     if (
         not in_range
         or not 0 <= settings.reserve < settings.delta

@@ -21,7 +21,7 @@ from fulcrum.allocation import Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.exposure import check_colluders, sum_by
-from fulcrum.federation import SILO
+from fulcrum.federation import SILO, Federation
 from fulcrum.lattice import check_parameters, check_width, delta_reserve
 from fulcrum.leakage import Coupling, mechanism_information
 from fulcrum.planfile import INJECTIONS, PURPOSES
@@ -29,7 +29,7 @@ from fulcrum.plans import Plan
 from fulcrum.readers import read_federation
 from fulcrum.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 
-_LARGEST_CLIP_NORM = 1e100
+_LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
 
 
@@ -53,6 +53,7 @@ def plan(
     keys: Mapping[str, str] | None = None,
     seed: int = 0,
     spent: Mapping[str, FloatArray] | None = None,
+    reserved: float = 0.0,
 ) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
@@ -80,7 +81,9 @@ def plan(
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, to be carried by the plan.
         seed: For "misallocated".
-        spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes.
+        spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes; the
+            innermost tier and "silo" at least.
+        reserved: The part of delta that lattice noise of earlier rounds has cost.
     """
     federation = read_federation(federation)
     accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
@@ -101,8 +104,13 @@ def plan(
         colluders=0
         if injection == "aggregator"
         else int(colluders),  # noise that no silo holds cannot be colluded away
-        spent=dict(spent or {}),
+        spent=_spent_everywhere(federation, spent),
+        reserve=reserved,
     )
+    if spent and (information is not None or budget is not None):
+        raise ParameterError(
+            "what was spent before is counted for epsilon targets alone. Give no information and no budget"
+        )
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
@@ -142,7 +150,21 @@ def plan(
         )
 
     made = made_for(target)
-    return made if purpose == "research" else made_for(replace(target, reserve=_reserve(made)))
+    return made if purpose == "research" else made_for(replace(target, reserve=reserved + _reserve(made)))
+
+
+def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
+    """Returns what was spent at every tier; an observer further out met more noise, so at most what the innermost did."""
+    if not spent:
+        return {}
+    inner = federation.innermost.name
+    if not {inner, SILO} <= set(spent):
+        raise ParameterError(f"spent must be given for the tiers {inner!r} and 'silo' at least")
+    found = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
+    for tier, values in found.items():
+        if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
+            raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
+    return found
 
 
 def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None:
@@ -179,8 +201,12 @@ def _reserve(made: Plan) -> float:
 
 
 def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, colluders: int, seed: int) -> None:
-    if not (isinstance(clip_norm, (int, float, np.number)) and 0 < clip_norm <= _LARGEST_CLIP_NORM):
-        raise ParameterError(f"clip_norm must be above 0 and at most {_LARGEST_CLIP_NORM:g}, got {clip_norm}")
+    if not (
+        isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
+    ):
+        raise ParameterError(
+            f"clip_norm must be from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
+        )
     whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
     if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
         raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")

@@ -68,8 +68,8 @@ class Plan:
     seed: int
     purpose: str = "research"
     keys: Mapping[str, str] = field(default_factory=dict)
-    sealed: str = ""
-    issuer: str = ""
+    sealed: str = field(default="", init=False)  # not copied to a changed plan, which neither is of that file
+    issuer: str = field(default="", init=False)
 
     @property
     def rounds(self) -> int:
@@ -276,10 +276,11 @@ class Plan:
 
 def read_plan(path: str | Path) -> Plan:
     """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
-    return _from_content(read_content(path))
+    return plan_of(read_content(path))
 
 
-def _from_content(content: PlanFile) -> Plan:
+def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
+    """Returns the plan that a file's content describes; `issuer` is whose signature of it was checked."""
     settings = content.settings
     federation = federation_of(content)
     requirement = Requirement(
@@ -293,7 +294,7 @@ def _from_content(content: PlanFile) -> Plan:
     if settings.injection == "aggregator":
         entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
         noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
-    return Plan(
+    made = Plan(
         federation=federation,
         target=Target(
             rounds=settings.rounds,
@@ -319,8 +320,10 @@ def _from_content(content: PlanFile) -> Plan:
         seed=settings.seed,
         purpose=content.purpose,
         keys=content.keys,
-        sealed=content.digest,
     )
+    object.__setattr__(made, "sealed", content.digest)
+    object.__setattr__(made, "issuer", issuer)
+    return made
 
 
 def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:

@@ -29,15 +29,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         largest_delta: Of the plan.
         smallest_region: Silos that must share its region, itself included.
         largest_rounds: Releases in all.
+        least_colluders: Silos of its region that the plan must hold out against, or do without.
         peers: Names that must be in its region, each with its public key, or an empty string for any key.
         issuer: The public key that must have signed the plan; see `fulcrum.signing`.
     """
 
     largest_epsilon_above: float
     largest_epsilon_inside: float
-    largest_delta: float = 1.0
+    largest_delta: float = 1e-5
     smallest_region: int = 1
     largest_rounds: int | None = None
+    least_colluders: int = 0
     peers: dict[str, str] = {}
     issuer: str | None = None
 
@@ -58,22 +60,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
             )
         index, inner = names.index(silo), content.federation.tiers[0]
-        seen = Recomputed(content)
+        # Of the accountants, renyi is the one proven for what a deployed silo draws.
+        proven = msgspec.structs.replace(content.settings, accountant="renyi")
+        deployed = content.purpose == "deployment"
+        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
         limits = (
             ("above", inner, self.largest_epsilon_above),
             ("inside", SILO, self.largest_epsilon_inside),
         )
         for where, tier, largest in limits:
             spent = seen.epsilon(tier)[index]
-            if spent > largest:
+            if not spent <= largest:
                 shown = rounded_up(spent)
                 raise PolicyError(
                     f"silo {silo!r} allows epsilon {largest:g} {where} its {inner}, the plan spends {shown:g}"
                 )
-        if plan.delta > self.largest_delta:
+        if not plan.delta <= self.largest_delta:
             raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
         if self.largest_rounds is not None and plan.rounds > self.largest_rounds:
             raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {plan.rounds}")
+        if plan.colluders < self.least_colluders:
+            raise PolicyError(
+                f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
+            )
         region = content.silos[index].node
         members = [entry.silo for entry in content.silos if entry.node == region]
         if len(members) < self.smallest_region:

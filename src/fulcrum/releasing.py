@@ -16,6 +16,7 @@ may be sent, and sent again, as it is.
 import hashlib
 import logging
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,14 +26,18 @@ import numpy as np
 
 from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError, suggestion
 from fulcrum.federation import SILO
+from fulcrum.lattice import check_width
 from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.mechanism import clip
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.plans import Plan
 from fulcrum.policy import Policy
+from fulcrum.verification import verify
 
 Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
 """An array, a list of arrays, or a mapping of arrays, of any float dtype and shape."""
+
+_PASSED: set[tuple[str, str, bytes, Allowance]] = set()
 
 alarm = logging.getLogger("fulcrum.alarm")
 """Where a silo is told, and nobody else, that its training diverged."""
@@ -165,12 +170,20 @@ def release(
         basis: What the update was computed from, such as the digest of the global model.
     """
     index = _index_of(plan, silo)
+    try:
+        round_number = operator.index(round_number)
+    except TypeError:
+        raise ReleaseError(f"a round is a whole number from 1, got {round_number!r}") from None
     if not 1 <= round_number <= plan.rounds:
         raise ReleaseError(f"round {round_number} is outside the plan's rounds 1 to {plan.rounds}. Nothing is released")
     if plan.purpose == "research":
         return _research_release(update, plan, index, round_number, noise)
     if isinstance(noise, SeededNoise):
         raise ReleaseError("a deployment plan refuses seeded noise: it can be drawn again. Leave noise out")
+    if noise is not None and type(noise) is not SecureNoise:
+        raise ReleaseError(f"a deployment plan takes SecureNoise alone, got {type(noise).__name__}. Leave noise out")
+    if plan.injection != "silo":
+        raise ReleaseError("in deployment every silo draws its own noise, and this plan leaves it to aggregators")
     if ledger is None:
         raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
     if ledger.silo != silo:
@@ -192,12 +205,18 @@ def release(
 
 
 def begin(plan: Plan, silo: str, ledger: Ledger, *, policy: Policy | None = None) -> None:
-    """Binds a silo's ledger to a plan, once, after the silo's own policy has passed it."""
-    if ledger.allowance is not None and ledger.allowance.plan_digest == plan.digest:
-        return
-    if policy is not None:
-        policy.check(plan, silo)
-    ledger.begin(allowance_of(plan, silo))
+    """Binds a silo's ledger to a plan that verifies and that the silo's own policy passes; both are asked once."""
+    allowance = allowance_of(plan, silo)
+    rules = b"" if policy is None else msgspec.json.encode(policy)
+    if (passed := (plan.digest, silo, rules, allowance)) not in _PASSED:
+        failed = next((check for check in verify(plan) if not check.holds), None)
+        if failed is not None:
+            raise ReleaseError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+        if policy is not None:
+            policy.check(plan, silo)
+        _PASSED.add(passed)
+    if ledger.allowance != allowance:
+        ledger.begin(allowance)  # refuses other numbers under the digest it is bound to
 
 
 def allowance_of(plan: Plan, silo: str) -> Allowance:
@@ -222,10 +241,12 @@ def _index_of(plan: Plan, silo: str) -> int:
 
 def _flattened(update: Update) -> tuple[Layout, np.ndarray[Any, Any]]:
     """Returns an update's layout and its coordinates in double precision, which holds every float dtype exactly."""
+    if update is None:
+        raise ReleaseError("there is no update to release")
     if isinstance(update, Mapping):
         named = {str(name): np.asarray(array) for name, array in update.items()}
     elif isinstance(update, np.ndarray):
-        named = {"update": update}
+        named = {"update": np.asarray(update)}
     else:
         named = {str(number): np.asarray(array) for number, array in enumerate(update)}
     for name, array in named.items():
@@ -234,6 +255,8 @@ def _flattened(update: Update) -> tuple[Layout, np.ndarray[Any, Any]]:
                 f"the array {name!r} is {array.dtype}, not floating point. Counts and buffers are not released: "
                 "leave it out"
             )
+    if any(not name.isprintable() for name in named):
+        raise ReleaseError("the names of arrays must be printable")
     layout = Layout(names=tuple(named), shapes=tuple(array.shape for array in named.values()))
     parts = [array.astype(np.float64).ravel() for array in named.values()]
     return layout, np.concatenate(parts) if parts else np.zeros(0)
@@ -282,8 +305,14 @@ def _lattice_release(
         clipped = np.zeros_like(flat)
     weight = float(plan.federation.weights[index])
     # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
-    whole = np.trunc(clipped * (weight / step)).astype(np.int64)
-    drawn = noise.integers(width=plan.lattice_width(index), count=layout.parameters)
+    scaled = np.trunc(clipped * (weight / step))
+    if not (np.abs(scaled) < 2.0**52).all():
+        raise ReleaseError("the update does not fit the lattice's integers. Plan with another clip norm")
+    width = plan.lattice_width(index)
+    region_of = plan.federation.innermost.parent_of
+    check_width(width, int((region_of == region_of[index]).sum()), plan.federation.silo_name(index))
+    whole = scaled.astype(np.int64)
+    drawn = noise.integers(width=width, count=layout.parameters)
     return _made(plan, index, round_number, layout, whole + drawn, step)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.federation import SILO
-from fulcrum.leakage import Coupling
 from fulcrum.ledger import Ledger
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
@@ -31,6 +30,10 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
     """
     if not old.epsilon_target:
         raise PlanError("a plan is replanned by its epsilon targets, and this one has none")
+    if old.target.information is not None or old.floor is not None or old.target.budget is not None:
+        raise PlanError(
+            "a plan with an information bound, a floor or a budget cannot be replanned: only epsilon adds up"
+        )
     changed = read_federation(federation)
     inner = changed.innermost.name
     known = set(old.federation.silo_names.tolist())
@@ -44,15 +47,15 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
         with Ledger.read(path) as ledger:
             if ledger.silo != name:
                 raise PlanError(f"{path} is the ledger of silo {ledger.silo!r}, not of {name!r}")
+            failed = next((check for check in ledger.checks() if not check.holds), None)
+            if failed is not None:
+                raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
             above[index], inside[index] = ledger.spent.shift_above, ledger.spent.shift_inside
             rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
         done = max([done, *rounds])
     remaining = old.rounds - done
     if remaining < 1:
         raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
-    # An observer further out sees more noise, so what was spent above the region bounds what was spent there.
-    spent = {tier: inside if tier == SILO else above for tier in (inner, *old.epsilon_target)} | {SILO: inside}
-    target = old.target
     return plan(
         changed,
         rounds=remaining,
@@ -60,8 +63,6 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
         epsilon=dict(old.epsilon_target),
         accountant=old.accountant,
         allocation=old.allocation,
-        floor=None if old.coupling is None else Coupling(old.coupling),
-        bound=target.bound,
         clip_norm=old.clip_norm,
         parameters=old.parameters,
         colluders=old.colluders,
@@ -69,5 +70,6 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
         purpose=old.purpose,
         keys=old.keys,
         seed=old.seed,
-        spent=spent,
+        spent={inner: above, SILO: inside},
+        reserved=old.target.reserve,
     )

@@ -6,7 +6,6 @@ plan.json is plan.json.sig.
 
 import base64
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import msgspec
 
 from fulcrum.errors import MissingExtraError, SignatureError
 from fulcrum.planfile import read_content, write_whole
-from fulcrum.plans import Plan, read_plan
+from fulcrum.plans import Plan, plan_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -54,7 +53,7 @@ def new_key(path: str | Path) -> str:
 
 def sign_plan(path: str | Path, key: str | Path) -> Path:
     """Signs a plan file with a private key and returns where the signature was written."""
-    _, serialization = _cryptography()
+    ed25519, serialization = _cryptography()
     content = read_content(path)
     try:
         private: Ed25519PrivateKey = serialization.load_pem_private_key(Path(key).read_bytes(), password=None)
@@ -62,6 +61,8 @@ def sign_plan(path: str | Path, key: str | Path) -> Path:
         raise SignatureError(f"{key} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError) as error:
         raise SignatureError(f"{key} is not a private key: {error}") from None
+    if not hasattr(private, "sign") or not isinstance(private, ed25519.Ed25519PrivateKey):
+        raise SignatureError(f"{key} is not an Ed25519 key. Make one with: fulcrum keygen")
     signed = Signature(
         format=FORMAT,
         plan_digest=content.digest,
@@ -80,17 +81,20 @@ def check_signature(path: str | Path, issuer: str) -> None:
         path: The plan file; its signature is beside it.
         issuer: The public key, as `new_key` returns it, or the path of a .pub file.
     """
+    _check(path, read_content(path).digest, _trusted(issuer))
+
+
+def _check(path: str | Path, digest: str, trusted: str) -> None:
+    """Checks the signature beside a plan file against the digest of what was read from it."""
     ed25519, _ = _cryptography()
     from cryptography.exceptions import InvalidSignature
 
-    trusted = _trusted(issuer)
     try:
         signed = msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
     except OSError as error:
         raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise SignatureError(f"{path}.sig is not a signature: {error}") from None
-    digest = read_content(path).digest
     if signed.plan_digest != digest:
         raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
     if signed.public_key != trusted:
@@ -104,8 +108,9 @@ def check_signature(path: str | Path, issuer: str) -> None:
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:
     """Reads a plan file whose signature by the issuer has been checked."""
-    check_signature(path, issuer)
-    return replace(read_plan(path), issuer=_trusted(issuer))
+    content = read_content(path)
+    _check(path, content.digest, _trusted(issuer))
+    return plan_of(content, issuer=_trusted(issuer))
 
 
 def _trusted(issuer: str) -> str:

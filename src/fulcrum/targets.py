@@ -141,7 +141,7 @@ class Target:
         with np.errstate(divide="ignore"):
             allowed = 4 * self.rounds / np.asarray(asked) ** 2
         left = allowed - self.spent[tier]  # mu² adds up over releases
-        short = left <= _LEAST_LEFT * allowed
+        short = np.isfinite(allowed) & (left <= _LEAST_LEFT * allowed)
         if short.any():
             name = federation.silo_name(int(np.argmax(short)))
             raise UnreachableTargetError(

@@ -258,6 +258,8 @@ class Recomputed:
 def _lattice(content: PlanFile, seen: Recomputed) -> Check:
     """Whether lattices are fine enough, noise is wide enough on them, and what it costs in delta is reserved."""
     settings, members = content.settings, Counter(seen.region)
+    if settings.injection != "silo":
+        return Check(name="lattice", holds=False, detail="silos draw no noise of their own")
     parameters = settings.parameters or 0
     least: dict[str, float] = {}
     for region, weight in zip(seen.region, seen.weight, strict=True):

@@ -154,7 +154,7 @@ def plan(
 
 
 def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
-    """Returns what was spent at every tier; an observer further out met more noise, so at most what the innermost did."""
+    """Returns what was spent at every tier; further out observers met more noise, so at most the innermost's."""
     if not spent:
         return {}
     inner = federation.innermost.name

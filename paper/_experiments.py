@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from _measured import Estimate
 from _network import network
-from _printed import parser
+from _printed import Row, parser, report
 from _results import Identity, Run, add_runs, engine_digest, file_digest, read_runs
 
 import fulcrum
@@ -401,3 +401,15 @@ def run_experiment(
     except FulcrumError as error:
         print(f"{described.prog}: {error}", file=sys.stderr)
         return 2
+
+
+def table_main(doc: str | None, rows: Callable[[Study], Sequence[Row]]) -> Callable[[Sequence[str] | None], int]:
+    """Returns the main of a script that prints the rows of one table."""
+
+    def work(study: Study, chosen: argparse.Namespace) -> int:
+        return report(doc, rows(study), chosen.format)
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        return run_experiment(doc, work, arguments)
+
+    return main

@@ -4,7 +4,6 @@ With equal silos, where 1/sqrt(m) is the optimum, and with lognormal sizes, wher
 anew for every seed, and the plans with them.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -23,11 +22,10 @@ from _experiments import (
     Study,
     furthest_saving,
     grid,
-    run_experiment,
+    table_main,
     worse_than,
 )
 from _measured import Estimate, Measured, Measurements
-from _printed import report
 
 SHOWN = {"optimal": OPTIMAL, "1/sqrt m": SIZE, "1/m": INVERSE_SIZE, "misallocated": MISALLOCATED}
 
@@ -79,15 +77,8 @@ def _apart(runs: Runs, settings: Sequence[Setting], arm: Arm, other: Arm = OPTIM
     )
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the table."""
-    return report(__doc__, rows(study), chosen.format)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    return run_experiment(__doc__, work, arguments)
+main = table_main(__doc__, rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -3,14 +3,11 @@
 Entropies of the concentrations that the partitions really hold, over four profiles and all seeds. Nothing is trained.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
 
 import numpy as np
-from _experiments import FLOOR, OPTIMAL, PROFILES, UNIFORM, Setting, Study, plan_of, run_experiment
+from _experiments import FLOOR, OPTIMAL, PROFILES, UNIFORM, Setting, Study, plan_of, table_main
 from _measured import Measured, Measurements
-from _printed import report
 
 import fulcrum
 
@@ -55,15 +52,8 @@ def rows(study: Study) -> list[Measured]:
     return found
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the table."""
-    return report(__doc__, rows(study), chosen.format)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    return run_experiment(__doc__, work, arguments)
+main = table_main(__doc__, rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -5,14 +5,11 @@ on the balanced profile, averaged over both tasks; no gain and no other profile 
 is shown as a paired difference.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
 
 import numpy as np
-from _experiments import TASKS, UNIFORM, Setting, Study, run_experiment
+from _experiments import TASKS, UNIFORM, Setting, Study, table_main
 from _measured import Estimate, Measured, Measurements
-from _printed import report
 
 from fulcrum.training.runs import LEARNING_RATE
 
@@ -47,15 +44,8 @@ def rows(study: Study) -> list[Measured]:
     return found
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the choice."""
-    return report(__doc__, rows(study), chosen.format)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    return run_experiment(__doc__, work, arguments)
+main = table_main(__doc__, rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -4,7 +4,6 @@ Accuracies of the optimal allocation and of uniform noise, gains of the optimal 
 noise in points with the standard error of the paired difference, and the budget saved, which is the dispersion.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -17,11 +16,10 @@ from _experiments import (
     Study,
     furthest_saving,
     grid,
-    run_experiment,
+    table_main,
     worse_than,
 )
 from _measured import Estimate, Measured, Measurements
-from _printed import report
 
 
 def rows(study: Study) -> list[Measured]:
@@ -56,15 +54,8 @@ def _largest_gain(runs: Runs, settings: Sequence[Setting]) -> float:
     return float(max(gaps))
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the table."""
-    return report(__doc__, rows(study), chosen.format)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    return run_experiment(__doc__, work, arguments)
+main = table_main(__doc__, rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -10,17 +10,15 @@ from fulcrum.accounting import epsilon_of
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.leakage import (
     BOUNDS,
-    Coupling,
     cost_of_coupling,
     finest_resolution,
     information_bound,
     informativeness,
-    lateral_floor,
     mechanism_information,
     multiplier_for_information,
-    prior_entropy,
     quantised_entropy,
 )
+from fulcrum.prior import Coupling, lateral_floor, prior_entropy
 
 approx = pytest.approx
 SEVERE = (60, 20, 8, 4, 4)

@@ -16,6 +16,7 @@ ORDER = [
     "readers",
     "exposure",
     "accounting",
+    "prior",
     "leakage",
     "allocation",
     "lattice",

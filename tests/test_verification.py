@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from fulcrum.federation import Federation, Tier
-from fulcrum.leakage import Coupling
 from fulcrum.planfile import content_digest
 from fulcrum.planning import plan
+from fulcrum.prior import Coupling
 from fulcrum.verification import changes, verify
 
 NESTED = Federation.from_sizes(

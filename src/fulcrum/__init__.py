@@ -29,17 +29,14 @@ from fulcrum.errors import (
 from fulcrum.exposure import Exposure, dispersion, exposure_of
 from fulcrum.federation import Federation, Tier
 from fulcrum.leakage import (
-    Coupling,
     CouplingCost,
     Informativeness,
     cost_of_coupling,
     finest_resolution,
     information_bound,
     informativeness,
-    lateral_floor,
     mechanism_information,
     multiplier_for_information,
-    prior_entropy,
     quantised_entropy,
 )
 from fulcrum.ledger import Allowance, Cost, Ledger
@@ -48,6 +45,7 @@ from fulcrum.planfile import PlanFile, package_version
 from fulcrum.planning import plan
 from fulcrum.plans import Plan, read_plan
 from fulcrum.policy import Policy, read_policy
+from fulcrum.prior import Coupling, lateral_floor, prior_entropy
 from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation
 from fulcrum.releasing import Release, release

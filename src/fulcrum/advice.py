@@ -19,7 +19,8 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError
 from fulcrum.exposure import sum_by, worst_coalitions
 from fulcrum.federation import SILO
-from fulcrum.leakage import finest_resolution, informativeness, prior_entropy
+from fulcrum.leakage import finest_resolution, informativeness
+from fulcrum.prior import prior_entropy
 
 if TYPE_CHECKING:
     from fulcrum.plans import Plan

@@ -20,7 +20,7 @@ from fulcrum.errors import DataError, FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import SILO
-from fulcrum.leakage import Coupling, cost_of_coupling, informativeness_of, lateral_floor
+from fulcrum.leakage import cost_of_coupling, informativeness_of
 from fulcrum.options import (
     ColludersOption,
     FederationArgument,
@@ -37,6 +37,7 @@ from fulcrum.pictures import comparison_columns, comparison_rows, show_checks, s
 from fulcrum.planfile import package_version, read_content, write_whole
 from fulcrum.planning import plan
 from fulcrum.plans import read_plan
+from fulcrum.prior import Coupling, lateral_floor
 from fulcrum.readers import read_federation
 from fulcrum.signing import check_signature
 from fulcrum.targets import group_by_silo

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from fulcrum.display import FORMATS
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation import SILO, Federation
-from fulcrum.leakage import Coupling
+from fulcrum.prior import Coupling
 from fulcrum.profiles import PROFILES
 from fulcrum.targets import Floor
 from fulcrum.training.engine import LocalTraining

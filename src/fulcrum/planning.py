@@ -23,9 +23,10 @@ from fulcrum.errors import ParameterError, UnreachableTargetError, listing, sugg
 from fulcrum.exposure import check_colluders, sum_by
 from fulcrum.federation import SILO, Federation
 from fulcrum.lattice import check_parameters, check_width, delta_reserve
-from fulcrum.leakage import Coupling, mechanism_information
+from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import INJECTIONS, PURPOSES
 from fulcrum.plans import Plan
+from fulcrum.prior import Coupling
 from fulcrum.readers import read_federation
 from fulcrum.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 

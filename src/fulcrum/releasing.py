@@ -152,10 +152,10 @@ def release(
 
     - the norm of what enters the noise is at most weight times C, whatever the dtype, shape or rounding;
     - noise is at least as wide as the plan says, drawn for this release alone;
-    - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free of
-    charge; - past the plan's rounds or budget, on another basis for a round already released, or against the policy:
-    refused; - an update that is not finite is released as zero plus noise, and the silo alone is told (`alarm`):
-    refusing would
+    - the plan verifies and the policy passes it, or nothing is released;
+    - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free;
+    - past the plan's rounds or budget, or on another basis for a round already released: refused;
+    - an update that is not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would
       tell the observer that this silo diverged, which no epsilon covers.
 
     Args:

@@ -24,7 +24,8 @@ from fulcrum.allocation import Requirement, Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.federation import Federation
-from fulcrum.leakage import Coupling, lateral_floor, mechanism_information, multiplier_for_information
+from fulcrum.leakage import mechanism_information, multiplier_for_information
+from fulcrum.prior import Coupling, lateral_floor
 
 _LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint paper bench clean
+.PHONY: demo test test-engines lint paper bench clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -20,6 +20,9 @@ demo: $(VENV)/core.stamp
 
 test: $(VENV)/test.stamp
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+
+test-engines: $(VENV)/test.stamp
+	@$(BIN)/python -m pytest -v -m engines tests/engines
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .

@@ -49,6 +49,16 @@ def test_a_plan_is_signed_and_known_by_its_issuer(command):
     assert (code, "not by the issuer" in err) == (2, True)
 
 
+def test_keys_to_seal_to_are_made_too(command):
+    code, out, _ = command("keygen", "north.key", "--kind", "sealing", "--format", "json")
+    public = json.loads(out)["public_key"]
+    assert (code, public[:7]) == (0, "x25519:")
+    assert Path("north.key.pub").read_text() == public + "\n"
+    Path("keys.toml").write_text(f'north = "{public}"\n')
+    assert command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")[0] == 0
+    assert read_plan("plan.json").keys == {"north": public}
+
+
 def test_a_policy_allows_or_refuses_a_plan(command):
     Path("keys.toml").write_text('metz = "a2V5"\n')
     command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
@@ -106,6 +116,7 @@ BAD = {
         "none is not a folder of ledgers",
     ),
     "missing ledger": (["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."], "shows no ledger"),
+    "kind": (["keygen", "-o", "a.key", "--kind", "sealin"], "Known: signing, sealing. Did you mean 'sealing'?"),
     "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "is not TOML"),
 }
 

@@ -33,12 +33,18 @@ ORDER = [
     "discrete_gaussian",
     "noise",
     "ledger_entries",
+    "database_file",
     "ledger_file",
     "ledger",
     "mechanism",
     "policy",
     "releasing",
     "signing",
+    "sealing",
+    "answers",
+    "region_file",
+    "regional",
+    "coordination",
     "replanning",
     "training.tasks",
     "training.embedding",
@@ -48,13 +54,29 @@ ORDER = [
     "training.reference",
     "training.runs",
     "training.trials",
+    "engines.wire",
+    "engines.learning",
+    "engines.head",
+    "engines.sites",
+    "engines.silo",
+    "engines.nvflare.common",
+    "engines.nvflare.silo",
+    "engines.nvflare.region",
+    "engines.nvflare.server",
+    "engines.nvflare.processes",
+    "engines.nvflare.operators",
+    "engines.nvflare.kits",
+    "engines.nvflare.console",
+    "engines.nvflare.loopback",
     "display",
     "options",
     "pictures",
+    "cli_engines",
     "cli_silo",
     "cli",
 ]
-OPTIONAL = {"pyarrow", "yaml", "sklearn", "onnxruntime", "PIL", "tokenizers", "cryptography", "numba"}
+OPTIONAL = {"pyarrow", "yaml", "sklearn", "onnxruntime", "PIL", "tokenizers", "cryptography", "numba", "nvflare"}
+LOADED_BY_NVFLARE = {f"engines.nvflare.{name}" for name in ("silo", "region", "server", "processes")}
 CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
 
 
@@ -89,8 +111,14 @@ def test_a_module_imports_only_from_those_above_it(module):
     assert used <= set(ORDER[: ORDER.index(module)])
 
 
-def test_only_core_packages_are_imported_at_the_top():
+def test_only_nvflare_itself_loads_the_modules_that_import_it():
     for module in ORDER:
+        used = {name.removeprefix("fulcrum.") for name in imports(ast.parse(source_of(module)))}
+        assert not used & LOADED_BY_NVFLARE, module
+
+
+def test_only_core_packages_are_imported_at_the_top():
+    for module in sorted(set(ORDER) - LOADED_BY_NVFLARE):
         tree = ast.parse(source_of(module))
         for node in tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -113,7 +141,7 @@ def test_every_error_is_a_fulcrum_error_and_a_builtin_one():
     for name in names:
         error = getattr(fulcrum, name)
         assert issubclass(error, fulcrum.FulcrumError)
-        assert issubclass(error, (ValueError, ImportError))
+        assert issubclass(error, (ValueError, ImportError, RuntimeError))
 
 
 def test_no_module_validates_with_assert():

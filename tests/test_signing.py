@@ -1,12 +1,21 @@
+import base64
 import json
 import stat
 
 import pytest
 
 import fulcrum
-from fulcrum.errors import SignatureError
+from fulcrum.errors import ParameterError, SignatureError
 from fulcrum.policy import Policy
-from fulcrum.signing import check_signature, new_key, read_signed_plan, sign_plan
+from fulcrum.signing import (
+    check_signature,
+    new_key,
+    private_key,
+    public_key,
+    public_text,
+    read_signed_plan,
+    sign_plan,
+)
 
 
 @pytest.fixture
@@ -69,3 +78,41 @@ def test_missing_and_broken_files_are_refused_in_one_line(signed, tmp_path):
         sign_plan(path, tmp_path / "none.key")
     with pytest.raises(SignatureError):
         check_signature(path, "not a key")
+
+
+def test_keys_are_for_signing_or_for_sealing_and_their_texts_say_which(signed, tmp_path):
+    path, public = signed
+    assert len(base64.b64decode(public, validate=True)) == 32
+    sealing = new_key(tmp_path / "north.key", "sealing")
+    assert sealing.startswith("x25519:")
+    assert len(base64.b64decode(sealing.removeprefix("x25519:"), validate=True)) == 32
+    assert (tmp_path / "north.key.pub").read_text() == sealing + "\n"
+    assert stat.S_IMODE((tmp_path / "north.key").stat().st_mode) == 0o600
+    assert (tmp_path / "north.key").read_bytes().startswith(b"-----BEGIN PRIVATE KEY-----")
+    assert public_text(private_key(tmp_path / "north.key", "sealing")) == sealing
+    assert public_text(private_key(tmp_path / "issuer.key")) == public
+    with pytest.raises(SignatureError, match="is not an Ed25519 key"):
+        sign_plan(path, tmp_path / "north.key")
+    with pytest.raises(SignatureError, match=r"is not an X25519 key\. Make one with: fulcrum keygen --kind sealing"):
+        private_key(tmp_path / "issuer.key", "sealing")
+    with pytest.raises(SignatureError):
+        check_signature(path, sealing)
+    with pytest.raises(ParameterError, match=r"unknown kind of key 'seal'\. Known: signing, sealing\. Did you mean"):
+        new_key(tmp_path / "other.key", "seal")
+    assert not (tmp_path / "other.key").exists()
+
+
+def test_public_keys_are_read_as_their_kind_alone(tmp_path):
+    signing, sealing = new_key(tmp_path / "a"), new_key(tmp_path / "b", "sealing")
+    assert public_key(signing) == private_key(tmp_path / "a").public_key()
+    assert public_key(sealing, "sealing") == private_key(tmp_path / "b", "sealing").public_key()
+    for text, kind in (
+        (sealing, "signing"),
+        (signing, "sealing"),
+        ("x25519:" + signing[:-8], "sealing"),
+        ("", "signing"),
+        ("x25519:", "sealing"),
+        ("ü" * 44, "signing"),
+    ):
+        with pytest.raises(SignatureError, match="is not a public key for"):
+            public_key(text, kind)

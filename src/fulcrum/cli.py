@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
+from fulcrum.cli_engines import deploy_app, follow_app, up_app
 from fulcrum.cli_silo import keygen, ledger_app, policy, read_keys, replan_command, sign
 from fulcrum.comparison import Comparison, compare
 from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
@@ -58,6 +59,9 @@ app.command(sign)
 app.command(policy)
 app.command(replan_command, name="replan")
 app.command(ledger_app)
+app.command(deploy_app)
+app.command(up_app)
+app.command(follow_app)
 
 
 @app.command
@@ -444,3 +448,7 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
 def main() -> None:
     """The entry point of the command `fulcrum`."""
     sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -26,11 +26,12 @@ LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
 def keygen(
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="The private key; .pub goes beside it.")],
     *,
+    kind: Annotated[str, option("signing, for issuers and silos, or sealing, for regions.")] = "signing",
     style: FormatOption = "table",
 ) -> int:
-    """Make a key pair to sign plans with."""
+    """Make a key pair: to sign plans and releases with, or to open what silos seal to a region."""
     check_format(style)
-    public = new_key(output)
+    public = new_key(output, kind)
     told = {"private_key": str(output), "public_key": public}
     show(Result(data=told, rows=[told], picture=[facts([("private key", str(output)), ("public key", public)])]), style)
     return 0

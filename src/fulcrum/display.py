@@ -174,6 +174,22 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def steps(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on stderr what is being done now; yields a callable to be told each step in words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: console.print(f"{what}: {step}")
+        return
+    with console.status(what) as status:
+
+        def tell(step: str) -> None:
+            console.print(f"{what}: {step}", highlight=False)
+            status.update(f"{what}: {step}")
+
+        yield tell
+
+
+@contextmanager
 def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], None]]:
     """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
 

@@ -15,6 +15,8 @@
     │   ├── RefusedReleaseError the plan does not allow this release
     │   └── LedgerInUseError    somebody else holds the ledger
     ├── SignatureError          a plan is not signed by whom it should be  (also a ValueError)
+    ├── ExchangeError           a message between silo, region and server  (also a ValueError)
+    │                           is refused, or a key is not the plan's
     ├── DataError               training data cannot be used               (also a ValueError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
@@ -90,6 +92,14 @@ class LedgerInUseError(LedgerError):
 
 class SignatureError(FulcrumError, ValueError):
     """A plan, or its signature, is not from whom it should be."""
+
+
+class ExchangeError(FulcrumError, ValueError):
+    """What passes between silo, region and server is not what the plan says; nothing of it was used."""
+
+
+class EngineError(FulcrumError, RuntimeError):
+    """The engine beneath a federation did not do what it was asked."""
 
 
 class MissingExtraError(FulcrumError, ImportError):

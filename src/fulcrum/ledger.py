@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from fulcrum.database_file import MOST_BYTES, PathLike
 from fulcrum.errors import LedgerError, RefusedReleaseError
 from fulcrum.ledger_entries import Allowance, Cost, Entry, entry_of, text, whole
-from fulcrum.ledger_file import FORMAT, MOST_BYTES, LedgerFile, PathLike
+from fulcrum.ledger_file import FORMAT, LedgerFile
 
 __all__ = ["Allowance", "Cost", "Entry", "Ledger", "LedgerCheck", "Recorded", "verify"]
 

@@ -191,7 +191,7 @@ def release(
     begin(plan, silo, ledger, policy=policy)
     layout, flat = _flattened(update)
     _check_layout(plan, layout, ledger)
-    asked = f"{layout.digest} {basis}"
+    asked = _asked(layout, basis)
     kept = ledger.stored(round_number, asked)
     if kept is not None:
         return Release.from_bytes(kept)
@@ -202,6 +202,31 @@ def release(
     made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
     recorded = ledger.record(round_number=round_number, basis=asked, payload=made.to_bytes(), cost=cost)
     return made if recorded.fresh else Release.from_bytes(recorded.payload)
+
+
+def stored_release(
+    model: Update, plan: Plan, silo: str, round_number: int, *, ledger: Ledger, basis: str
+) -> Release | None:
+    """Returns a round's release if the ledger holds it, so that nothing is trained again to send it again.
+
+    Args:
+        model: Arrays of the update's names and shapes, such as the global model.
+        plan: What was released under.
+        silo: Whose release it is.
+        round_number: From 1.
+        ledger: The silo's ledger.
+        basis: What the update was computed from.
+    """
+    layout, _ = _flattened(model)
+    if ledger.silo != silo or ledger.allowance is None or ledger.allowance.plan_digest != plan.digest:
+        return None
+    kept = ledger.stored(round_number, _asked(layout, basis))
+    return None if kept is None else Release.from_bytes(kept)
+
+
+def _asked(layout: Layout, basis: str) -> str:
+    """What a ledger knows a round's release by: the layout, and what it was computed from."""
+    return f"{layout.digest} {basis}"
 
 
 def begin(plan: Plan, silo: str, ledger: Ledger, *, policy: Policy | None = None) -> None:

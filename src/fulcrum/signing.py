@@ -1,7 +1,8 @@
-"""Who issued a plan: Ed25519 signatures over its digest, beside the plan file.
+"""Who issued a plan: Ed25519 signatures over its digest, beside the plan file; and the keys that plans carry.
 
 A silo that knows the issuer's public key knows that the plan it was handed is the one that was issued. The signature of
-plan.json is plan.json.sig.
+plan.json is plan.json.sig. Silos and issuers sign with Ed25519 keys, written as bare base64; releases are sealed to the
+X25519 key of a region, written as "x25519:" and base64.
 """
 
 import base64
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.errors import MissingExtraError, SignatureError
+from fulcrum.errors import MissingExtraError, ParameterError, SignatureError, listing, suggestion
 from fulcrum.planfile import read_content, write_whole
 from fulcrum.plans import Plan, plan_of
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 FORMAT = "fulcrum.signature/1"
+
+KINDS = ("signing", "sealing")
+"""What a key is for: to sign (Ed25519), or to open what is sealed to its owner (X25519)."""
+
+_SEALING = "x25519:"  # before the public text of a sealing key, so that neither kind is taken for the other
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,10 +36,15 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     signature: str
 
 
-def new_key(path: str | Path) -> str:
-    """Writes a fresh private key for its owner's eyes alone, and its public half beside it; returns the latter."""
-    ed25519, serialization = _cryptography()
-    private = ed25519.Ed25519PrivateKey.generate()
+def new_key(path: str | Path, kind: str = "signing") -> str:
+    """Writes a fresh private key for its owner's eyes alone, and its public half beside it; returns the latter.
+
+    Args:
+        path: Where the private key goes; the public one is `path` with .pub added.
+        kind: One of `KINDS`.
+    """
+    private = _private_class(kind).generate()
+    _, _, serialization = _cryptography()
     data = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -46,27 +57,55 @@ def new_key(path: str | Path) -> str:
         raise SignatureError(f"{path} cannot be written: {error.strerror}") from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
-    public = _public(private)
+    public = public_text(private)
     write_whole(target.with_name(target.name + ".pub"), public.encode() + b"\n")
     return public
 
 
+def private_key(path: str | Path, kind: str = "signing") -> Any:
+    """Reads a private key of one of `KINDS` from its file."""
+    wanted = _private_class(kind)
+    _, _, serialization = _cryptography()
+    try:
+        private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as error:
+        raise SignatureError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{path} is not a private key: {error}") from None
+    if not isinstance(private, wanted):
+        name, option = ("an Ed25519", "") if kind == "signing" else ("an X25519", " --kind sealing")
+        raise SignatureError(f"{path} is not {name} key. Make one with: fulcrum keygen{option}")
+    return private
+
+
+def public_text(private: Any) -> str:
+    """Returns the public half of a private key as plans carry it."""
+    _, x25519, _ = _cryptography()
+    text = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+    return _SEALING + text if isinstance(private, x25519.X25519PrivateKey) else text
+
+
+def public_key(text: str, kind: str = "signing") -> Any:
+    """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
+    ed25519, x25519, _ = _cryptography()
+    made, start = (ed25519.Ed25519PublicKey, "") if kind == "signing" else (x25519.X25519PublicKey, _SEALING)
+    refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
+    if not text.startswith(start):
+        raise refusal
+    try:
+        return made.from_public_bytes(base64.b64decode(text.removeprefix(start), validate=True))
+    except ValueError:
+        raise refusal from None
+
+
 def sign_plan(path: str | Path, key: str | Path) -> Path:
     """Signs a plan file with a private key and returns where the signature was written."""
-    ed25519, serialization = _cryptography()
     content = read_content(path)
-    try:
-        private: Ed25519PrivateKey = serialization.load_pem_private_key(Path(key).read_bytes(), password=None)
-    except OSError as error:
-        raise SignatureError(f"{key} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
-        raise SignatureError(f"{key} is not a private key: {error}") from None
-    if not hasattr(private, "sign") or not isinstance(private, ed25519.Ed25519PrivateKey):
-        raise SignatureError(f"{key} is not an Ed25519 key. Make one with: fulcrum keygen")
+    private: Ed25519PrivateKey = private_key(key)
     signed = Signature(
         format=FORMAT,
         plan_digest=content.digest,
-        public_key=_public(private),
+        public_key=public_text(private),
         signature=base64.b64encode(private.sign(_message(content.digest))).decode(),
     )
     target = Path(f"{path}.sig")
@@ -86,7 +125,7 @@ def check_signature(path: str | Path, issuer: str) -> None:
 
 def _check(path: str | Path, digest: str, trusted: str) -> None:
     """Checks the signature beside a plan file against the digest of what was read from it."""
-    ed25519, _ = _cryptography()
+    _cryptography()
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -100,9 +139,8 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
     if signed.public_key != trusted:
         raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
     try:
-        public = ed25519.Ed25519PublicKey.from_public_bytes(base64.b64decode(trusted, validate=True))
-        public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
-    except (InvalidSignature, ValueError):
+        public_key(trusted).verify(base64.b64decode(signed.signature, validate=True), _message(digest))
+    except (InvalidSignature, ValueError):  # a SignatureError is a ValueError
         raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
 
 
@@ -118,20 +156,23 @@ def _trusted(issuer: str) -> str:
     return Path(issuer).read_text().strip() if Path(issuer).is_file() else issuer
 
 
-def _public(private: Any) -> str:
-    return base64.b64encode(private.public_key().public_bytes_raw()).decode()
-
-
 def _message(digest: str) -> bytes:
     return f"{FORMAT} of plan {digest}".encode()
 
 
-def _cryptography() -> tuple[Any, Any]:
+def _private_class(kind: str) -> Any:
+    if kind not in KINDS:
+        raise ParameterError(f"unknown kind of key {kind!r}. Known: {listing(KINDS)}.{suggestion(kind, KINDS)}")
+    ed25519, x25519, _ = _cryptography()
+    return ed25519.Ed25519PrivateKey if kind == "signing" else x25519.X25519PrivateKey
+
+
+def _cryptography() -> tuple[Any, Any, Any]:
     try:
         from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
     except ImportError:
         raise MissingExtraError(
             "signing needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
         ) from None
-    return ed25519, serialization
+    return ed25519, x25519, serialization

@@ -1,0 +1,29 @@
+"""What the components of all three roles share: names of fields, and where a site's folder is."""
+
+from pathlib import Path
+from typing import Any
+
+from fulcrum.engines.sites import Role, Site, read_site
+
+TASK = "train"
+
+MODEL = "fulcrum_model"
+"""Server to silos: the global model."""
+
+ROUND = "fulcrum_round"
+"""Server to regions and silos: the round, from 1."""
+
+RELEASE = "fulcrum_release"
+"""Silo to region: the sealed release. A silo that declines sends none."""
+
+ANSWER = "fulcrum_answer"
+"""Region to server: the regional sum, or that it was withheld."""
+
+FOLDER = "fulcrum"
+"""The site's folder inside the kit's local folder."""
+
+
+def site_of(fl_ctx: Any, role: Role) -> Site:
+    """Returns the site that this process serves, read from the kit's local folder."""
+    workspace = fl_ctx.get_engine().get_workspace()
+    return read_site(Path(workspace.get_site_config_dir()) / FOLDER, role)

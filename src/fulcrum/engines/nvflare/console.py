@@ -1,0 +1,78 @@
+"""The administrator's part: the job submitted, followed, and submitted again where it broke off."""
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fulcrum.engines.nvflare.kits import ADMIN
+from fulcrum.errors import EngineError, MissingExtraError
+
+COMPLETED = "FINISHED:COMPLETED"
+
+_INTERVAL = 0.5
+_TRIES = 5
+"""How often a job may fail in a row before it is given up."""
+
+
+@contextlib.contextmanager
+def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
+    """Opens the administrator's session with the server."""
+    try:
+        from nvflare.fuel.flare_api.api_spec import NoConnection
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+    except ImportError:
+        raise MissingExtraError(
+            "NVIDIA FLARE is not installed. Run: pip install 'fulcrum-dp[nvflare,secure]'"
+        ) from None
+
+    kit = kits / "admin"
+    if not kit.is_dir():
+        raise EngineError(f"{kit} is not there. Give the folder that `fulcrum deploy nvflare` wrote")
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            opened = new_secure_session(ADMIN, str(kit.resolve()), timeout=timeout)
+        except NoConnection as error:
+            raise EngineError(f"the server does not answer: {error}. Start it with: {kits}/server/start.sh") from None
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] = lambda status: None) -> None:
+    """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
+
+    Args:
+        kits: As `write_kits` made them; its folders admin and job are used.
+        tick: Called again and again while the job runs; what it raises ends the following.
+        on_status: Told each time the job's status changes.
+    """
+    tries = 0
+    while True:
+        with session(kits) as opened:
+            status = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
+        if status == COMPLETED:
+            return
+        tries += 1
+        if tries == _TRIES:
+            raise EngineError(f"the job ended {tries} times with {status!r}. See {kits}/server/output.log")
+
+
+def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None]) -> str:
+    """Follows one job to its end and returns its last status."""
+    from nvflare.fuel.flare_api.api_spec import NoConnection
+
+    told = ""
+    while True:
+        with contextlib.suppress(NoConnection):
+            status = str(opened.get_job_meta(job).get("status", ""))
+            if status != told:
+                on_status(status)
+                told = status
+            if status.startswith("FINISHED"):
+                return status
+        tick()
+        time.sleep(_INTERVAL)

@@ -1,0 +1,362 @@
+"""Start-up kits for every site of a plan: NVIDIA FLARE's own, closed where they are open, with the plan in place."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fulcrum.engines.nvflare.common import FOLDER, TASK
+from fulcrum.engines.nvflare.operators import folder_readme, site_readme
+from fulcrum.engines.sites import FORMAT, Role, SiteSettings, site_toml
+from fulcrum.errors import DataError, MissingExtraError, PlanError
+from fulcrum.plans import Plan
+from fulcrum.signing import new_key, sign_plan
+
+ADMIN = "admin@fulcrum.local"
+SERVER = "server"
+PROJECT = "fulcrum"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_COMPONENTS = "fulcrum.engines.nvflare"
+
+BUILT_IN = "fulcrum.engines.head"
+"""The training module that comes with Fulcrum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What is deployed, and where.
+
+    Attributes:
+        plan: What is run.
+        train: The training module, installed at silos and server.
+        options: Its options, the same at every site; operators change their own site.toml.
+        host: Under what name sites reach the server.
+        port: The server's port; the next one is the operators'.
+        patience: Seconds a region waits for its silos.
+        seed: Of a research plan.
+        policy: The policy file every silo starts with, if any.
+    """
+
+    plan: Plan
+    train: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "localhost"
+    port: int = 8002
+    patience: float = 120.0
+    seed: int = 0
+    policy: Path | None = None
+
+    @property
+    def answer_time(self) -> float:
+        """Seconds to wait for an answer before asking again: stock 300, so a site that died is waited for too long."""
+        return max(5.0, self.patience / 10)
+
+    @property
+    def regions(self) -> dict[str, list[str]]:
+        """The members of every region."""
+        inner = self.plan.federation.innermost
+        names = self.plan.federation.silo_names.tolist()
+        found: dict[str, list[str]] = {region: [] for region in inner.nodes}
+        for name, region in zip(names, inner.parent_of.tolist(), strict=True):
+            found[inner.nodes[region]].append(name)
+        return found
+
+    @property
+    def sites(self) -> dict[str, Role]:
+        """Every site and its role."""
+        found: dict[str, Role] = {SERVER: "server"}
+        for region, members in self.regions.items():
+            found[region] = "region"
+            found.update(dict.fromkeys(members, "silo"))
+        return found
+
+
+def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
+    """Writes a kit for every site, the job and the administrator's kit into a folder, and returns what was made.
+
+    A plan that carries no keys gets them here, and every kit its own private half; one that carries keys leaves room
+    for the private halves that sites made themselves.
+
+    Args:
+        deployment: What to deploy.
+        folder: A folder that is not there yet, or empty.
+        issuer_key: The private key to sign the plan with; a fresh one by default.
+    """
+    check_deployable(deployment)
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(
+            f"{folder} is there and not an empty folder. Choose another: kits hold keys and are not replaced"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        made = _write(deployment, work, issuer_key)
+        if target.exists():
+            target.rmdir()
+        work.rename(target)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return made
+
+
+def check_deployable(deployment: Deployment) -> None:
+    """Raises `PlanError` unless this engine can run the plan."""
+    plan = deployment.plan
+    if len(plan.federation.tiers) > 1:
+        tiers = ", ".join(tier.name for tier in plan.federation.tiers)
+        raise PlanError(f"this engine runs plans with one tier of aggregators, this one has {tiers}. Plan one tier")
+    if plan.injection != "silo":
+        raise PlanError("this engine runs plans in which silos draw their own noise. Plan with --injection silo")
+    names = [SERVER, ADMIN, *(name for region in deployment.regions.items() for name in (region[0], *region[1]))]
+    for name in names[2:]:
+        if not _NAME.fullmatch(name):
+            raise PlanError(
+                f"{name!r} cannot name a site of NVIDIA FLARE: letters, digits, - and _ only, 63 at most. Rename it"
+            )
+        if names.count(name) > 1:
+            raise PlanError(f"{name!r} names two sites. Silos, regions and {SERVER!r} need names of their own")
+    missing = [name for name in deployment.sites if name != SERVER and name not in plan.keys]
+    if plan.keys and missing:
+        raise PlanError(f"the plan carries keys, but none of {missing[0]!r}. Give every silo and region a key, or none")
+
+
+def _write(deployment: Deployment, work: Path, issuer_key: Path | None) -> dict[str, Any]:
+    kits = _provisioned(deployment, work)
+    keys_made = not deployment.plan.keys
+    keys = dict(deployment.plan.keys)
+    for name, role in deployment.sites.items():
+        home = kits[name] / "local" / FOLDER
+        home.mkdir(mode=0o700)
+        if keys_made and role != "server":
+            keys[name] = new_key(home / "site.key", kind="signing" if role == "silo" else "sealing")
+            (home / "site.key.pub").unlink()
+    plan = dataclasses.replace(deployment.plan, keys=keys)
+    plan.save(work / "plan.json")
+    if issuer_key is None:
+        issuer_key = work / "issuer.key"
+        new_key(issuer_key)
+    signature = sign_plan(work / "plan.json", issuer_key)
+    issuer = json.loads(signature.read_text())["public_key"]
+    for name, role in deployment.sites.items():
+        home = kits[name] / "local" / FOLDER
+        shutil.copy(work / "plan.json", home)
+        shutil.copy(signature, home)
+        if role == "silo" and deployment.policy is not None:
+            shutil.copy(deployment.policy, home / "policy.toml")
+        settings = SiteSettings(
+            format=FORMAT,
+            role=role,
+            name=name,
+            issuer=issuer,
+            train="" if role == "region" else deployment.train,
+            seed=deployment.seed,
+            patience=deployment.patience,
+            state="../../state",
+            options={} if role == "region" else dict(deployment.options),
+        )
+        (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+        _close(kits[name], role, deployment.answer_time)
+        (kits[name] / "readme.txt").unlink(missing_ok=True)
+        region = next((region for region, members in deployment.regions.items() if name in members), name)
+        readme = site_readme(
+            name,
+            role,
+            region=region,
+            silos=deployment.regions.get(name, []),
+            spare=plan.colluders,
+            digest=plan.digest,
+            train=settings.train if settings.train != BUILT_IN else "",
+            keys_made=keys_made,
+        )
+        (kits[name] / "README.md").write_text(readme, encoding="utf-8")
+    _write_job(deployment, work / "job")
+    readme = folder_readme(
+        list(deployment.sites.items()),
+        digest=plan.digest,
+        host=deployment.host,
+        port=deployment.port,
+        keys_made=keys_made,
+        issuer_made=(work / "issuer.key").exists(),
+    )
+    (work / "README.md").write_text(readme, encoding="utf-8")
+    return {"sites": len(deployment.sites), "plan_digest": plan.digest, "issuer": issuer, "keys_made": keys_made}
+
+
+def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
+    """Has NVIDIA FLARE make its kits, certificates and all, and returns where each is."""
+    try:
+        from nvflare.lighter.entity import Project, participant_from_dict
+        from nvflare.lighter.impl.cert import CertBuilder
+        from nvflare.lighter.impl.signature import SignatureBuilder
+        from nvflare.lighter.impl.static_file import StaticFileBuilder
+        from nvflare.lighter.impl.workspace import WorkspaceBuilder
+        from nvflare.lighter.provisioner import Provisioner
+    except ImportError:
+        raise MissingExtraError(
+            "kits for NVIDIA FLARE need the package nvflare. Run: pip install 'fulcrum-dp[nvflare,secure]'"
+        ) from None
+    participants = [
+        {
+            "name": SERVER,
+            "type": "server",
+            "org": PROJECT,
+            "fed_learn_port": deployment.port,
+            "admin_port": deployment.port + 1,
+            "default_host": deployment.host,
+        },
+        {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
+    ]
+    for region, members in deployment.regions.items():
+        closed = {"type": "client", "org": PROJECT, "allow_log_streaming": False}
+        participants.append(closed | {"name": region})
+        participants.extend(closed | {"name": member, "parent": region} for member in members)
+    described = {"name": PROJECT, "description": "Fulcrum", "connection_security": "mtls", "api_version": 3}
+    project = Project(name=PROJECT, description="Fulcrum", props=described)
+    for participant in participants:
+        project.add_participant(participant_from_dict(participant))
+    builders = [
+        WorkspaceBuilder(["master_template.yml"]),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(),
+        SignatureBuilder(),
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        context = Provisioner(str(work / "provisioned"), builders).provision(project)
+    if context.get("build_error"):
+        raise DataError(f"NVIDIA FLARE could not make the kits: {said.getvalue().strip().splitlines()[-1]}")
+    made = work / "provisioned" / PROJECT
+    kits = {}
+    for kit in (made / "prod_00").iterdir():
+        if kit.is_dir() and kit.name in {*deployment.sites, ADMIN}:
+            kits[kit.name] = work / ("admin" if kit.name == ADMIN else kit.name)
+            kit.rename(kits[kit.name])
+    (work / "authority").mkdir(mode=0o700)
+    shutil.move(made / "state", work / "authority" / "state")
+    shutil.rmtree(work / "provisioned")
+    return kits
+
+
+def _close(kit: Path, role: Role, answer_time: float) -> None:
+    """Writes what a site permits: Fulcrum's components, no code of a job's own, no shell, no logs sent away."""
+    local = kit / "local"
+    for name in ("resources.json", "authorization.json", "privacy.json"):
+        for suffix in (".default", ".sample"):
+            (local / f"{name}{suffix}").unlink(missing_ok=True)
+    (local / "log_config.json.default").rename(local / "log_config.json")
+    everyone = {"submit_job": "any", "manage_job": "any", "byoc": "none", "shell_commands": "none", "clone_job": "none"}
+    here = {"view": "any", "operate": "any", "download_job": "any"} if role == "server" else {"view": "none"}
+    _write_json(
+        local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": everyone | here}}
+    )
+    allowed = {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [_COMPONENTS]}
+    patient = {"client": {"retry_timeout": 30, "communication_timeout": answer_time}}
+    resources = _SERVER_RESOURCES if role == "server" else _CLIENT_RESOURCES | patient
+    _write_json(local / "resources.json", allowed | resources)
+    for script in ("start", "stop"):
+        starter = kit / f"{script}.sh"
+        command = "startup/start.sh" if script == "start" else "echo y | startup/stop_fl.sh"
+        starter.write_text(f'#!/usr/bin/env bash\ncd "$(dirname "${{BASH_SOURCE[0]}}")" && {command}\n')
+        starter.chmod(0o755)
+
+
+def _component(name: str, path: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": name, "path": path, "args": arguments}
+
+
+_CLIENT_RESOURCES: dict[str, Any] = {
+    "allow_log_streaming": False,
+    "components": [
+        _component(
+            "resource_manager",
+            "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
+            num_of_gpus=0,
+            mem_per_gpu_in_GiB=0,
+        ),
+        _component(
+            "resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
+        ),
+        _component("process_launcher", f"{_COMPONENTS}.processes.SiteLauncher"),
+    ],
+}
+
+_SERVER_RESOURCES: dict[str, Any] = {
+    "servers": [
+        {"admin_storage": "transfer", "max_num_clients": 10000, "heart_beat_timeout": 600, "admin_timeout": 10.0}
+    ],
+    "snapshot_persistor": {
+        "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
+        "args": {
+            "uri_root": "/",
+            "storage": {"path": f"{_COMPONENTS}.processes.KitStorage", "args": {}},
+        },
+    },
+    "components": [
+        _component("job_scheduler", "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=1),
+        _component("job_manager", f"{_COMPONENTS}.processes.KitJobs"),
+        _component("job_store", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"),
+        _component(
+            "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"
+        ),
+    ],
+}
+
+
+def _write_job(deployment: Deployment, folder: Path) -> None:
+    """Writes the job: which component runs where. It carries no settings and no code."""
+    by_role: dict[str, list[str]] = {}
+    for name, role in deployment.sites.items():
+        by_role.setdefault(role, []).append(name)
+    spare = sum(min(deployment.plan.colluders, len(members) - 1) for members in deployment.regions.values())
+    _write_json(
+        folder / "meta.json",
+        {
+            "name": PROJECT,
+            "resource_spec": {},
+            "deploy_map": {f"app_{role}": names for role, names in by_role.items()},
+            "min_clients": len(by_role["region"]) + len(by_role["silo"]) - spare,
+            "mandatory_clients": by_role["region"] if spare else by_role["region"] + by_role["silo"],
+        },
+    )
+    _write_json(
+        folder / "app_server" / "config" / "config_fed_server.json",
+        {
+            "format_version": 2,
+            "server": {"task_request_interval": 0.2},
+            "task_data_filters": [],
+            "task_result_filters": [],
+            "components": [_component("assessor", f"{_COMPONENTS}.server.PlanAssessor")],
+            "workflows": [_component("federation", f"{_COMPONENTS}.server.FederationController")],
+        },
+    )
+    wait = deployment.answer_time
+    waits = {"get_task_timeout": wait, "submit_task_result_timeout": wait, "task_check_timeout": wait}
+    for role, executor in (("region", "region.RegionGatherer"), ("silo", "silo.SiloExecutor")):
+        _write_json(
+            folder / f"app_{role}" / "config" / "config_fed_client.json",
+            {
+                "format_version": 2,
+                **waits,
+                "task_check_interval": 1.0,
+                "max_runner_sync_timeout": 10 * wait,
+                "executors": [{"tasks": [TASK], "executor": {"path": f"{_COMPONENTS}.{executor}", "args": {}}}],
+                "task_data_filters": [],
+                "task_result_filters": [],
+                "components": [],
+            },
+        )
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,162 @@
+"""All sites of a deployment on one machine: started, watched, and stopped without a process left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from fulcrum.coordination import Coordinator, Summary
+from fulcrum.engines.learning import load_learner
+from fulcrum.engines.nvflare.console import follow
+from fulcrum.engines.nvflare.kits import SERVER, Deployment
+from fulcrum.errors import EngineError
+
+_CLIENT = "nvflare.private.fed.app.client.client_train"
+_SERVER = "nvflare.private.fed.app.server.server_train"
+_CALM = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}  # twenty processes share this machine
+
+
+class Loopback:
+    """The processes of a deployment on this machine, none of which outlives the `with`."""
+
+    def __init__(self, kits: Path, deployment: Deployment) -> None:
+        self._kits = kits.resolve()
+        self._deployment = deployment
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, name: str, environment: dict[str, str] | None = None) -> None:
+        """Starts one site."""
+        kit = self._kits / name
+        module, settings = (_SERVER, "fed_server.json") if name == SERVER else (_CLIENT, "fed_client.json")
+        about = [
+            "secure_train=true",
+            "org=fulcrum",
+            "config_folder=config",
+            *([] if name == SERVER else [f"uid={name}"]),
+        ]
+        (kit / "transfer").mkdir(exist_ok=True)
+        with (kit / "output.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", settings, "--set", *about],
+                cwd=kit,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | _CALM | (environment or {}),
+            )
+
+    def start_all(self, environment: dict[str, str] | None = None) -> None:
+        """Starts the server, then everyone else."""
+        for name in self._deployment.sites:
+            self.start(name, environment)
+
+    def check(self) -> None:
+        """Raises `EngineError` if a site's process has ended by itself."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                log = self._kits / name / "output.log"
+                raise EngineError(f"the process of {name!r} ended with code {process.returncode}. See {log}")
+
+    def kill(self, name: str) -> None:
+        """Kills a site: its own process and its job processes."""
+        for pid in processes_of(self._kits / name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process = self._processes.pop(name, None)
+        if process is not None:
+            process.wait()
+
+    def stop(self) -> None:
+        """Ends every process of every site."""
+        for name in list(self._deployment.sites):
+            self.kill(name)
+        for name in self._deployment.sites:  # a launcher may have been about to start its job process again
+            self.kill(name)
+
+
+def processes_of(kit: Path) -> list[int]:
+    """Returns the processes that work in a kit: those whose command line names it."""
+    wanted = str(kit.resolve()).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def run_here(
+    deployment: Deployment, kits: Path, *, on_round: Callable[[Summary], None], stall: float
+) -> dict[str, Any]:
+    """Starts every site of some kits here, runs the plan to its last round, and stops them all.
+
+    Args:
+        deployment: What the kits were made from.
+        kits: As `write_kits` made them.
+        on_round: Told what became of each round.
+        stall: Seconds without a finished round after which it is given up.
+
+    Returns:
+        The history of rounds, the final model, and the seconds from first to last round.
+    """
+    told: list[Summary] = []
+    moments = [time.monotonic()]
+    with Loopback(kits, deployment) as sites, ending_on_signals():
+        sites.start_all()
+
+        def tick() -> None:
+            sites.check()
+            for summary in _history(deployment, kits)[len(told) :]:
+                told.append(summary)
+                moments.append(time.monotonic())
+                on_round(summary)
+            if time.monotonic() - moments[-1] > stall:
+                raise EngineError(f"no round was finished for {stall:g} s. The logs are in {kits}/*/output.log")
+
+        follow(kits, tick=tick)
+        tick()
+    state = _coordinator(deployment, kits)
+    return {"history": told, "model": state.model, "seconds": moments[-1] - moments[min(1, len(moments) - 1)]}
+
+
+def _coordinator(deployment: Deployment, kits: Path) -> Coordinator:
+    from fulcrum.plans import read_plan
+
+    start = load_learner(deployment.train).start(deployment.options)
+    return Coordinator.open(kits / SERVER / "state", read_plan(kits / "plan.json"), start)
+
+
+def _history(deployment: Deployment, kits: Path) -> tuple[Summary, ...]:
+    if not (kits / SERVER / "state" / "checkpoint.npz").exists():
+        return ()
+    return _coordinator(deployment, kits).history
+
+
+@contextlib.contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Turns a request to end into an exception, so that whoever started processes can stop them."""
+
+    def end(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(f"signal {number}")
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

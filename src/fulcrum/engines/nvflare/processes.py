@@ -1,0 +1,129 @@
+"""A site's job process: started again when a signal kills it, and when the whole site comes back."""
+
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, JobConstants
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
+from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
+
+_RESTARTS = 20
+_CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
+
+_logger = logging.getLogger(__name__)
+
+
+class _RestartedJob(JobHandleSpec):  # type: ignore[misc]
+    """A job process that is launched again when a signal killed it, unless it was meant to end."""
+
+    def __init__(self, launch: Callable[[], Any], ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._launch = launch
+        self._ended = ended
+        self._stopping = threading.Event()
+        self._process = launch()
+
+    def terminate(self) -> None:
+        self._stopping.set()
+        self._process.terminate()
+
+    def poll(self) -> Any:
+        return self._process.poll()
+
+    def wait(self) -> None:
+        for _ in range(_RESTARTS):
+            self._process.wait()
+            code = self._process.adapter.poll()
+            killed = code is not None and code < 0
+            if self._stopping.is_set() or not killed:
+                break
+            _logger.warning("the job process was killed by signal %d: started again", -code)
+            self._process = self._launch()
+        self._process.wait()
+        self._ended()
+
+
+class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
+    """Launches job processes, and after a restart of the site rejoins the job that was running.
+
+    A site that comes back is given new credentials, which a running job does not know. So the job's own are kept in
+    the site's folder while it runs, for the owner's eyes alone, as the site's key is.
+    """
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
+        """Launches the job and notes that it runs."""
+        note, job_id = _note(fl_ctx), job_meta[JobConstants.JOB_ID]
+        arguments = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        kept = _read(note)
+        if kept.get("job_id") == job_id:
+            arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}
+        credentials = {name: arguments[name] for name in _CREDENTIALS if name in arguments}
+        write_private(note, json.dumps({"job_id": job_id, "credentials": credentials}))
+        launch = super().launch_job
+        return _RestartedJob(lambda: launch(job_meta, fl_ctx), lambda: note.unlink(missing_ok=True))
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Rejoins when the site's own process is up and registered."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.SYSTEM_START:
+            self._rejoin(fl_ctx)
+
+    def _rejoin(self, fl_ctx: FLContext) -> None:
+        note = _note(fl_ctx)
+        job_id = _read(note).get("job_id")
+        if job_id is None:
+            return
+        meta = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_job_meta_path(job_id))
+        try:
+            self.logger.warning("rejoining job %s, which was running when this site went down", job_id)
+            fl_ctx.get_engine().start_app(job_id, json.loads(meta.read_text()))
+        except Exception:
+            self.logger.exception("job %s cannot be rejoined", job_id)
+            note.unlink(missing_ok=True)
+
+
+def _note(fl_ctx: FLContext) -> Path:
+    """The file in a site's folder that names the job it is in."""
+    workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+    return Path(workspace.get_root_dir()) / "running-job.json"
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file for its owner's eyes alone, whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent)  # 0600 from the start
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(temporary).replace(path)
+
+
+class KitStorage(FilesystemStorage):  # type: ignore[misc]
+    """The server's snapshots, inside its kit; stock, they are in a folder that every user of the machine shares."""
+
+    def __init__(self) -> None:
+        super().__init__(root_dir=str(Path("state/snapshots").absolute()))
+
+
+class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
+    """The server's jobs, inside its kit."""
+
+    def __init__(self) -> None:
+        super().__init__(uri_root=str(Path("state/jobs").absolute()))

@@ -1,0 +1,103 @@
+"""The root of the hierarchy: Algorithm 1 on NVIDIA FLARE's own controller."""
+
+import threading
+import time
+
+from nvflare.apis.controller_spec import ClientTask
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.edge.assessor import Assessment, Assessor
+from nvflare.edge.constants import EdgeTaskHeaderKey
+from nvflare.edge.controllers.sage import ScatterAndGatherForEdge
+
+from fulcrum.answers import answer_from_bytes
+from fulcrum.coordination import Coordinator
+from fulcrum.engines.learning import load_learner
+from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, site_of
+from fulcrum.engines.wire import pack_model
+from fulcrum.errors import ExchangeError, FulcrumError
+
+_INTERVAL = 0.1
+_MARGIN = 1.5
+"""The server waits for regions this many times as long as regions wait for silos."""
+
+
+class PlanAssessor(Assessor):  # type: ignore[misc]
+    """Runs the plan's rounds from the checkpoint on: sends the model, adds the regional sums."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._deadline = 0.0
+        self._patience = 0.0
+        self._coordinator: Coordinator | None = None
+        self.rounds_left = 0
+
+    def open(self, fl_ctx: FLContext) -> Coordinator:
+        """Opens the plan and the checkpoint, once."""
+        if self._coordinator is None:
+            site = site_of(fl_ctx, "server")
+            start = load_learner(site.settings.train).start(site.settings.options)
+            self._patience = _MARGIN * site.settings.patience
+            self._coordinator = Coordinator.open(site.state, site.plan, start)
+            self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
+        return self._coordinator
+
+    def start_task(self, fl_ctx: FLContext) -> Shareable:
+        """Returns the global model of the next round."""
+        coordinator = self.open(fl_ctx)
+        task = Shareable()
+        task[MODEL] = pack_model(coordinator.model)
+        task[ROUND] = coordinator.round_number
+        self._deadline = time.monotonic() + self._patience
+        return task
+
+    def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
+        """Takes a region's answer for the round."""
+        sender = fl_ctx.get_peer_context().get_identity_name()
+        with self._lock:
+            try:
+                if answer_from_bytes(update[ANSWER]).region != sender:
+                    raise ExchangeError("a region answers for itself alone")
+                self.open(fl_ctx).receive(update[ANSWER])
+            except (FulcrumError, KeyError, TypeError) as error:
+                self.log_warning(fl_ctx, f"refused from {sender}: {error}", fire_event=False)
+                return False, None
+        return True, None
+
+    def assess(self, fl_ctx: FLContext) -> Assessment:
+        """Returns whether the round is over: every region has answered, or the time is up."""
+        over = self.open(fl_ctx).complete or time.monotonic() > self._deadline
+        return Assessment.TASK_DONE if over else Assessment.CONTINUE
+
+    def end_task(self, fl_ctx: FLContext) -> None:
+        """Adds what came to the model and writes the checkpoint."""
+        with self._lock:
+            done = self.open(fl_ctx).finish_round()
+        self.log_info(fl_ctx, f"fulcrum round: {done}", fire_event=False)
+
+
+class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
+    """Runs the rounds that are left."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            num_rounds=1,
+            assessor_id="assessor",
+            task_name=TASK,
+            task_check_period=_INTERVAL,
+            assess_interval=_INTERVAL,
+            update_interval=_INTERVAL,
+        )
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Takes the number of rounds from plan and checkpoint."""
+        super().start_controller(fl_ctx)
+        self.assessor.open(fl_ctx)
+        self._num_rounds = self.assessor.rounds_left
+
+    def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """A region whose process failed has not answered; stock, it would end the job for all."""
+        if client_task.result is not None and client_task.result.get_header(EdgeTaskHeaderKey.HAS_UPDATE_DATA, False):
+            self._accept_update(client_task.result, fl_ctx)
+        client_task.result = None

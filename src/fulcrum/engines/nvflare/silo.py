@@ -1,0 +1,38 @@
+"""The leaf of the hierarchy: a silo's executor."""
+
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+from nvflare.edge.constants import EdgeTaskHeaderKey
+
+from fulcrum.engines.nvflare.common import MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.silo import SiloStation
+from fulcrum.errors import FulcrumError
+
+
+class SiloExecutor(Executor):  # type: ignore[misc]
+    """Trains and sends the sealed release; whatever goes wrong, it declines and tells its own log alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._station: SiloStation | None = None
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Answers one round."""
+        del abort_signal
+        if task_name != TASK:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        reply = make_reply(ReturnCode.OK)
+        reply.set_header(EdgeTaskHeaderKey.HAS_UPDATE_DATA, True)  # a decline is an answer too
+        try:
+            if self._station is None:
+                self._station = SiloStation(site_of(fl_ctx, "silo"))
+            reply[RELEASE] = self._station.answer(shareable.get(MODEL), shareable.get(ROUND))
+        except FulcrumError as error:
+            self.log_warning(fl_ctx, f"declined: {error}", fire_event=False)
+        except Exception as error:
+            # What local training says of its data must not leave: neither message nor traceback is sent.
+            self.logger.exception("declined: local training failed with %s", type(error).__name__)
+        return reply

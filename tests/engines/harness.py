@@ -1,0 +1,201 @@
+"""A federation of real processes on loopback, for tests that kill, cut and lie."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+import fulcrum
+from fulcrum.engines.nvflare.console import session
+from fulcrum.engines.nvflare.kits import Deployment, write_kits
+from fulcrum.engines.nvflare.loopback import Loopback, processes_of
+from fulcrum.ledger import Ledger
+from fulcrum.releasing import Release
+
+SITE_CODE = Path(__file__).parent / "site"
+MEMBERS = {"north": ["a1", "a2"], "mid": ["b1", "b2", "b3"], "south": ["c1"]}
+
+
+def free_port() -> int:
+    """A port with a free one after it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            with contextlib.suppress(OSError):
+                second.bind(("127.0.0.1", port + 1))
+                return port
+
+
+class Federation:
+    """Three regions of two, three and one silos, and a server."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        purpose="deployment",
+        rounds=4,
+        colluders=0,
+        patience=40.0,
+        train="slow_head",
+        members=MEMBERS,
+    ):
+        rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
+        (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
+        plan = fulcrum.plan(
+            str(folder / "fed.csv"), rounds=rounds, epsilon=5.0, parameters=34, purpose=purpose, colluders=colluders
+        )
+        self.deployment = Deployment(
+            plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience
+        )
+        self.kits = folder / "kits"
+        write_kits(self.deployment, self.kits)
+        self.plan = fulcrum.read_plan(self.kits / "plan.json")
+        self.loopback = Loopback(self.kits, self.deployment)
+        self.job = ""
+
+    def environment(self, conduct: str = "") -> dict[str, str]:
+        recorded = str(self.kits.parent / "recorded")
+        return {"PYTHONPATH": str(SITE_CODE), "FULCRUM_TEST_CONDUCT": conduct, "FULCRUM_TEST_RECORD": recorded}
+
+    def start(self, conduct: dict[str, str] | None = None, absent=()) -> None:
+        """Starts every site; `conduct` says how some of them misbehave."""
+        for name in self.deployment.sites:
+            if name not in absent:
+                self.loopback.start(name, self.environment((conduct or {}).get(name, "")))
+
+    def submit(self) -> None:
+        with session(self.kits) as opened:
+            self.job = opened.submit_job(str(self.kits / "job"))
+
+    def status(self) -> str:
+        with session(self.kits) as opened:
+            return str(opened.get_job_meta(self.job).get("status", ""))
+
+    @property
+    def state(self) -> dict:
+        """The server's checkpoint."""
+        path = self.kits / "server" / "state" / "checkpoint.npz"
+        if not path.exists():
+            return {"round_number": 0, "history": []}
+        with np.load(path) as found:
+            return json.loads(found["state"].tobytes())
+
+    @property
+    def model(self) -> np.ndarray:
+        with np.load(self.kits / "server" / "state" / "checkpoint.npz") as found:
+            return found["model"]
+
+    @property
+    def history(self) -> list[dict]:
+        return self.state["history"]
+
+    def wait_for(self, round_number: int, seconds: float = 180.0) -> None:
+        """Waits until a round has begun, or all are over."""
+        self.wait_until(lambda: self.state["round_number"] >= round_number, seconds, f"round {round_number}")
+
+    def wait_until(self, done, seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < deadline, f"no {what} within {seconds:g} s; {self.state['history'][-1:]}"
+            time.sleep(0.1)
+
+    def finish(self, seconds: float = 180.0) -> None:
+        self.wait_for(self.plan.rounds + 1, seconds)
+
+    def job_process(self, name: str) -> int:
+        """The process that runs a site's part of the job."""
+        kit = self.kits / name
+        pids = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(kit)}
+        found = [pid for pid, line in pids.items() if b"worker_process" in line or b"runner_process" in line]
+        assert found, f"no job process of {name} among {pids}"
+        return found[0]
+
+    def kill_job_process(self, name: str) -> None:
+        os.kill(self.job_process(name), signal.SIGKILL)
+
+    def restart(self, name: str) -> None:
+        self.loopback.kill(name)
+        self.loopback.start(name, self.environment())
+
+    def released(self, silo: str) -> list[int]:
+        """The rounds in a silo's ledger."""
+        with Ledger.read(self.kits / silo / "state" / "ledger.db") as ledger:
+            return [entry.round_number for entry in ledger.entries()]
+
+    def log(self, name: str) -> str:
+        return "".join(p.read_text(errors="replace") for p in (self.kits / name).glob("output.log"))
+
+    def stop(self) -> None:
+        self.loopback.stop()
+
+    def recorded(self) -> bytes:
+        """Every frame that reached the server."""
+        return b"".join(path.read_bytes() for path in sorted(self.kits.parent.glob("recorded.*")))
+
+    def releases(self) -> dict[tuple[str, int], Release]:
+        """What silos released, by silo and round, as they told."""
+        found = {}
+        for path in self.kits.parent.glob("recorded-*"):
+            made = Release.from_bytes(path.read_bytes())
+            found[made.silo, made.round_number] = made
+        return found
+
+    def left_behind(self, kits: Path | None = None) -> list[int]:
+        """The processes that still work in a kit."""
+        folder = kits or self.kits
+        return [pid for name in self.deployment.sites for pid in processes_of(folder / name)]
+
+
+def exposed(recorded: bytes, release: Release) -> bool:
+    """Whether any three neighbouring coordinates of a release stand in what was recorded."""
+    values = release.values.tobytes()
+    return any(values[start : start + 24] in recorded for start in range(0, len(values) - 23, 8))
+
+
+class Relay:
+    """A TCP relay before the server that can be cut."""
+
+    def __init__(self, port: int, target: int) -> None:
+        self._target = target
+        self._open = True
+        self._pairs: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._open = False
+        for connection in self._pairs:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._pairs.clear()
+
+    def mend(self) -> None:
+        self._open = True
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            if not self._open:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._pairs += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for connection in (source, sink):
+            with contextlib.suppress(OSError):
+                connection.close()

@@ -1,0 +1,101 @@
+"""How a site of a test misbehaves, or what it records: loaded by every Python process of the site, before anything else.
+
+FULCRUM_TEST_CONDUCT names the conducts, comma separated; without it nothing happens.
+"""
+
+import dataclasses
+import os
+
+
+def record() -> None:
+    """The server writes down every frame it receives, as it stands after the transport's own decryption."""
+    from nvflare.fuel.f3.sfm import conn_manager
+
+    path = os.environ["FULCRUM_TEST_RECORD"]
+    process_frame = conn_manager.SfmFrameReceiver.process_frame
+
+    def recorded(self, frame):
+        with open(f"{path}.{os.getpid()}", "ab") as file:
+            file.write(bytes(frame))
+        process_frame(self, frame)
+
+    conn_manager.SfmFrameReceiver.process_frame = recorded
+
+
+def tell() -> None:
+    """The silo writes down what it releases, so that a test knows what to look for."""
+    from fulcrum import sealing
+
+    path = os.environ["FULCRUM_TEST_RECORD"]
+    seal = sealing.Sealer.seal
+
+    def told(self, release):
+        with open(f"{path}-{release.silo}-{release.round_number}", "wb") as file:
+            file.write(release.to_bytes())
+        return seal(self, release)
+
+    sealing.Sealer.seal = told
+
+
+def plain() -> None:
+    """Releases travel as they are, without encryption."""
+    from fulcrum import sealing
+    from fulcrum.releasing import Release
+
+    sealing.Sealer.seal = lambda self, release: release.to_bytes()
+    sealing.Opener.open = lambda self, data: Release.from_bytes(data)
+
+
+def loud() -> None:
+    """The silo sends ten times what it released."""
+    from fulcrum import sealing
+
+    seal = sealing.Sealer.seal
+    sealing.Sealer.seal = lambda self, release: seal(self, dataclasses.replace(release, values=10 * release.values))
+
+
+def replay() -> None:
+    """From round 3 on, the silo sends what it sent in round 2."""
+    from fulcrum.engines import silo
+
+    answer = silo.SiloStation.answer
+    kept = {}
+
+    def replayed(self, model, round_number):
+        made = answer(self, model, round_number)
+        kept.setdefault(round_number, made)
+        return kept[2] if round_number > 2 else made
+
+    silo.SiloStation.answer = replayed
+
+
+def ask_again() -> None:
+    """In its round 4, the server asks silos for round 2 again, on another model."""
+    _ask(4, 2)
+
+
+def ask_past() -> None:
+    """In its round 4, the server asks silos for the round after the plan's last."""
+    _ask(4, 5)
+
+
+def _ask(when: int, instead: int) -> None:
+    from fulcrum.engines.nvflare import common, server
+    from fulcrum.engines.wire import pack_model, unpack_model
+
+    start_task = server.PlanAssessor.start_task
+
+    def lying(self, fl_ctx):
+        task = start_task(self, fl_ctx)
+        if task[common.ROUND] == when:
+            task[common.ROUND] = instead
+            task[common.MODEL] = pack_model(
+                {name: array + 1.0 for name, array in unpack_model(task[common.MODEL]).items()}
+            )
+        return task
+
+    server.PlanAssessor.start_task = lying
+
+
+for conduct in filter(None, os.environ.get("FULCRUM_TEST_CONDUCT", "").split(",")):
+    globals()[conduct]()

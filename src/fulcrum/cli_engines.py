@@ -2,7 +2,9 @@
 
 import shutil
 import socket
+import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +14,7 @@ from cyclopts import App, Parameter
 
 from fulcrum.coordination import Summary
 from fulcrum.display import Column, Result, check_format, facts, remarks, show, steps, table, working
-from fulcrum.engines import head
+from fulcrum.engines.head import accuracy
 from fulcrum.engines.learning import load_learner
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
@@ -36,6 +38,9 @@ class SiteOptions:
     train: Annotated[str, option("A module with the functions start and train, installed at silos and server.")] = (
         BUILT_IN
     )
+    settings: Annotated[
+        tuple[str, ...], Parameter(name="--option", help="NAME=VALUE for your training module; may be repeated.")
+    ] = ()
     policy: Annotated[Path | None, option("The policy that every silo starts with, a TOML file.")] = None
     patience: Annotated[float, option("Seconds a region waits for its silos in a round.")] = 120.0
     seed: Annotated[int, number("Of a research plan: partition, batches and noise.")] = 0
@@ -48,16 +53,29 @@ class SiteOptions:
             wanted = read_policy(self.policy)
             for silo in plan.federation.silo_names.tolist():
                 wanted.check(plan, silo)
-        load_learner(self.train)
+        given = dict(map(_setting, self.settings))
+        if given and self.train == BUILT_IN:
+            raise ParameterError("--option is for a training module of your own. Give it with --train")
         return Deployment(
             plan=plan,
             train=self.train,
-            options=_options(training) if self.train == BUILT_IN else {},
+            options=given or (_options(training) if self.train == BUILT_IN else {}),
             patience=self.patience,
             seed=self.seed,
             policy=self.policy,
             **where,
         )
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Reads NAME=VALUE; a value that is a number, true, false or a list in TOML is that, any other is text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ParameterError(f"--option must be NAME=VALUE, got {text!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
 
 
 def _options(training: TrainingOptions) -> dict[str, Any]:
@@ -98,6 +116,8 @@ def deploy_nvflare(
     notes = [
         (False, f"Hand each site its kit, start them with start.sh, then run: fulcrum follow nvflare {output}"),
     ]
+    if sites is not None and sites.train != BUILT_IN:
+        notes.insert(0, (False, f"Install the module {sites.train} at every silo and at the server."))
     if made["keys_made"]:
         notes.insert(0, (True, "Every private key was made here: whoever holds this folder can read every release."))
     picture = [
@@ -138,6 +158,9 @@ def up_nvflare(
     plan = read_plan(plan_file)
     sites, training = sites or SiteOptions(), training or TrainingOptions()
     deployment = sites.deployment(plan, training, port=_free_ports())
+    if "" not in sys.path:
+        sys.path.append("")  # the user's own module may stand in the current folder
+    load_learner(sites.train)
     folder = Path(tempfile.mkdtemp(prefix="fulcrum-")) if output is None else output
     kits = folder / "kits"
     with working("Making certificates and kits"):
@@ -160,7 +183,7 @@ def up_nvflare(
     told = [("sites", f"{len(deployment.sites)} processes with mutual TLS, all stopped")]
     told.append(("time", f"{data['seconds_a_round']:.2f} s a round after the first"))
     if sites.train == BUILT_IN:
-        data["accuracy"] = head.accuracy(run["model"], deployment.options)
+        data["accuracy"] = accuracy(run["model"], deployment.options)
         told.append(("accuracy", f"{data['accuracy']:.4f} after {plan.rounds} rounds"))
     if plan.purpose == "deployment":
         told.append(("ledgers", f"{sum(data['releases'].values())} releases of {len(plan.federation)} silos charged"))

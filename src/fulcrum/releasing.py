@@ -170,12 +170,7 @@ def release(
         basis: What the update was computed from, such as the digest of the global model.
     """
     index = _index_of(plan, silo)
-    try:
-        round_number = operator.index(round_number)
-    except TypeError:
-        raise ReleaseError(f"a round is a whole number from 1, got {round_number!r}") from None
-    if not 1 <= round_number <= plan.rounds:
-        raise ReleaseError(f"round {round_number} is outside the plan's rounds 1 to {plan.rounds}. Nothing is released")
+    round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
         return _research_release(update, plan, index, round_number, noise)
     if isinstance(noise, SeededNoise):
@@ -202,6 +197,17 @@ def release(
     made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
     recorded = ledger.record(round_number=round_number, basis=asked, payload=made.to_bytes(), cost=cost)
     return made if recorded.fresh else Release.from_bytes(recorded.payload)
+
+
+def checked_round(plan: Plan, round_number: Any) -> int:
+    """Returns a round as a number, or raises `ReleaseError` unless the plan has it."""
+    try:
+        found = operator.index(round_number)
+    except TypeError:
+        raise ReleaseError(f"a round is a whole number from 1, got {round_number!r}") from None
+    if not 1 <= found <= plan.rounds:
+        raise ReleaseError(f"round {found} is outside the plan's rounds 1 to {plan.rounds}. Nothing is released")
+    return found
 
 
 def stored_release(

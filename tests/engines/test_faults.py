@@ -38,8 +38,9 @@ def federation(tmp_path):
 
 
 def check_ledgers(federation, silos=SILOS):
-    """Every ledger is sound, and holds each release that a region has seen or summed."""
-    for region, members in MEMBERS.items():
+    """Every ledger is sound, and holds each release that a region has seen or summed; the federation is over."""
+    federation.stop()
+    for region in MEMBERS:
         site = federation.kits / region
         with Region.open(site / "state" / "sums.db", federation.plan, region, site / "local/fulcrum/site.key") as kept:
             for told in kept.rounds():

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from fulcrum.arrays import FloatArray
 from fulcrum.coordination import model_digest
 from fulcrum.engines.head import EngineNoise
 from fulcrum.engines.learning import Assignment, Learner, load_learner
 from fulcrum.engines.sites import Site
 from fulcrum.engines.wire import unpack_model
 from fulcrum.ledger import Ledger
-from fulcrum.releasing import Release, release, stored_release
+from fulcrum.releasing import Release, checked_round, release, stored_release
 from fulcrum.sealing import Sealer
 
 
@@ -32,6 +33,7 @@ class SiloStation:
             FulcrumError: Whatever keeps the release from being made; nothing may be sent then.
         """
         site = self._site
+        round_number = checked_round(site.plan, round_number)
         arrays = unpack_model(model)
         basis = model_digest(arrays)
         assignment = Assignment(
@@ -50,7 +52,7 @@ class SiloStation:
         with Ledger.open(self.ledger_path, silo=assignment.silo) as ledger:
             return self._sealer.seal(self._accounted(ledger, arrays, assignment, basis))
 
-    def _accounted(self, ledger: Ledger, arrays: dict, assignment: Assignment, basis: str) -> Release:  # type: ignore[type-arg]
+    def _accounted(self, ledger: Ledger, arrays: dict[str, FloatArray], assignment: Assignment, basis: str) -> Release:
         """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         kept = stored_release(arrays, plan, silo, number, ledger=ledger, basis=basis)

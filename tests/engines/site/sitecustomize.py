@@ -5,6 +5,7 @@ FULCRUM_TEST_CONDUCT names the conducts, comma separated; without it nothing hap
 
 import dataclasses
 import os
+from pathlib import Path
 
 
 def record() -> None:
@@ -15,7 +16,7 @@ def record() -> None:
     process_frame = conn_manager.SfmFrameReceiver.process_frame
 
     def recorded(self, frame):
-        with open(f"{path}.{os.getpid()}", "ab") as file:
+        with Path(f"{path}.{os.getpid()}").open("ab") as file:
             file.write(bytes(frame))
         process_frame(self, frame)
 
@@ -30,8 +31,7 @@ def tell() -> None:
     seal = sealing.Sealer.seal
 
     def told(self, release):
-        with open(f"{path}-{release.silo}-{release.round_number}", "wb") as file:
-            file.write(release.to_bytes())
+        Path(f"{path}-{release.silo}-{release.round_number}").write_bytes(release.to_bytes())
         return seal(self, release)
 
     sealing.Sealer.seal = told

@@ -42,7 +42,7 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
             opened.close()
 
 
-def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] = lambda status: None) -> None:
+def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] | None = None) -> None:
     """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
 
     Args:
@@ -61,7 +61,7 @@ def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], N
             raise EngineError(f"the job ended {tries} times with {status!r}. See {kits}/server/output.log")
 
 
-def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None]) -> str:
+def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None) -> str:
     """Follows one job to its end and returns its last status."""
     from nvflare.fuel.flare_api.api_spec import NoConnection
 
@@ -69,9 +69,9 @@ def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callabl
     while True:
         with contextlib.suppress(NoConnection):
             status = str(opened.get_job_meta(job).get("status", ""))
-            if status != told:
+            if status != told and on_status is not None:
                 on_status(status)
-                told = status
+            told = status
             if status.startswith("FINISHED"):
                 return status
         tick()

@@ -93,9 +93,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     check_deployable(deployment)
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(
-            f"{folder} is there and not an empty folder. Choose another: kits hold keys and are not replaced"
-        )
+        raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:

@@ -50,14 +50,14 @@ class Loopback:
         ]
         (kit / "transfer").mkdir(exist_ok=True)
         with (kit / "output.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
+            self._processes[name] = subprocess.Popen(  # noqa: S603  (our own interpreter, names checked by the kits)
                 [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", settings, "--set", *about],
                 cwd=kit,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | _CALM | (environment or {}),
+                env=os.environ | _CALM | {"PYTHONPATH": _import_path()} | (environment or {}),
             )
 
     def start_all(self, environment: dict[str, str] | None = None) -> None:
@@ -87,6 +87,11 @@ class Loopback:
             self.kill(name)
         for name in self._deployment.sites:  # a launcher may have been about to start its job process again
             self.kill(name)
+
+
+def _import_path() -> str:
+    """What sites find modules on: the current folder first, as here."""
+    return os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def processes_of(kit: Path) -> list[int]:

@@ -38,8 +38,9 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 {start}
 ## Keep
 
-`state/ledger.db` is what this silo has spent. Back it up, never restore an old copy, never run two copies of this site:
-`fulcrum ledger verify state/ledger.db`. If it is lost, the budget it recorded is spent all the same: ask for a new plan.
+`state/ledger.db` is what this silo has spent. Never restore an old copy of it, never run two copies of this site.
+`fulcrum ledger verify state/ledger.db` checks it. If it is lost, what it recorded is spent all the same: ask for a new
+plan.
 """
 
 _REGION = """# {name}: a regional aggregator
@@ -102,7 +103,7 @@ def site_readme(
     """Returns what the operator of one site is told."""
     training = f"Install the training module `{train}` as well. " if train else ""
     keys = (
-        "Its key, `local/fulcrum/site.key`, was made where the kits were: whoever made them can read what is sealed to it."
+        "The key `local/fulcrum/site.key` was made where the kits were: whoever made them can act for this site."
         if keys_made
         else "Put the private key whose public half the plan carries into `local/fulcrum/site.key`."
     )
@@ -125,9 +126,8 @@ def folder_readme(
     """Returns what whoever made the kits is told."""
     issuer = "| `issuer.key` | the issuer's private key, made here: keep it to sign the next plan with |\n"
     warning = (
-        "Every private key was made here: until the kits are handed out and removed, whoever holds this folder can read\n"
-        "every release. Where that is too much trust, let sites make their own keys (`fulcrum keygen`) and plan with\n"
-        "`--keys`.\n\n"
+        "Every private key was made here: whoever has held this folder can read every release. Where that is too much\n"
+        "trust, let sites make their own keys (`fulcrum keygen`) and plan with `--keys`.\n\n"
     )
     return _ALL.format(
         digest=digest,

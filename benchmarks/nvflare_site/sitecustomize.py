@@ -1,0 +1,61 @@
+"""The same federation without clip, noise, encryption, checks, ledger and stored sums, where FULCRUM_BARE is set."""
+
+import os
+
+
+def bare() -> None:
+    """Takes everything out that Fulcrum adds to the engine."""
+    import numpy as np
+
+    from fulcrum import regional
+    from fulcrum.answers import RegionalSum
+    from fulcrum.engines import silo
+    from fulcrum.engines.learning import Assignment
+    from fulcrum.engines.wire import unpack_model
+    from fulcrum.releasing import Layout, Release
+    from fulcrum.sealing import region_of, step_of
+
+    def answer(self, model, round_number):
+        site, arrays = self._site, unpack_model(model)
+        plan, name = site.plan, site.settings.name
+        assignment = Assignment(silo=name, round_number=round_number, plan=plan, seed=0, options=site.settings.options)
+        update = self._learner.update(arrays, assignment)
+        region = region_of(plan, name)
+        weight = plan.federation.weights[plan.federation.silo_names.tolist().index(name)]
+        values = np.concatenate([array.ravel() for array in update.values()]) * (weight / step_of(plan, region))
+        layout = Layout(names=tuple(arrays), shapes=tuple(array.shape for array in arrays.values()))
+        return Release(
+            plan_digest=plan.digest,
+            silo=name,
+            region=region,
+            round_number=round_number,
+            layout=layout,
+            values=values.astype(np.int64),
+            step=step_of(plan, region),
+        ).to_bytes()
+
+    gathered = {}
+
+    def accept(self, sealed, round_number):
+        release = Release.from_bytes(sealed)
+        gathered[release.silo] = release
+        return release.silo
+
+    def close(self, round_number):
+        first = next(iter(gathered.values()))
+        return RegionalSum(
+            plan_digest=first.plan_digest,
+            region=first.region,
+            round_number=round_number,
+            members=tuple(sorted(gathered)),
+            layout=first.layout,
+            values=sum(release.values for release in gathered.values()),
+            step=first.step,
+        )
+
+    silo.SiloStation.answer = answer
+    regional.Region.accept, regional.Region.close = accept, close
+
+
+if os.environ.get("FULCRUM_BARE"):
+    bare()

@@ -1,0 +1,214 @@
+"""Plans on NVIDIA FLARE: the kits, and one short run of real processes; what goes wrong is in tests/engines."""
+
+import json
+import stat
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.cli import run
+from fulcrum.errors import DataError, EngineError, PlanError
+
+pytest.importorskip("nvflare", reason="needs the extra nvflare")
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+sys.path.insert(0, str(Path(__file__).parent / "engines"))
+from harness import Federation, exposed
+
+from fulcrum.engines.nvflare.console import session
+from fulcrum.engines.nvflare.kits import Deployment, write_kits
+
+MEMBERS = {"north": ["a1", "a2"], "south": ["c1"]}
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kits")
+    (folder / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+    (folder / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n")
+    plan = fulcrum.plan(str(folder / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment")
+    plan.save(folder / "plan.json")
+    command = ["deploy", "nvflare", str(folder / "plan.json"), "-o", str(folder / "kits"), "--port", "9102"]
+    assert run([*command, "--policy", str(folder / "policy.toml"), "--host", "fl.example.org", "--format", "csv"]) == 0
+    return folder / "kits"
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_a_short_run_of_real_processes(tmp_path):
+    """Five sites with mutual TLS: what the server adds up is what silos released, and it cannot read any of it."""
+    federation = Federation(tmp_path, rounds=2, members=MEMBERS, train="fulcrum.engines.head")
+    silos = [silo for members in MEMBERS.values() for silo in members]
+    try:
+        federation.start(conduct=dict.fromkeys(silos, "tell") | {"server": "record"})
+        federation.submit()
+        federation.finish(85)
+    finally:
+        federation.stop()
+    assert not federation.left_behind()
+    assert [told["summed"] for told in federation.history] == [["north", "south"]] * 2
+    releases = federation.releases()
+    assert len(releases) == 6
+    expected = sum(release.values * release.step for release in releases.values())
+    assert np.array_equal(federation.model, expected)
+    recorded = federation.recorded()
+    assert recorded.count(b"fulcrum.sealed/1") >= 6
+    assert {silo for (silo, _), made in releases.items() if exposed(recorded, made)} == {"c1"}  # alone in its region
+    for silo in silos:
+        assert federation.released(silo) == [1, 2]
+
+
+def test_every_site_has_a_kit_with_the_signed_plan_its_key_and_its_policy(kits):
+    issuer = (kits / "issuer.key.pub").read_text().strip()
+    for name, role in {"a1": "silo", "a2": "silo", "c1": "silo", "north": "region", "south": "region"}.items():
+        home = kits / name / "local" / "fulcrum"
+        settings = tomllib.loads((home / "site.toml").read_text())
+        assert (settings["role"], settings["name"], settings["issuer"]) == (role, name, issuer)
+        plan = fulcrum.read_signed_plan(home / "plan.json", issuer)
+        assert plan.digest == fulcrum.read_plan(kits / "plan.json").digest
+        assert stat.S_IMODE((home / "site.key").stat().st_mode) == 0o600
+        assert (home / "policy.toml").exists() == (role == "silo")
+        assert not (home / "site.key.pub").exists()
+    assert not (kits / "server" / "local" / "fulcrum" / "site.key").exists()
+    assert set(plan.keys) == {"a1", "a2", "c1", "north", "south"}
+
+
+def test_kits_are_closed_where_the_engine_is_open(kits):
+    for name in ("a1", "north", "server"):
+        local = kits / name / "local"
+        resources, rights = read(local / "resources.json"), read(local / "authorization.json")
+        assert resources["class_allow_list"] == ["fulcrum.engines.nvflare"]
+        assert resources["class_list_enforcement_mode"] == "enforce"
+        assert rights["permissions"]["project_admin"]["byoc"] == "none"
+        assert rights["permissions"]["project_admin"]["shell_commands"] == "none"
+        assert not list(local.glob("*.default"))
+        assert "/tmp/nvflare" not in (local / "resources.json").read_text()
+    for name in ("a1", "north"):
+        assert read(kits / name / "local" / "resources.json")["allow_log_streaming"] is False
+        assert read(kits / name / "startup" / "fed_client.json")["client"]["connection_security"] == "mtls"
+        assert read(kits / name / "local" / "authorization.json")["permissions"]["project_admin"]["view"] == "none"
+    assert read(kits / "server" / "startup" / "fed_server.json")["servers"][0]["connection_security"] == "mtls"
+    assert "fl.example.org:9102" in (kits / "a1" / "startup" / "fed_client.json").read_text()
+
+
+def test_the_job_carries_neither_settings_nor_code(kits):
+    for file in (kits / "job").rglob("*.json"):
+        text = file.read_text()
+        assert "plan" not in text.lower().replace("planassessor", "")
+        for component in [part for part in text.split('"') if part.startswith("fulcrum.")]:
+            assert component.startswith("fulcrum.engines.nvflare.")
+    assert not list((kits / "job").rglob("*.py"))
+    meta = read(kits / "job" / "meta.json")
+    assert meta["mandatory_clients"] == ["north", "south", "a1", "a2", "c1"]
+
+
+def test_every_operator_is_told_what_to_do(kits):
+    assert "only" in (kits / "README.md").read_text() or "alone" in (kits / "README.md").read_text()
+    for name in ("a1", "north", "server"):
+        text = (kits / name / "README.md").read_text()
+        assert "./start.sh" in text
+        assert "{" not in text
+        assert (kits / name / "start.sh").stat().st_mode & stat.S_IXUSR
+
+
+def test_the_certificate_authority_is_for_the_owner_alone(kits):
+    assert stat.S_IMODE((kits / "authority").stat().st_mode) == 0o700
+
+
+def deployment(tmp_path, rows, **settings):
+    (tmp_path / "fed.csv").write_text("silo,records,region\n" + rows)
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0, **settings)
+    return Deployment(plan=plan, train="fulcrum.engines.head")
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        ("a 1,10,north\nb,10,north\n", {}, "'a 1' cannot name a site"),
+        ("a.1,10,north\nb,10,north\n", {}, r"'a\.1' cannot name a site"),
+        ("north,10,north\nb,10,north\n", {}, "'north' names two sites"),
+        ("server,10,north\nb,10,north\n", {}, "'server' names two sites"),
+        ("a,10,north\nb,10,north\n", {"injection": "aggregator"}, "silos draw their own noise"),
+        ("a,10,north\nb,10,north\n", {"keys": {"a": "x"}}, "none of 'north'"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_before_anything_is_written(tmp_path, rows, settings, message):
+    with pytest.raises(PlanError, match=message):
+        write_kits(deployment(tmp_path, rows, **settings), tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()
+
+
+def test_a_plan_of_two_tiers_is_refused(tmp_path):
+    plan = fulcrum.plan("consortium", rounds=2, epsilon=5.0)
+    assert len(plan.federation.tiers) == 1
+    (tmp_path / "fed.csv").write_text("silo,records,region,country\na,10,x,c\nb,10,y,c\n")
+    two = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
+    with pytest.raises(PlanError, match="one tier of aggregators"):
+        write_kits(Deployment(plan=two, train="fulcrum.engines.head"), tmp_path / "kits")
+
+
+def test_kits_are_not_written_over_others(tmp_path):
+    (tmp_path / "kits").mkdir()
+    (tmp_path / "kits" / "precious").write_text("kept")
+    with pytest.raises(DataError, match="not a new or empty folder"):
+        write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n"), tmp_path / "kits")
+    assert (tmp_path / "kits" / "precious").read_text() == "kept"
+
+
+def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
+    keys = {"a": fulcrum.new_key(tmp_path / "a.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
+    keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
+    made = write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys), tmp_path / "kits")
+    assert made["keys_made"] is False
+    assert not list((tmp_path / "kits").rglob("site.key"))
+    assert "Put the private key" in (tmp_path / "kits" / "a" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--option", "steps"], "--option must be NAME=VALUE"),
+        (["--patience", "0"], "--patience must be"),
+        (["--policy", "strict.toml"], "allows epsilon 0.1 above"),
+        (["--key", "no.key"], "no.key"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, extra, message):
+    monkeypatch.chdir(tmp_path)
+    Path("strict.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save("plan.json")
+    assert run(["deploy", "nvflare", "plan.json", "-o", "kits", *extra]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not Path("kits").exists()
+    assert not list(tmp_path.glob(".kits*"))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"), [("no_such_module", "cannot be imported"), ("json", "has no function start")]
+)
+def test_training_that_is_not_there_is_noticed_before_any_site_starts(tmp_path, capsys, module, message):
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+    assert run(["up", "nvflare", str(tmp_path / "plan.json"), "--train", module, "-o", str(tmp_path / "up")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "up").exists()
+
+
+def test_options_of_a_training_module_keep_their_types(tmp_path):
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+    command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train", "theirs"]
+    assert run([*command, "--option", "steps=3", "--option", "records=/data/x.npy", "--option", "deep=true"]) == 0
+    settings = tomllib.loads((tmp_path / "kits" / "region-1-1" / "local" / "fulcrum" / "site.toml").read_text())
+    assert settings["options"] == {"steps": 3, "records": "/data/x.npy", "deep": True}
+
+
+def test_without_kits_or_a_server_there_is_one_clear_line(tmp_path, kits):
+    with pytest.raises(EngineError, match="deploy nvflare"), session(tmp_path):
+        pass

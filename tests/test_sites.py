@@ -1,0 +1,204 @@
+"""What one site does, without any engine: its folder, its training module, its answers."""
+
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.engines.head import accuracy, start, train
+from fulcrum.engines.learning import Assignment, Learner, load_learner
+from fulcrum.engines.silo import SiloStation
+from fulcrum.engines.sites import FORMAT, SiteSettings, read_site, site_toml
+from fulcrum.engines.wire import pack_model, unpack_model
+from fulcrum.errors import DataError, FulcrumError, ReleaseError, SignatureError
+from fulcrum.ledger import Ledger
+from fulcrum.sealing import unseal
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+
+@pytest.fixture
+def silo(tmp_path):
+    """The folder of a silo, its plan signed, and the key of its region beside it."""
+    home = tmp_path / "site"
+    home.mkdir()
+    (tmp_path / "fed.csv").write_text("silo,records,region\na,200,north\nb,220,north\n")
+    keys = {"a": fulcrum.new_key(home / "site.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
+    keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
+    plan = fulcrum.plan(
+        str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment", keys=keys
+    )
+    plan.save(home / "plan.json")
+    issuer = fulcrum.new_key(tmp_path / "issuer.key")
+    fulcrum.sign_plan(home / "plan.json", tmp_path / "issuer.key")
+    settings = SiteSettings(format=FORMAT, role="silo", name="a", issuer=issuer, train="fulcrum.engines.head")
+    (home / "site.toml").write_text(site_toml(settings))
+    return home
+
+
+@pytest.fixture
+def model():
+    return start({})
+
+
+def released(home):
+    with Ledger.read(home / "state" / "ledger.db") as ledger:
+        return [entry.round_number for entry in ledger.entries()]
+
+
+def test_a_silo_answers_with_a_release_that_its_region_alone_can_open(silo, model):
+    site = read_site(silo, "silo")
+    sealed = SiloStation(site).answer(pack_model(model), 1)
+    release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
+    assert (release.silo, release.round_number) == ("a", 1)
+    assert released(silo) == [1]
+
+
+def test_asked_again_it_sends_the_same_release_and_trains_nothing(silo, model, monkeypatch):
+    site = read_site(silo, "silo")
+    first = SiloStation(site).answer(pack_model(model), 1)
+    monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained again"))
+    second = SiloStation(site).answer(pack_model(model), 1)
+    assert first != second  # sealed anew
+    one, two = (unseal(sealed, site.plan, "north", silo.parent / "north.key") for sealed in (first, second))
+    assert np.array_equal(one.values, two.values)
+    assert released(silo) == [1]
+
+
+def test_another_model_for_the_same_round_gets_nothing(silo, model):
+    station = SiloStation(read_site(silo, "silo"))
+    station.answer(pack_model(model), 2)
+    with pytest.raises(FulcrumError, match="round 2 is released"):
+        station.answer(pack_model({"head": model["head"] + 1}), 2)
+    assert released(silo) == [2]
+
+
+@pytest.mark.parametrize("round_number", [0, 4, -1, None, "1", 1.5])
+def test_a_round_outside_the_plan_gets_nothing(silo, model, round_number):
+    with pytest.raises(ReleaseError):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), round_number)
+
+
+@pytest.mark.parametrize("data", [None, b"", b"x", b"\x05\0\0\0abcde", 7, "text"])
+def test_what_is_no_model_gets_nothing(silo, data):
+    with pytest.raises(FulcrumError, match="not a model"):
+        SiloStation(read_site(silo, "silo")).answer(data, 1)
+    assert not (silo / "state" / "ledger.db").exists()
+
+
+def test_the_silos_own_policy_is_asked(silo, model):
+    (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
+    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.1"):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert released(silo) == []
+
+
+def test_an_unsigned_or_changed_plan_is_refused(silo):
+    (silo / "plan.json.sig").unlink()
+    with pytest.raises(SignatureError, match="cannot be read"):
+        read_site(silo, "silo")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("silo", "region"), "is that of a region"),
+        (("fulcrum.site/1", "fulcrum.site/9"), "expected fulcrum.site/1"),
+        (("role", "rule"), "does not describe a site"),
+        (("=", ":"), "does not describe a site"),
+    ],
+)
+def test_a_site_file_that_is_wrong_says_so(silo, change, message):
+    path = silo / "site.toml"
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(DataError, match=message):
+        read_site(silo, "silo")
+
+
+def test_a_missing_site_file_says_so(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        read_site(tmp_path, "silo")
+
+
+def test_site_files_are_read_as_they_were_written():
+    options = {"data": 'quo"ted\\', "steps": 3, "rate": 0.5, "deep": True, "classes": ["a", "b"]}
+    settings = SiteSettings(format=FORMAT, role="server", name="s", issuer="k", train="m", options=options)
+    import tomllib
+
+    import msgspec
+
+    assert msgspec.convert(tomllib.loads(site_toml(settings)), SiteSettings) == settings
+    with pytest.raises(DataError, match="an option must be"):
+        site_toml(SiteSettings(format=FORMAT, role="server", name="s", issuer="k", options={"a": None}))
+
+
+def module(folder, monkeypatch, body):
+    (folder / "their_training.py").write_text(textwrap.dedent(body))
+    monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop("their_training", None)
+    return load_learner("their_training")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [("{'other': model['w']}", "arrays"), ("{'w': model['w'][:1]}", "of shape")],
+)
+def test_what_training_returns_must_fit_the_model(tmp_path, monkeypatch, returned, message):
+    learner = module(
+        tmp_path,
+        monkeypatch,
+        f"""
+        def start(options): return {{}}
+        def train(model, assignment): return {returned}
+        """,
+    )
+    with pytest.raises(DataError, match=message):
+        learner.update({"w": np.zeros(3)}, Assignment(silo="a", round_number=1, plan=None, seed=0, options={}))
+
+
+def test_training_cannot_change_the_global_model_in_place(tmp_path, monkeypatch):
+    learner = module(
+        tmp_path,
+        monkeypatch,
+        """
+        def start(options): return {}
+        def train(model, assignment):
+            model["w"] += 1
+            return model
+        """,
+    )
+    model = {"w": np.zeros(3)}
+    update = learner.update(model, Assignment(silo="a", round_number=1, plan=None, seed=0, options={}))
+    assert update["w"].tolist() == [1, 1, 1]
+    assert model["w"].tolist() == [0, 0, 0]
+
+
+def test_a_training_module_without_its_functions_is_named():
+    with pytest.raises(DataError, match="'json' has no function start"):
+        load_learner("json")
+    with pytest.raises(DataError, match="cannot be imported"):
+        load_learner("no_such_module")
+
+
+def test_the_built_in_training_refuses_unknown_options(silo):
+    with pytest.raises(DataError, match="knows no option 'depth'"):
+        start({"depth": 3})
+
+
+def test_the_built_in_training_learns(silo, model):
+    plan = read_site(silo, "silo").plan
+    trained = train(model, Assignment(silo="a", round_number=1, plan=plan, seed=0, options={}))
+    assert accuracy(trained, {}) > accuracy(model, {})
+
+
+def test_models_survive_the_wire():
+    model = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(3.0), "c": np.zeros((0, 2))}
+    back = unpack_model(pack_model(model))
+    assert list(back) == list(model)
+    for name, array in model.items():
+        assert np.array_equal(back[name], array)
+        assert back[name].shape == array.shape
+    with pytest.raises(ReleaseError, match="holds"):
+        unpack_model(pack_model(model)[:-8])

@@ -1,5 +1,6 @@
 """Plans on NVIDIA FLARE: the kits, and one short run of real processes; what goes wrong is in tests/engines."""
 
+import dataclasses
 import json
 import stat
 import sys
@@ -151,6 +152,12 @@ def test_a_plan_of_two_tiers_is_refused(tmp_path):
     two = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, match="one tier of aggregators"):
         write_kits(Deployment(plan=two, train="fulcrum.engines.head"), tmp_path / "kits")
+
+
+def test_a_research_plan_stays_on_this_machine(tmp_path):
+    research = deployment(tmp_path, "a,10,north\nb,10,north\n")
+    with pytest.raises(PlanError, match="stays on this machine"):
+        write_kits(dataclasses.replace(research, host="fl.example.org"), tmp_path / "kits")
 
 
 def test_kits_are_not_written_over_others(tmp_path):

@@ -95,6 +95,18 @@ def test_the_silos_own_policy_is_asked(silo, model):
     assert released(silo) == []
 
 
+def test_a_silo_with_a_policy_runs_no_research_plan(silo, model):
+    plan = fulcrum.plan(
+        str(silo.parent / "fed.csv"), rounds=3, epsilon=5.0, keys=dict(fulcrum.read_plan(silo / "plan.json").keys)
+    )
+    plan.save(silo / "plan.json")
+    fulcrum.sign_plan(silo / "plan.json", silo.parent / "issuer.key")
+    SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    (silo / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+    with pytest.raises(fulcrum.PolicyError, match="deployment plans alone"):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+
+
 def test_an_unsigned_or_changed_plan_is_refused(silo):
     (silo / "plan.json.sig").unlink()
     with pytest.raises(SignatureError, match="cannot be read"):

@@ -51,6 +51,10 @@ class SiteOptions:
             raise ParameterError(f"--patience must be a number of seconds above 0, got {self.patience:g}")
         if self.policy is not None:
             wanted = read_policy(self.policy)
+            if plan.purpose == "research":
+                raise ParameterError(
+                    "a policy is for deployment plans, and this is a research plan. Leave --policy out"
+                )
             for silo in plan.federation.silo_names.tolist():
                 wanted.check(plan, silo)
         given = dict(map(_setting, self.settings))

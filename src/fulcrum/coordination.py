@@ -110,11 +110,18 @@ class Coordinator:
             # Kept from the first: silos that released on this model release on no other in its round.
             _write(place / NAME, state, flat)
             return cls(place, plan, state, flat)
+        resumed = cls.read(place, plan)
+        if resumed._state.layout != layout:
+            raise ExchangeError(f"{place / NAME} holds a model of other names or shapes. Choose another folder")
+        return resumed
+
+    @classmethod
+    def read(cls, folder: str | Path, plan: Plan) -> Self:
+        """Returns a coordinator where its checkpoint has it; one of another plan, or none, is refused."""
+        place = Path(folder)
         state, flat = _read(place / NAME)
         if state.plan_digest != plan.digest:
             raise ExchangeError(f"{place / NAME} was written under another plan. Choose another folder")
-        if state.layout != layout:
-            raise ExchangeError(f"{place / NAME} holds a model of other names or shapes. Choose another folder")
         return cls(place, plan, state, flat)
 
     @property

@@ -8,6 +8,7 @@ from fulcrum.engines.head import EngineNoise
 from fulcrum.engines.learning import Assignment, Learner, load_learner
 from fulcrum.engines.sites import Site
 from fulcrum.engines.wire import unpack_model
+from fulcrum.errors import PolicyError
 from fulcrum.ledger import Ledger
 from fulcrum.releasing import Release, checked_round, release, stored_release
 from fulcrum.sealing import Sealer
@@ -44,6 +45,8 @@ class SiloStation:
             options=site.settings.options,
         )
         if site.plan.purpose == "research":
+            if site.policy is not None:
+                raise PolicyError("a silo with a policy releases under deployment plans alone")
             noise = EngineNoise(seed=site.settings.seed, silos=len(site.plan.federation))
             made = release(
                 self._learner.update(arrays, assignment), site.plan, assignment.silo, round_number, noise=noise

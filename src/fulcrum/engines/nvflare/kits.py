@@ -24,6 +24,7 @@ SERVER = "server"
 PROJECT = "fulcrum"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _COMPONENTS = "fulcrum.engines.nvflare"
 
 BUILT_IN = "fulcrum.engines.head"
@@ -115,6 +116,8 @@ def check_deployable(deployment: Deployment) -> None:
         raise PlanError(f"this engine runs plans with one tier of aggregators, this one has {tiers}. Plan one tier")
     if plan.injection != "silo":
         raise PlanError("this engine runs plans in which silos draw their own noise. Plan with --injection silo")
+    if plan.purpose == "research" and deployment.host not in _THIS_MACHINE:
+        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
     names = [SERVER, ADMIN, *(name for region in deployment.regions.items() for name in (region[0], *region[1]))]
     for name in names[2:]:
         if not _NAME.fullmatch(name):

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fulcrum.coordination import Coordinator, Summary
-from fulcrum.engines.learning import load_learner
+from fulcrum.coordination import NAME, Coordinator, Summary
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
+from fulcrum.plans import read_plan
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
@@ -120,6 +120,8 @@ def run_here(
     Returns:
         The history of rounds, the final model, and the seconds from first to last round.
     """
+    plan = read_plan(kits / "plan.json")
+    checkpoint = kits / SERVER / "state"
     told: list[Summary] = []
     moments = [time.monotonic()]
     with Loopback(kits, deployment) as sites, ending_on_signals():
@@ -127,7 +129,8 @@ def run_here(
 
         def tick() -> None:
             sites.check()
-            for summary in _history(deployment, kits)[len(told) :]:
+            history = Coordinator.read(checkpoint, plan).history if (checkpoint / NAME).exists() else ()
+            for summary in history[len(told) :]:
                 told.append(summary)
                 moments.append(time.monotonic())
                 on_round(summary)
@@ -136,21 +139,8 @@ def run_here(
 
         follow(kits, tick=tick)
         tick()
-    state = _coordinator(deployment, kits)
-    return {"history": told, "model": state.model, "seconds": moments[-1] - moments[min(1, len(moments) - 1)]}
-
-
-def _coordinator(deployment: Deployment, kits: Path) -> Coordinator:
-    from fulcrum.plans import read_plan
-
-    start = load_learner(deployment.train).start(deployment.options)
-    return Coordinator.open(kits / SERVER / "state", read_plan(kits / "plan.json"), start)
-
-
-def _history(deployment: Deployment, kits: Path) -> tuple[Summary, ...]:
-    if not (kits / SERVER / "state" / "checkpoint.npz").exists():
-        return ()
-    return _coordinator(deployment, kits).history
+    model = Coordinator.read(checkpoint, plan).model
+    return {"history": told, "model": model, "seconds": moments[-1] - moments[min(1, len(moments) - 1)]}
 
 
 @contextlib.contextmanager

@@ -171,8 +171,15 @@ def test_kits_are_not_written_over_others(tmp_path):
 def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
     keys = {"a": fulcrum.new_key(tmp_path / "a.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
     keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
-    made = write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys), tmp_path / "kits")
+    wanted = deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys)
+    wanted.plan.save(tmp_path / "plan.json")
+    issuer = fulcrum.new_key(tmp_path / "issuer.key")
+    fulcrum.sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
+    made = write_kits(dataclasses.replace(wanted, plan_file=tmp_path / "plan.json"), tmp_path / "kits")
     assert made["keys_made"] is False
+    assert made["issuer"] == issuer  # the signature that was there stays
+    assert not (tmp_path / "kits" / "issuer.key").exists()
+    assert (tmp_path / "kits" / "a/local/fulcrum/plan.json").read_bytes() == (tmp_path / "plan.json").read_bytes()
     assert not list((tmp_path / "kits").rglob("site.key"))
     assert "Put the private key" in (tmp_path / "kits" / "a" / "README.md").read_text()
 
@@ -189,7 +196,7 @@ def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, extra, message):
     monkeypatch.chdir(tmp_path)
     Path("strict.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save("plan.json")
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment").save("plan.json")
     assert run(["deploy", "nvflare", "plan.json", "-o", "kits", *extra]) == 2
     told = capsys.readouterr().err
     assert message in told

@@ -110,7 +110,7 @@ def deploy_nvflare(
     """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
     check_format(style)
     deployment = (sites or SiteOptions()).deployment(
-        read_plan(plan_file), training or TrainingOptions(), host=host, port=port
+        read_plan(plan_file), training or TrainingOptions(), plan_file=plan_file, host=host, port=port
     )
     with working("Making certificates and kits"):
         made = write_kits(deployment, output, issuer_key=key)

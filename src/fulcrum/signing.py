@@ -113,6 +113,11 @@ def sign_plan(path: str | Path, key: str | Path) -> Path:
     return target
 
 
+def signer_of(path: str | Path) -> str:
+    """Returns the public key that the signature beside a plan file names; whether it is good is another question."""
+    return _signature_of(path).public_key
+
+
 def check_signature(path: str | Path, issuer: str) -> None:
     """Raises `SignatureError` unless a plan file carries a good signature by the issuer's public key.
 
@@ -128,12 +133,7 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
     _cryptography()
     from cryptography.exceptions import InvalidSignature
 
-    try:
-        signed = msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
-    except OSError as error:
-        raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise SignatureError(f"{path}.sig is not a signature: {error}") from None
+    signed = _signature_of(path)
     if signed.plan_digest != digest:
         raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
     if signed.public_key != trusted:
@@ -142,6 +142,16 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
         public_key(trusted).verify(base64.b64decode(signed.signature, validate=True), _message(digest))
     except (InvalidSignature, ValueError):  # a SignatureError is a ValueError
         raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
+
+
+def _signature_of(path: str | Path) -> Signature:
+    """Reads the signature beside a plan file."""
+    try:
+        return msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
+    except OSError as error:
+        raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise SignatureError(f"{path}.sig is not a signature: {error}") from None
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:

@@ -17,7 +17,8 @@ from fulcrum.engines.nvflare.operators import folder_readme, site_readme
 from fulcrum.engines.sites import FORMAT, Role, SiteSettings, site_toml
 from fulcrum.errors import DataError, MissingExtraError, PlanError
 from fulcrum.plans import Plan
-from fulcrum.signing import new_key, sign_plan
+from fulcrum.policy import read_policy
+from fulcrum.signing import new_key, read_signed_plan, sign_plan, signer_of
 
 ADMIN = "admin@fulcrum.local"
 SERVER = "server"
@@ -37,6 +38,7 @@ class Deployment:
 
     Attributes:
         plan: What is run.
+        plan_file: Where it was read from, if it was; a signature beside it is kept.
         train: The training module, installed at silos and server.
         options: Its options, the same at every site; operators change their own site.toml.
         host: Under what name sites reach the server.
@@ -54,6 +56,7 @@ class Deployment:
     patience: float = 120.0
     seed: int = 0
     policy: Path | None = None
+    plan_file: Path | None = None
 
     @property
     def answer_time(self) -> float:
@@ -84,12 +87,13 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     """Writes a kit for every site, the job and the administrator's kit into a folder, and returns what was made.
 
     A plan that carries no keys gets them here, and every kit its own private half; one that carries keys leaves room
-    for the private halves that sites made themselves.
+    for the private halves that sites made themselves, and keeps the signature that stands beside it.
 
     Args:
         deployment: What to deploy.
         folder: A folder that is not there yet, or empty.
-        issuer_key: The private key to sign the plan with; a fresh one by default.
+        issuer_key: The private key to sign the plan with. By default the signature beside the plan file stays, or
+            where there is none a fresh key is made.
     """
     check_deployable(deployment)
     target = Path(folder)
@@ -98,14 +102,28 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     try:
-        made = _write(deployment, work, issuer_key)
+        kits = _provisioned(deployment, work)
+        keys = _new_keys(deployment, kits) if not deployment.plan.keys else {}
+        plan = _signed_plan(deployment, work, keys, issuer_key)
+        for name, role in deployment.sites.items():
+            _write_site(deployment, plan, kits[name], name, role, keys_made=bool(keys))
+        _write_job(deployment, work / "job")
+        readme = folder_readme(
+            list(deployment.sites.items()),
+            digest=plan.digest,
+            host=deployment.host,
+            port=deployment.port,
+            keys_made=bool(keys),
+            issuer_made=(work / "issuer.key").exists(),
+        )
+        (work / "README.md").write_text(readme, encoding="utf-8")
         if target.exists():
             target.rmdir()
         work.rename(target)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return made
+    return {"sites": len(kits) - 1, "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
 
 
 def check_deployable(deployment: Deployment) -> None:
@@ -131,66 +149,77 @@ def check_deployable(deployment: Deployment) -> None:
         raise PlanError(f"the plan carries keys, but none of {missing[0]!r}. Give every silo and region a key, or none")
 
 
-def _write(deployment: Deployment, work: Path, issuer_key: Path | None) -> dict[str, Any]:
-    kits = _provisioned(deployment, work)
-    keys_made = not deployment.plan.keys
-    keys = dict(deployment.plan.keys)
+def _new_keys(deployment: Deployment, kits: Mapping[str, Path]) -> dict[str, str]:
+    """Makes a key for every silo and region, puts the private half into its kit, and returns the public ones."""
+    public = {}
     for name, role in deployment.sites.items():
-        home = kits[name] / "local" / FOLDER
-        home.mkdir(mode=0o700)
-        if keys_made and role != "server":
-            keys[name] = new_key(home / "site.key", kind="signing" if role == "silo" else "sealing")
-            (home / "site.key.pub").unlink()
-    plan = dataclasses.replace(deployment.plan, keys=keys)
-    plan.save(work / "plan.json")
-    if issuer_key is None:
-        issuer_key = work / "issuer.key"
-        new_key(issuer_key)
-    signature = sign_plan(work / "plan.json", issuer_key)
-    issuer = json.loads(signature.read_text())["public_key"]
-    for name, role in deployment.sites.items():
-        home = kits[name] / "local" / FOLDER
-        shutil.copy(work / "plan.json", home)
-        shutil.copy(signature, home)
-        if role == "silo" and deployment.policy is not None:
-            shutil.copy(deployment.policy, home / "policy.toml")
-        settings = SiteSettings(
-            format=FORMAT,
-            role=role,
-            name=name,
-            issuer=issuer,
-            train="" if role == "region" else deployment.train,
-            seed=deployment.seed,
-            patience=deployment.patience,
-            state="../../state",
-            options={} if role == "region" else dict(deployment.options),
-        )
-        (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
-        _close(kits[name], role, deployment.answer_time)
-        (kits[name] / "readme.txt").unlink(missing_ok=True)
-        region = next((region for region, members in deployment.regions.items() if name in members), name)
-        readme = site_readme(
-            name,
-            role,
-            region=region,
-            silos=deployment.regions.get(name, []),
-            spare=plan.colluders,
-            digest=plan.digest,
-            train=settings.train if settings.train != BUILT_IN else "",
-            keys_made=keys_made,
-        )
-        (kits[name] / "README.md").write_text(readme, encoding="utf-8")
-    _write_job(deployment, work / "job")
-    readme = folder_readme(
-        list(deployment.sites.items()),
-        digest=plan.digest,
-        host=deployment.host,
-        port=deployment.port,
-        keys_made=keys_made,
-        issuer_made=(work / "issuer.key").exists(),
+        if role != "server":
+            private = _home(kits[name]) / "site.key"
+            public[name] = new_key(private, kind="signing" if role == "silo" else "sealing")
+            private.with_name("site.key.pub").unlink()
+    return public
+
+
+def _signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> Plan:
+    """Writes the plan with its keys and its signature, and returns it; every silo's policy must pass it."""
+    path, signature = work / "plan.json", Path(f"{deployment.plan_file}.sig")
+    if deployment.plan_file is not None and signature.exists() and issuer_key is None and not keys:
+        shutil.copy(deployment.plan_file, path)
+        shutil.copy(signature, f"{path}.sig")
+    else:
+        dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)).save(path)
+        if issuer_key is None:
+            issuer_key = work / "issuer.key"
+            new_key(issuer_key)
+        sign_plan(path, issuer_key)
+    plan = read_signed_plan(path, signer_of(path))
+    if deployment.policy is not None:
+        wanted = read_policy(deployment.policy)
+        for silo in plan.federation.silo_names.tolist():
+            wanted.check(plan, silo)
+    return plan
+
+
+def _home(kit: Path) -> Path:
+    """The site's own folder in a kit; made if it is not there."""
+    home = kit / "local" / FOLDER
+    home.mkdir(mode=0o700, exist_ok=True)
+    return home
+
+
+def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: Role, *, keys_made: bool) -> None:
+    """Writes what Fulcrum has to say in one kit: the signed plan, the site's settings, what it permits, a README."""
+    home = _home(kit)
+    for file in ("plan.json", "plan.json.sig"):
+        shutil.copy(kit.parent / file, home)
+    if role == "silo" and deployment.policy is not None:
+        shutil.copy(deployment.policy, home / "policy.toml")
+    train = "" if role == "region" else deployment.train
+    settings = SiteSettings(
+        format=FORMAT,
+        role=role,
+        name=name,
+        issuer=plan.issuer,
+        train=train,
+        seed=deployment.seed,
+        patience=deployment.patience,
+        state="../../state",
+        options=dict(deployment.options) if train else {},
     )
-    (work / "README.md").write_text(readme, encoding="utf-8")
-    return {"sites": len(deployment.sites), "plan_digest": plan.digest, "issuer": issuer, "keys_made": keys_made}
+    (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    _close(kit, role, deployment.answer_time)
+    (kit / "readme.txt").unlink(missing_ok=True)
+    readme = site_readme(
+        name,
+        role,
+        region=next((region for region, members in deployment.regions.items() if name in members), name),
+        silos=deployment.regions.get(name, []),
+        spare=plan.colluders,
+        digest=plan.digest,
+        train="" if train == BUILT_IN else train,
+        keys_made=keys_made,
+    )
+    (kit / "README.md").write_text(readme, encoding="utf-8")
 
 
 def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:

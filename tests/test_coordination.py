@@ -56,7 +56,7 @@ class World:
                 for made in sent:
                     if made.region == name:
                         region.accept(seal(made, plan, self.folder / made.silo), number)
-                yield region.close(number).to_bytes()
+                yield region.close_round(number).to_bytes()
 
 
 @pytest.fixture(scope="module")

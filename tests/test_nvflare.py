@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import stat
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import fulcrum
 from fulcrum.cli import run
 from fulcrum.errors import DataError, EngineError, PlanError
+from fulcrum.regional import Region
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -81,10 +83,12 @@ def test_every_site_has_a_kit_with_the_signed_plan_its_key_and_its_policy(kits):
 
 
 def test_kits_are_closed_where_the_engine_is_open(kits):
-    for name in ("a1", "north", "server"):
+    admitted = {"a1": ["silo.SiloExecutor"], "north": ["region.RegionGatherer"]}
+    admitted["server"] = ["server.PlanAssessor", "server.FederationController"]
+    for name, classes in admitted.items():
         local = kits / name / "local"
         resources, rights = read(local / "resources.json"), read(local / "authorization.json")
-        assert resources["class_allow_list"] == ["fulcrum.engines.nvflare"]
+        assert resources["class_allow_list"] == [f"fulcrum.engines.nvflare.{one}" for one in classes]
         assert resources["class_list_enforcement_mode"] == "enforce"
         assert rights["permissions"]["project_admin"]["byoc"] == "none"
         assert rights["permissions"]["project_admin"]["shell_commands"] == "none"
@@ -118,8 +122,59 @@ def test_every_operator_is_told_what_to_do(kits):
         assert (kits / name / "start.sh").stat().st_mode & stat.S_IXUSR
 
 
-def test_the_certificate_authority_is_for_the_owner_alone(kits):
-    assert stat.S_IMODE((kits / "authority").stat().st_mode) == 0o700
+def test_kits_and_the_certificate_authority_are_for_the_owner_alone(kits):
+    for folder in ("authority", "a1", "server", "a1/local/fulcrum/state"):
+        assert stat.S_IMODE((kits / folder).stat().st_mode) == 0o700
+    assert stat.S_IMODE((kits / "authority/state/cert.json").stat().st_mode) == 0o600
+
+
+def test_the_records_of_what_was_spent_and_summed_begin_with_the_kit(kits):
+    with fulcrum.Ledger.read(kits / "a1/local/fulcrum/state/a1.ledger") as ledger:
+        assert (ledger.silo, len(ledger.entries())) == ("a1", 0)
+    plan = fulcrum.read_plan(kits / "plan.json")
+    home = kits / "north/local/fulcrum"
+    with Region.open(home / "state/sums.db", plan, "north", home / "site.key", create=False) as region:
+        assert region.rounds() == ()
+
+
+ORDERS = """
+import json
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.admin_defs import Message
+from fulcrum.engines.nvflare.processes import SiteLauncher
+
+SiteLauncher()
+known = {topic: order for order in ClientRequestProcessors.request_processors for topic in order.get_topics()}
+deploy = known["train.deploy"] if "train.deploy" in known else next(
+    order for order in known.values() if type(order).__name__ == "CarefulDeployProcessor")
+replies = {}
+for job in ("state", "local", "../a2", "", None):
+    message = Message(topic="deploy", body=b"")
+    message.set_header("job_id", job)
+    replies[str(job)] = deploy.process(message, None).body
+print(json.dumps({"orders": sorted(type(order).__name__ for order in known.values()), "replies": replies}))
+"""
+
+
+def test_a_site_takes_no_order_but_to_run_the_job_and_to_stop_it():
+    """Stock, a server that leaves one header out may read every file of a site, its private key first."""
+    ran = subprocess.run([sys.executable, "-c", ORDERS], capture_output=True, text=True, check=True)
+    told = json.loads(ran.stdout.splitlines()[-1])
+    assert told["orders"] == [
+        "AbortAppProcessor",
+        "AbortTaskProcessor",
+        "CancelResourceProcessor",
+        "CarefulDeployProcessor",
+        "CheckResourceProcessor",
+        "NotifyJobStatusProcessor",
+        "StartJobProcessor",
+    ]
+    assert all("known by a UUID" in reply for reply in told["replies"].values())
+
+
+def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):
+    with pytest.raises(DataError, match="has a blank in it"):
+        write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n"), tmp_path / "my kits")
 
 
 def deployment(tmp_path, rows, **settings):

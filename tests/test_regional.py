@@ -119,7 +119,7 @@ def test_releases_are_gathered_and_summed(world, region):
     assert region.missing(1) == set()
     assert region.members == set(MEMBERS)
     assert not region.summed(1)
-    total = region.close(1)
+    total = region.close_round(1)
     assert region.summed(1)
     assert isinstance(total, RegionalSum)
     assert (total.region, total.round_number, total.members) == ("north", 1, MEMBERS)
@@ -131,7 +131,7 @@ def test_what_a_silo_really_releases_is_accepted(world, region, tmp_path):
     for silo in MEMBERS:
         with Ledger.open(tmp_path / f"{silo}.ledger", silo=silo) as ledger:
             region.accept(world.seal(release(UPDATE, world.plan, silo, 1, ledger=ledger)), 1)
-    assert isinstance(region.close(1), RegionalSum)
+    assert isinstance(region.close_round(1), RegionalSum)
 
 
 def test_the_same_release_again_changes_nothing(world, region, path):
@@ -139,7 +139,7 @@ def test_the_same_release_again_changes_nothing(world, region, path):
     first = world.seal(made)
     for sealed in (first, first, world.seal(made)):
         assert region.accept(sealed, 1) == "lille"
-    region.shut()
+    region.close()
     with world.open(path) as again:
         assert again.accept(world.seal(made), 1) == "lille"
         assert again.present(1) == {"lille"}
@@ -150,7 +150,7 @@ def test_another_release_of_a_silo_is_refused_even_after_a_restart(world, region
     region.accept(world.seal(made), 1)
     other = world.sealed("lille")
     assert "'lille' sent another release for round 1" in refusal(region.accept, other, 1)
-    region.shut()
+    region.close()
     with world.open(path) as again:
         assert "'lille' sent another release for round 1" in refusal(again.accept, other, 1)
         changed = dataclasses.replace(made, values=made.values + (np.arange(PARAMETERS) == 3))
@@ -163,12 +163,12 @@ def test_early_late_and_replayed_releases_are_refused(world, region):
     assert "for round 2, round 1 is gathered" in refusal(region.accept, world.sealed("lille", 2), 1)
     for sealed in first.values():
         region.accept(sealed, 1)
-    region.close(1)
+    region.close_round(1)
     assert "'lille' is late: round 1 is summed" in refusal(region.accept, first["lille"], 1)
     assert "for round 1, round 2 is gathered" in refusal(region.accept, first["lille"], 2)
     for wrong in (0, 7, -1, "1", 1.0, True, None):
         assert "a round is a whole number from 1 to 6" in refusal(region.accept, first["lille"], wrong)
-        assert "a round is a whole number from 1 to 6" in refusal(region.close, wrong)
+        assert "a round is a whole number from 1 to 6" in refusal(region.close_round, wrong)
         assert "a round is a whole number from 1 to 6" in refusal(region.present, wrong)
 
 
@@ -187,7 +187,7 @@ def test_other_layouts_are_refused_in_and_across_rounds_and_restarts(world, regi
     for other in (turned, renamed):
         assert "'metz' releases other names or shapes" in refusal(region.accept, world.sealed("metz", layout=other), 1)
         assert "other names or shapes" in refusal(region.accept, world.sealed("metz", 2, layout=other), 2)
-    region.shut()
+    region.close()
     with world.open(path) as again:
         assert "other names or shapes" in refusal(again.accept, world.sealed("metz", 2, layout=turned), 2)
         assert again.accept(world.sealed("metz", 2), 2) == "metz"
@@ -291,16 +291,16 @@ def test_the_bounds_are_those_of_chi_and_tell_scales_apart(world):
 
 def test_too_few_releases_are_withheld_and_may_be_summed_later(world, region):
     region.accept(world.sealed("lille"), 1)
-    answer = region.close(1)
+    answer = region.close_round(1)
     assert isinstance(answer, Withheld)
     assert answer.missing == ("caen", "metz")
     assert answer.reason == "2 of 3 silos are missing, the plan does without 1"
-    assert answer == region.close(1)
+    assert answer == region.close_round(1)
     assert region.rounds()[0].status == "withheld"
     assert not region.summed(1)
     region.accept(world.sealed("metz"), 1)
     region.accept(world.sealed("caen"), 1)
-    total = region.close(1)
+    total = region.close_round(1)
     assert isinstance(total, RegionalSum)
     assert total.members == MEMBERS
 
@@ -310,35 +310,35 @@ def test_a_plan_does_without_its_colluders_and_never_rescales(world, region, abs
     sent = [world.release(silo) for silo in MEMBERS if silo != absent]
     for made in sent:
         region.accept(world.seal(made), 1)
-    total = region.close(1)
+    total = region.close_round(1)
     assert total.members == tuple(made.silo for made in sent)
     assert (total.values == sent[0].values + sent[1].values).all()
     late = world.sealed(absent)
     assert "is late" in refusal(region.accept, late, 1)
-    assert region.close(1).to_bytes() == total.to_bytes()
+    assert region.close_round(1).to_bytes() == total.to_bytes()
 
 
 def test_a_plan_without_colluders_needs_every_silo(world, path):
     with world.open(path, world.tight) as region:
         for silo in MEMBERS[:2]:
             region.accept(world.sealed(silo, plan=world.tight), 1)
-        answer = region.close(1)
+        answer = region.close_round(1)
         assert (answer.missing, answer.reason) == (
             ("metz",), "1 of 3 silos are missing, the plan does without 0",
         )  # fmt: skip
 
 
 def test_a_round_without_any_release_is_withheld(world, region, tmp_path):
-    assert region.close(1).missing == MEMBERS
+    assert region.close_round(1).missing == MEMBERS
     with world.open(tmp_path / "south", region="south") as south:
-        assert isinstance(south.close(1), Withheld)  # though the plan does without one, and there is one
+        assert isinstance(south.close_round(1), Withheld)  # though the plan does without one, and there is one
 
 
 def test_less_noise_than_the_plan_counts_on_is_withheld(world, region, monkeypatch):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
     monkeypatch.setattr("fulcrum.regional.remaining_noise", lambda *a, **k: remaining_noise(*a, **k) * 9)
-    assert "less than the plan counts on" in region.close(1).reason
+    assert "less than the plan counts on" in region.close_round(1).reason
 
 
 def test_whoever_drops_out_the_noise_left_is_what_the_plan_counts_on(world):
@@ -354,7 +354,7 @@ def test_a_region_of_one_silo_sends_up_its_release(world, tmp_path):
     made = world.release("nice", 2)
     with world.open(tmp_path / "south", region="south") as region:
         region.accept(world.seal(made), 2)
-        total = region.close(2)
+        total = region.close_round(2)
     assert (total.members, total.region) == (("nice",), "south")
     assert (total.values == made.values).all()
 
@@ -366,7 +366,7 @@ def test_research_sums_are_taken_in_the_order_of_names(world, tmp_path):
         with world.open(tmp_path / order[0], world.research) as region:
             for silo in order:
                 region.accept(world.seal(sent[silo], world.research), 1)
-            totals.append(region.close(1).to_bytes())
+            totals.append(region.close_round(1).to_bytes())
     assert totals[0] == totals[1]
     expected = sent["caen"].values + sent["lille"].values + sent["metz"].values
     assert (RegionalSum.from_bytes(totals[0]).values == expected).all()
@@ -381,17 +381,17 @@ def test_a_restart_between_accept_and_close_loses_nothing(world, path):
         with world.open(path) as region:
             region.accept(world.seal(made), 1)
     with world.open(path) as region:
-        assert (region.close(1).values == sum(made.values for made in sent.values())).all()
+        assert (region.close_round(1).values == sum(made.values for made in sent.values())).all()
 
 
 def test_after_a_restart_a_round_has_the_same_bytes(world, path):
     with world.open(path) as region:
         for silo in MEMBERS:
             region.accept(world.sealed(silo), 1)
-        data = region.close(1).to_bytes()
+        data = region.close_round(1).to_bytes()
     for _ in range(2):
         with world.open(path) as region:
-            assert region.close(1).to_bytes() == data
+            assert region.close_round(1).to_bytes() == data
             assert "is late" in refusal(region.accept, world.sealed("lille"), 1)
 
 
@@ -403,7 +403,7 @@ def test_releases_are_forgotten_once_they_are_summed(world, path):
     for one in made.values():
         assert one.values.tobytes() in path.read_bytes()
     with world.open(path) as region:
-        region.close(1)
+        region.close_round(1)
     for one in made.values():
         assert one.values.tobytes() not in path.read_bytes()
 
@@ -411,11 +411,11 @@ def test_releases_are_forgotten_once_they_are_summed(world, path):
 def test_rounds_are_listed(world, region):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    region.close(1)
+    region.close_round(1)
     region.accept(world.sealed("metz", 2), 2)
-    region.close(2)
+    region.close_round(2)
     region.accept(world.sealed("lille", 3), 3)
-    region.close(4)
+    region.close_round(4)
     assert region.rounds() == (
         RegionRound(round_number=1, status="summed", members=MEMBERS, missing=()),
         RegionRound(round_number=2, status="withheld", members=("metz",), missing=("caen", "lille")),
@@ -425,21 +425,21 @@ def test_rounds_are_listed(world, region):
 
 
 def test_a_file_is_bound_to_its_plan_and_region(world, region, path):
-    region.shut()
+    region.close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "another region or plan than 'north'" in refusal(world.open, path, world.tight)
     assert "another region or plan than 'south'" in refusal(world.open, path, region="south")
-    world.open(path).shut()
+    world.open(path).close()
 
 
 def test_one_at_a_time(world, region, path):
     assert "open in this process" in refusal(world.open, path, kind=LedgerInUseError)
     script = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     assert subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True).returncode != 0
-    region.shut()
-    region.shut()
+    region.close()
+    region.close()
     assert subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True).returncode == 0
-    assert "is closed" in refusal(region.close, 1, kind=LedgerError)
+    assert "is closed" in refusal(region.close_round, 1, kind=LedgerError)
 
 
 def test_foreign_and_damaged_files_are_refused(world, tmp_path):
@@ -461,7 +461,7 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
     with Ledger.open(ledger, silo="north") as book:
         assert book.sequence == 0
     region = tmp_path / "north"
-    world.open(region).shut()
+    world.open(region).close()
     assert "not a ledger" in refusal(Ledger.open, region, silo="north", kind=LedgerError)
     region.write_bytes(region.read_bytes()[:-5])
     assert "damaged" in refusal(world.open, region, kind=LedgerError)
@@ -479,22 +479,22 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
 def test_changed_releases_are_not_summed(world, region, path, change):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    region.shut()
+    region.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
     with world.open(path) as again:
-        assert "is not the one accepted" in refusal(again.close, 1, kind=LedgerError)
+        assert "is not the one accepted" in refusal(again.close_round, 1, kind=LedgerError)
 
 
 def test_a_changed_sum_is_not_sent(world, region, path):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    region.close(1)
-    region.shut()
+    region.close_round(1)
+    region.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript("UPDATE answer SET bytes = zeroblob(99)")
     with world.open(path) as again:
-        assert "is not the one given" in refusal(again.close, 1, kind=LedgerError)
+        assert "is not the one given" in refusal(again.close_round, 1, kind=LedgerError)
 
 
 def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, region, path):
@@ -503,19 +503,19 @@ def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, regi
     region._file.connection.execute(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON answer BEGIN SELECT raise(ABORT, 'no'); END"
     )
-    assert "nothing may be sent" in refusal(region.close, 1, kind=LedgerError)
-    assert "failed a write" in refusal(region.close, 1, kind=LedgerError)
-    region.shut()
+    assert "nothing may be sent" in refusal(region.close_round, 1, kind=LedgerError)
+    assert "failed a write" in refusal(region.close_round, 1, kind=LedgerError)
+    region.close()
     with world.open(path) as again:
         assert again.rounds()[0].status == "gathering"
-        assert isinstance(again.close(1), RegionalSum)
+        assert isinstance(again.close_round(1), RegionalSum)
 
 
 def test_threads_share_a_region(world, region):
     sealed = [(world.sealed(silo, number), number) for number in (1, 2, 3) for silo in MEMBERS]
     with ThreadPoolExecutor(8) as pool:
         names = list(pool.map(lambda pair: region.accept(*pair), sealed * 4))
-        sums = list(pool.map(region.close, [1, 2, 3] * 4))
+        sums = list(pool.map(region.close_round, [1, 2, 3] * 4))
     assert names == list(MEMBERS) * 12
     assert len({total.to_bytes() for total in sums}) == 3
 
@@ -528,7 +528,7 @@ def test_a_forked_child_sends_nothing(world, region):
         child = os.fork()
     if child == 0:
         try:
-            region.close(1)
+            region.close_round(1)
             os.write(send, b"closed")
         except LedgerError as error:
             os.write(send, str(error).encode())
@@ -538,7 +538,7 @@ def test_a_forked_child_sends_nothing(world, region):
     with os.fdopen(receive, "rb") as pipe:
         assert b"before a fork" in pipe.read()
     os.waitpid(child, 0)
-    assert isinstance(region.close(1), Withheld)
+    assert isinstance(region.close_round(1), Withheld)
 
 
 CLOSE_UNTIL_KILLED = """
@@ -556,7 +556,7 @@ for kill in range(kills):
         with Region.open(path, plan, "north", key) as region:
             for number in range(1, plan.rounds + 1):
                 os.write(tell, b"(")
-                data = region.close(number).to_bytes()
+                data = region.close_round(number).to_bytes()
                 with Path(out, f"{kill}-{number}").open("wb") as file:
                     file.write(data)
                 os.write(tell, b")")
@@ -601,9 +601,9 @@ def test_a_process_killed_while_it_closes_leaves_a_sum_whole_or_absent(world, pa
             number = int(file.name.split("-")[1])
             assert statuses[number] == "summed"
             # The last file of a killed process may be cut short: what left is a part of what is stored.
-            assert region.close(number).to_bytes().startswith(file.read_bytes())
+            assert region.close_round(number).to_bytes().startswith(file.read_bytes())
         for number, values in expected.items():
-            assert (region.close(number).values == values).all()
+            assert (region.close_round(number).values == values).all()
 
 
 # Which plans

@@ -2,6 +2,7 @@
 
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -35,6 +36,8 @@ def silo(tmp_path):
     fulcrum.sign_plan(home / "plan.json", tmp_path / "issuer.key")
     settings = SiteSettings(format=FORMAT, role="silo", name="a", issuer=issuer, train="fulcrum.engines.head")
     (home / "site.toml").write_text(site_toml(settings))
+    (home / "state").mkdir()
+    Ledger.open(home / "state" / "a.ledger", silo="a").close()
     return home
 
 
@@ -44,7 +47,7 @@ def model():
 
 
 def released(home):
-    with Ledger.read(home / "state" / "ledger.db") as ledger:
+    with Ledger.read(home / "state" / "a.ledger") as ledger:
         return [entry.round_number for entry in ledger.entries()]
 
 
@@ -85,7 +88,42 @@ def test_a_round_outside_the_plan_gets_nothing(silo, model, round_number):
 def test_what_is_no_model_gets_nothing(silo, data):
     with pytest.raises(FulcrumError, match="not a model"):
         SiloStation(read_site(silo, "silo")).answer(data, 1)
-    assert not (silo / "state" / "ledger.db").exists()
+    assert released(silo) == []
+
+
+def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
+    station = SiloStation(read_site(silo, "silo"))
+    station.answer(pack_model(model), 1)
+    (silo / "state" / "a.ledger").unlink()
+    with pytest.raises(ReleaseError, match="what this silo has spent"):
+        station.answer(pack_model({"head": model["head"] + 1}), 1)
+
+
+def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, monkeypatch, caplog):
+    monkeypatch.setattr(Learner, "update", lambda *_: 1 / 0)
+    site = read_site(silo, "silo")
+    sealed = SiloStation(site).answer(pack_model(model), 1)
+    release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
+    assert release.values.any()
+    assert "training failed in round 1" in caplog.text
+    assert released(silo) == [1]
+
+
+def test_what_is_refused_is_refused_before_training(silo, model, monkeypatch):
+    monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained"))
+    (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
+    with pytest.raises(fulcrum.PolicyError):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+
+
+def test_a_ledger_that_another_process_is_letting_go_is_waited_for(silo, model):
+    station = SiloStation(read_site(silo, "silo"))
+    held = Ledger.open(silo / "state" / "a.ledger", silo="a")
+    timer = threading.Timer(0.5, held.close)
+    timer.start()
+    station.answer(pack_model(model), 1)
+    timer.join()
+    assert released(silo) == [1]
 
 
 def test_the_silos_own_policy_is_asked(silo, model):

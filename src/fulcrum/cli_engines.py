@@ -19,6 +19,7 @@ from fulcrum.engines.learning import load_learner
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
+from fulcrum.engines.sites import ledger_name
 from fulcrum.errors import ParameterError
 from fulcrum.ledger import Ledger
 from fulcrum.options import FormatOption, PlanArgument, TrainingOptions, number, option
@@ -230,7 +231,7 @@ def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
     """Returns how many releases each silo's ledger holds; research plans keep none."""
     found = {}
     for silo in deployment.plan.federation.silo_names.tolist():
-        path = kits / silo / "state" / "ledger.db"
+        path = kits / silo / "local" / "fulcrum" / "state" / ledger_name(silo)
         if path.exists():
             with Ledger.read(path) as ledger:
                 found[silo] = len(ledger.entries())

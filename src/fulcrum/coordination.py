@@ -155,6 +155,12 @@ class Coordinator:
         return tuple(self._state.history)
 
     @property
+    def answers(self) -> dict[str, Answer]:
+        """What regions have answered in this round so far, by name."""
+        with self._lock:
+            return {region: self._answers[region][1] for region in sorted(self._answers)}
+
+    @property
     def complete(self) -> bool:
         """Whether every region has answered in this round."""
         with self._lock:
@@ -185,7 +191,7 @@ class Coordinator:
             self._check_open()
             # Integers times a power of two: exact, in whatever order, while the sum has no more than 53 bits.
             total = np.zeros_like(self._flat)
-            answers = {region: self._answers[region][1] for region in sorted(self._answers)}
+            answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             for answer in sums.values():
                 total += answer.values * (1.0 if answer.step is None else answer.step)

@@ -12,6 +12,7 @@ import ctypes
 import io
 import os
 import sqlite3
+import stat
 import sys
 import tempfile
 import threading
@@ -47,6 +48,9 @@ class DatabaseFile:
         application: In the file's header: tells its kind from any other SQLite file.
         version: In the file's header: of its format.
         schema: The tables of an empty file.
+        noun: What the file is, in messages.
+        wanted: What to name where something else was named, in messages.
+        advice: What to do about a damaged file, in messages.
         path: Where it is.
         connection: SQLite's.
         hold: The descriptor whose lock lasts as long as the file is open.
@@ -60,6 +64,9 @@ class DatabaseFile:
     application: ClassVar[int]
     version: ClassVar[int]
     schema: ClassVar[str]
+    noun: ClassVar[str] = "a ledger"
+    wanted: ClassVar[str] = "the file of the ledger"
+    advice: ClassVar[str] = "Restore a copy and compare it with a witness"
 
     def __init__(self, path: Path, connection: sqlite3.Connection, hold: io.FileIO, *, writable: bool) -> None:
         self.path = path
@@ -73,7 +80,15 @@ class DatabaseFile:
 
     @classmethod
     def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses what is not worth opening. Nothing here; a subclass may say more."""
+        """Refuses what is no file, is empty, or cannot be written to where it must be."""
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise LedgerError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name {cls.wanted}")
+        if about.st_size == 0:  # a new file appears under its name complete, so this one was emptied
+            raise LedgerError(f"{file} is empty: it was {cls.noun} that lost its content, or never was one")
+        for place in (file, file.parent) if writable else ():
+            if not os.access(place, os.W_OK):
+                raise LedgerError(f"{place} is read-only: a release cannot be recorded. Make it writable")
 
     @classmethod
     def check_held(cls, file: Path, hold: io.FileIO) -> None:
@@ -86,18 +101,18 @@ class DatabaseFile:
 
     @classmethod
     @contextlib.contextmanager
-    def writing(cls, path: PathLike, first: Statement) -> Iterator[Self]:
+    def writing(cls, path: PathLike, first: Statement | None) -> Iterator[Self]:
         """Opens a file to write to, creating it where there is none; it stays open if the block ends well.
 
         The block checks what the file holds, what a killed process left folded in; only then is a new log begun.
 
         Args:
             path: The file.
-            first: What is written into a new one.
+            first: What is written into a new one; None creates none.
         """
         file = Path(path).resolve()
-        with _translated(file, "opened"), _REGISTRY:
-            if not file.exists():
+        with cls.translated(file, "opened"), _REGISTRY:
+            if first is not None and not file.exists():
                 cls._create(file, first)
             cls.check_file(file, writable=True)
             with contextlib.ExitStack() as undo:
@@ -118,7 +133,7 @@ class DatabaseFile:
     def reading(cls, path: PathLike) -> Iterator[Self]:
         """Opens a file to look at, what a killed process left folded in; it stays open if the block ends well."""
         file = Path(path).resolve()
-        with _translated(file, "read"), _REGISTRY, contextlib.ExitStack() as undo:
+        with cls.translated(file, "read"), _REGISTRY, contextlib.ExitStack() as undo:
             cls.check_file(file, writable=False)
             beside = (file.with_name(f"{file.name}-{kind}") for kind in ("wal", "journal"))
             crashed = any(other.exists() and other.stat().st_size > 0 for other in beside)
@@ -152,14 +167,14 @@ class DatabaseFile:
 
     def rows(self, sql: str, *values: object) -> list[Any]:
         """Returns what a query finds."""
-        with _translated(self.path, "read"):
+        with self.translated(self.path, "read"):
             return self.connection.execute(sql, values).fetchall()
 
     def write(self, *statements: Statement) -> None:
         """Writes in one transaction and syncs. The caller takes the doubt away once memory agrees with the disk."""
         self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
         try:
-            with _translated(self.path, "written, so nothing may be sent"):
+            with self.translated(self.path, "written, so nothing may be sent"):
                 self.connection.execute("BEGIN IMMEDIATE")
                 for sql, values in statements:
                     self.connection.execute(sql, values)
@@ -169,6 +184,29 @@ class DatabaseFile:
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
             raise
+
+    @classmethod
+    @contextlib.contextmanager
+    def translated(cls, file: Path, done: str) -> Iterator[None]:
+        """Turns what SQLite and the system raise into one line."""
+        try:
+            yield
+        except _FAILURES as error:
+            if isinstance(error, FulcrumError):
+                raise
+            name = getattr(error, "sqlite_errorname", "")
+            said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+            if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                raise LedgerInUseError(_in_use(file)) from error
+            if name == "SQLITE_NOTADB":
+                raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged") from error
+            if name.startswith("SQLITE_CORRUPT") or (isinstance(error, sqlite3.Error) and not name):
+                raise LedgerError(f"{file} is damaged ({said}). {cls.advice}") from error
+            if name == "SQLITE_FULL":
+                said = "the disk is full"
+            elif name.startswith("SQLITE_READONLY"):
+                said = "it is read-only"
+            raise LedgerError(f"{file} cannot be {done} ({said})") from error
 
     @classmethod
     def _create(cls, file: Path, first: Statement) -> None:
@@ -309,26 +347,3 @@ def sync_folder(folder: Path) -> None:
 
 def _in_use(file: Path) -> str:
     return f"{file} is in use by another process, or on a network drive that cannot lock it. Close it there first"
-
-
-@contextlib.contextmanager
-def _translated(file: Path, done: str) -> Iterator[None]:
-    """Turns what SQLite and the system raise into one line."""
-    try:
-        yield
-    except _FAILURES as error:
-        if isinstance(error, FulcrumError):
-            raise
-        name = getattr(error, "sqlite_errorname", "")
-        said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
-        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            raise LedgerInUseError(_in_use(file)) from error
-        if name == "SQLITE_NOTADB":
-            raise LedgerError(f"{file} is not a ledger, or its first bytes are damaged") from error
-        if name.startswith("SQLITE_CORRUPT") or (isinstance(error, sqlite3.Error) and not name):
-            raise LedgerError(f"{file} is damaged ({said}). Restore a copy and compare it with a witness") from error
-        if name == "SQLITE_FULL":
-            said = "the disk is full"
-        elif name.startswith("SQLITE_READONLY"):
-            said = "it is read-only"
-        raise LedgerError(f"{file} cannot be {done} ({said})") from error

@@ -11,7 +11,7 @@
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
 
-One SQLite file a silo, with a log beside it while it is open (`fulcrum.ledger_file` says why, and how to copy them).
+One SQLite file a silo, with a log beside it while it is open (`fulcrum.database_file` says why, and how to copy them).
 Costs are squared mean shifts, mu² = 4 / s² a release, which add up over releases whatever their multipliers
 (`fulcrum.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never stored, only what is
 sent anyway.

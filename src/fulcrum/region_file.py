@@ -32,27 +32,40 @@ class RegionFile(DatabaseFile):
     application = 0x46554C52  # "FULR"
     version = FORMAT
     schema = _SCHEMA
+    noun = "a region's file of sums"
+    wanted = "the region's file of sums"
+    advice = "Ask for a new plan"
 
     @classmethod
-    def bound(cls, path: PathLike, *, region: str, plan_digest: str) -> Self:
-        """Opens the file of a region under a plan, creating it where there is none."""
-        with cls.writing(path, ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))) as file:
+    def bound(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
+        """Opens the file of a region under a plan, creating it where there is none and `create` allows it."""
+        first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
+        with cls.writing(path, first if create else None) as file:
             file.connection.execute("PRAGMA secure_delete=ON")  # releases are overwritten once their sum is there
             if file.connection.execute("SELECT name, plan FROM region").fetchall() != [(region, plan_digest)]:
                 raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
         return file
 
     @classmethod
+    def check_file(cls, file: Path, *, writable: bool) -> None:
+        """Refuses what is not there, is no file, is empty, or cannot be written to where it must be."""
+        try:
+            super().check_file(file, writable=writable)
+        except FileNotFoundError:
+            lost = "and with it the record of the sums that went up"
+            raise LedgerError(f"{file} is not there, {lost}. {cls.advice}") from None
+
+    @classmethod
     def check_held(cls, file: Path, hold: io.FileIO) -> None:
-        """Refuses what does not begin as an SQLite file does, an empty file too."""
+        """Refuses what does not begin as an SQLite file does."""
         if hold.read(16) != b"SQLite format 3\0":
-            raise LedgerError(f"{file} is not the file of a region, or its first bytes are damaged")
+            raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged")
 
     @classmethod
     def check_kind(cls, file: Path, application: int, version: int) -> None:
         """Refuses what is not the file of a region of this format."""
         if (application, version) != (cls.application, FORMAT):
-            raise LedgerError(f"{file} is an SQLite file, but not that of a region of format {FORMAT}")
+            raise LedgerError(f"{file} is an SQLite file but not {cls.noun} of format {FORMAT}")
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -62,7 +75,28 @@ class RegionFile(DatabaseFile):
                 raise LedgerError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
             yield
 
-    def write(self, *statements: Statement) -> None:
-        """Writes in one transaction; synced when it returns. Nothing is kept in memory that could disagree with it."""
+    def write(self, *statements: Statement, erase: bool = False) -> None:
+        """Writes in one transaction; synced when it returns. Nothing is kept in memory that could disagree with it.
+
+        Args:
+            statements: What is written.
+            erase: Also takes what was overwritten out of the log, which keeps it otherwise until it is folded in. SQLite
+                syncs the file before it cuts the log. Where that fails the writes are kept, and opening folds the log.
+        """
         super().write(*statements)
+        if erase:
+            with self.translated(self.path, "cleared of what it no longer needs"):
+                busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            if busy:
+                raise LedgerError(f"{self.path} cannot be cleared of what it no longer needs. Open it again")
         self.in_doubt = False
+
+
+def create_region_file(path: PathLike, *, plan_digest: str, region: str) -> None:
+    """Creates the empty file of a region under a plan, which takes no key, and closes it.
+
+    Refuses a file that is there: it may hold sums.
+    """
+    if (file := Path(path).resolve()).exists():
+        raise LedgerError(f"{file} is there already, and may hold sums. Name a new file")
+    RegionFile.bound(file, region=region, plan_digest=plan_digest).close()

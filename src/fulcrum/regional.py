@@ -5,7 +5,7 @@ all its silos, or all but `plan.colluders` of them. Weights are never renormalis
 withheld: a doubt never passes.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.database_file` says why, and how to copy
-it). The releases of a round are in it until their sum is, then their digests alone. Never restore an old copy of it:
+it). The releases of a round are in it and its log until their sum is, then their digests alone. Never restore an old copy of it:
 one that has forgotten a sum may take another, of other silos.
 
 What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
@@ -79,24 +79,26 @@ class Region:
         self._step = step_of(plan, region)
 
     @classmethod
-    def open(cls, path: PathLike, plan: Plan, region: str, key: str | Path) -> Self:
-        """Opens the file of a region under a plan, creating it where there is none.
+    def open(cls, path: PathLike, plan: Plan, region: str, key: str | Path, *, create: bool = True) -> Self:
+        """Opens the file of a region under a plan.
 
         Args:
             path: The file; no other process may hold it.
             plan: Of one tier, with the keys of its silos and regions; a deployment plan must verify.
             region: Which of the plan's regions this is.
             key: Its private X25519 key file.
+            create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
         """
         check_one_tier(plan)
         opener = Opener(plan, region, key)
         for check in verify(plan) if plan.purpose == "deployment" else ():
             if not check.holds:
                 raise ExchangeError(f"the plan does not hold what it says: {check.name}, {check.detail}")
-        return cls(RegionFile.bound(path, region=region, plan_digest=plan.digest), plan, region, opener)
+        file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
+        return cls(file, plan, region, opener)
 
-    def shut(self) -> None:
-        """Lets the file go; `close` closes a round. Shutting it again does nothing."""
+    def close(self) -> None:
+        """Lets the file go; closing it again does nothing. `close_round` closes a round."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -105,7 +107,7 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shut()
+        self.close()
 
     @property
     def members(self) -> frozenset[str]:
@@ -161,7 +163,7 @@ class Region:
             found = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
         return found == [(SUMMED,)]
 
-    def close(self, round_number: int) -> Answer:
+    def close_round(self, round_number: int) -> Answer:
         """Returns what goes up for a round: its sum if it may be taken, else that it is withheld; on disk either way.
 
         A round that was withheld may be closed again once more releases are there. One that is summed never changes.
@@ -187,7 +189,8 @@ class Region:
             if answer != kept:
                 data = answer.to_bytes()
                 row = (round_number, status, _digest(data), data)
-                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row), *forgotten)
+                insert = "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)"
+                self._file.write((insert, row), *forgotten, erase=bool(forgotten))
             return answer
 
     def rounds(self) -> tuple[RegionRound, ...]:

@@ -183,19 +183,14 @@ def release(
         raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
     if ledger.silo != silo:
         raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
-    begin(plan, silo, ledger, policy=policy)
-    layout, flat = _flattened(update)
-    _check_layout(plan, layout, ledger)
-    asked = _asked(layout, basis)
-    kept = ledger.stored(round_number, asked)
+    kept = prepared_release(update, plan, silo, round_number, ledger=ledger, policy=policy, basis=basis)
     if kept is not None:
-        return Release.from_bytes(kept)
-    cost = Cost(**_both(plan.cost(index), plan))
-    reason = ledger.would_exceed(cost, round_number, basis=asked)
-    if reason is not None:
-        raise RefusedReleaseError(reason)
+        return kept
+    layout, flat = _flattened(update)
     made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
-    recorded = ledger.record(round_number=round_number, basis=asked, payload=made.to_bytes(), cost=cost)
+    recorded = ledger.record(
+        round_number=round_number, basis=_asked(layout, basis), payload=made.to_bytes(), cost=_cost_of(plan, index)
+    )
     return made if recorded.fresh else Release.from_bytes(recorded.payload)
 
 
@@ -210,24 +205,45 @@ def checked_round(plan: Plan, round_number: Any) -> int:
     return found
 
 
-def stored_release(
-    model: Update, plan: Plan, silo: str, round_number: int, *, ledger: Ledger, basis: str
+def prepared_release(
+    model: Update,
+    plan: Plan,
+    silo: str,
+    round_number: int,
+    *,
+    ledger: Ledger,
+    policy: Policy | None = None,
+    basis: str = "",
 ) -> Release | None:
-    """Returns a round's release if the ledger holds it, so that nothing is trained again to send it again.
+    """Asks before anything is trained: returns a round's release if the ledger holds it, None if it may be made.
 
     Args:
         model: Arrays of the update's names and shapes, such as the global model.
-        plan: What was released under.
+        plan: What is released under, for deployment.
         silo: Whose release it is.
         round_number: From 1.
         ledger: The silo's ledger.
-        basis: What the update was computed from.
+        policy: What the silo itself insists on.
+        basis: What the update is computed from.
+
+    Raises:
+        FulcrumError: Whatever `release` would refuse it for, whichever update it were given.
     """
+    index, round_number = _index_of(plan, silo), checked_round(plan, round_number)
+    begin(plan, silo, ledger, policy=policy)
     layout, _ = _flattened(model)
-    if ledger.silo != silo or ledger.allowance is None or ledger.allowance.plan_digest != plan.digest:
-        return None
+    _check_layout(plan, layout, ledger)
     kept = ledger.stored(round_number, _asked(layout, basis))
-    return None if kept is None else Release.from_bytes(kept)
+    if kept is not None:
+        return Release.from_bytes(kept)
+    reason = ledger.would_exceed(_cost_of(plan, index), round_number, basis=_asked(layout, basis))
+    if reason is not None:
+        raise RefusedReleaseError(reason)
+    return None
+
+
+def _cost_of(plan: Plan, index: int) -> Cost:
+    return Cost(**_both(plan.cost(index), plan))
 
 
 def _asked(layout: Layout, basis: str) -> str:

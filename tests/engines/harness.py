@@ -79,10 +79,14 @@ class Federation:
         with session(self.kits) as opened:
             return str(opened.get_job_meta(self.job).get("status", ""))
 
+    def state_of(self, name: str) -> Path:
+        """Where a site keeps what must outlive it."""
+        return self.kits / name / "local" / "fulcrum" / "state"
+
     @property
     def state(self) -> dict:
         """The server's checkpoint."""
-        path = self.kits / "server" / "state" / "checkpoint.npz"
+        path = self.state_of("server") / "checkpoint.npz"
         if not path.exists():
             return {"round_number": 0, "history": []}
         with np.load(path) as found:
@@ -90,7 +94,7 @@ class Federation:
 
     @property
     def model(self) -> np.ndarray:
-        with np.load(self.kits / "server" / "state" / "checkpoint.npz") as found:
+        with np.load(self.state_of("server") / "checkpoint.npz") as found:
             return found["model"]
 
     @property
@@ -127,7 +131,7 @@ class Federation:
 
     def released(self, silo: str) -> list[int]:
         """The rounds in a silo's ledger."""
-        with Ledger.read(self.kits / silo / "state" / "ledger.db") as ledger:
+        with Ledger.read(self.state_of(silo) / f"{silo}.ledger") as ledger:
             return [entry.round_number for entry in ledger.entries()]
 
     def log(self, name: str) -> str:
@@ -186,7 +190,11 @@ class Relay:
             if not self._open:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:  # the server is not there yet
+                near.close()
+                continue
             self._pairs += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()

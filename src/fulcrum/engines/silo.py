@@ -1,17 +1,23 @@
 """What a silo answers when it is asked for a round: its release, sealed for its region, or nothing."""
 
-from pathlib import Path
+import time
+from collections.abc import Mapping
+
+import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.coordination import model_digest
 from fulcrum.engines.head import EngineNoise
 from fulcrum.engines.learning import Assignment, Learner, load_learner
-from fulcrum.engines.sites import Site
+from fulcrum.engines.sites import Site, ledger_name
 from fulcrum.engines.wire import unpack_model
-from fulcrum.errors import PolicyError
+from fulcrum.errors import LedgerInUseError, PolicyError, ReleaseError
 from fulcrum.ledger import Ledger
-from fulcrum.releasing import Release, checked_round, release, stored_release
+from fulcrum.releasing import Release, alarm, checked_round, prepared_release, release
 from fulcrum.sealing import Sealer
+
+_OTHERS_TIME = 30.0
+"""Seconds that another process of this site, about to end, may still hold the ledger."""
 
 
 class SiloStation:
@@ -22,44 +28,66 @@ class SiloStation:
         self._learner: Learner = load_learner(site.settings.train)
         self._sealer = Sealer(site.plan, site.settings.name, site.key)
 
-    @property
-    def ledger_path(self) -> Path:
-        """Where what was spent is kept."""
-        return self._site.state / "ledger.db"
-
     def answer(self, model: bytes, round_number: int) -> bytes:
         """Returns the sealed release of a round on a model; asked again, the same release is sealed again.
 
         Raises:
-            FulcrumError: Whatever keeps the release from being made; nothing may be sent then.
+            FulcrumError: Plan, policy, ledger or request keep the release from being made; nothing may be sent then.
+                None of that depends on the silo's records: what goes wrong in training is hidden, not told.
         """
         site = self._site
-        round_number = checked_round(site.plan, round_number)
-        arrays = unpack_model(model)
-        basis = model_digest(arrays)
         assignment = Assignment(
             silo=site.settings.name,
-            round_number=round_number,
+            round_number=checked_round(site.plan, round_number),
             plan=site.plan,
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        if site.plan.purpose == "research":
-            if site.policy is not None:
-                raise PolicyError("a silo with a policy releases under deployment plans alone")
-            noise = EngineNoise(seed=site.settings.seed, silos=len(site.plan.federation))
-            made = release(
-                self._learner.update(arrays, assignment), site.plan, assignment.silo, round_number, noise=noise
-            )
-            return self._sealer.seal(made)
-        with Ledger.open(self.ledger_path, silo=assignment.silo) as ledger:
-            return self._sealer.seal(self._accounted(ledger, arrays, assignment, basis))
+        arrays = unpack_model(model)
+        made = self._researched if site.plan.purpose == "research" else self._accounted
+        return self._sealer.seal(made(arrays, assignment))
 
-    def _accounted(self, ledger: Ledger, arrays: dict[str, FloatArray], assignment: Assignment, basis: str) -> Release:
+    def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
+        if self._site.policy is not None:
+            raise PolicyError("a silo with a policy releases under deployment plans alone")
+        noise = EngineNoise(seed=assignment.seed, silos=len(assignment.plan.federation))
+        update = self._learner.update(arrays, assignment)
+        return release(update, assignment.plan, assignment.silo, assignment.round_number, noise=noise)
+
+    def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
-        kept = stored_release(arrays, plan, silo, number, ledger=ledger, basis=basis)
+        policy, basis = self._site.policy, model_digest(arrays)
+        with self._ledger() as ledger:
+            kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
         if kept is not None:
             return kept
-        update = self._learner.update(arrays, assignment)
-        return release(update, plan, silo, number, ledger=ledger, policy=self._site.policy, basis=basis)
+        update = self._hidden_update(arrays, assignment)
+        with self._ledger() as ledger:
+            return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+
+    def _hidden_update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
+        try:
+            return self._learner.update(arrays, assignment)
+        except Exception:
+            alarm.critical(
+                "training failed in round %d: zero plus noise is released in its place",
+                assignment.round_number,
+                exc_info=True,
+            )
+            return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+    def _ledger(self) -> Ledger:
+        """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
+        path = self._site.state / ledger_name(self._site.settings.name)
+        if not path.exists():
+            raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
+        deadline = time.monotonic() + _OTHERS_TIME
+        while True:
+            try:
+                return Ledger.open(path, silo=self._site.settings.name)
+            except LedgerInUseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)

@@ -26,6 +26,9 @@ from fulcrum.signing import read_signed_plan
 
 FORMAT = "fulcrum.site/1"
 
+SUMS = "sums.db"
+"""A region's record, in its state folder."""
+
 Role = Literal["silo", "region", "server"]
 
 
@@ -40,7 +43,8 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         train: The training module, at silos and at the server.
         seed: Of everything that is drawn in research; deployment draws nothing from it.
         patience: Seconds a region waits for its silos in a round; the server waits for regions half as long again.
-        state: Where ledger, sums or checkpoint are kept, relative to the site's folder.
+        state: Where ledger, sums or checkpoint are kept, relative to the site's folder. A silo that took part before
+            names the folder of its ledger: one ledger a silo, for life.
         options: For the training module.
     """
 
@@ -70,16 +74,19 @@ class Site:
 
     @property
     def state(self) -> Path:
-        """Where the site keeps what must outlive it; made if it is not there."""
-        state = self.folder / self.settings.state
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return state
+        """Where the site keeps what must outlive it."""
+        return self.folder / self.settings.state
 
     @cached_property
     def policy(self) -> Policy | None:
         """What the silo insists on, if it says so."""
         path = self.folder / "policy.toml"
         return read_policy(path) if path.exists() else None
+
+
+def ledger_name(silo: str) -> str:
+    """The file of a silo's ledger, in its state folder."""
+    return f"{silo}.ledger"
 
 
 def read_site(folder: str | Path, role: Role) -> Site:

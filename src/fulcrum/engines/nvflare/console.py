@@ -14,7 +14,11 @@ COMPLETED = "FINISHED:COMPLETED"
 
 _INTERVAL = 0.5
 _TRIES = 5
-"""How often a job may fail in a row before it is given up."""
+"""How often a job may fail quickly in a row before it is given up."""
+
+_QUICK = 300.0
+_SILENCE = 600.0
+"""Seconds without an answer of the server after which it is given up."""
 
 
 @contextlib.contextmanager
@@ -52,27 +56,32 @@ def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], N
     """
     tries = 0
     while True:
+        began = time.monotonic()
         with session(kits) as opened:
             status = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
         if status == COMPLETED:
             return
-        tries += 1
+        tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
             raise EngineError(f"the job ended {tries} times with {status!r}. See {kits}/server/output.log")
 
 
 def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None) -> str:
     """Follows one job to its end and returns its last status."""
-    from nvflare.fuel.flare_api.api_spec import NoConnection
+    from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 
-    told = ""
+    told, heard = "", time.monotonic()
     while True:
-        with contextlib.suppress(NoConnection):
+        try:
             status = str(opened.get_job_meta(job).get("status", ""))
+            heard = time.monotonic()
             if status != told and on_status is not None:
                 on_status(status)
             told = status
             if status.startswith("FINISHED"):
                 return status
+        except (NoConnection, InternalError) as error:
+            if time.monotonic() - heard > _SILENCE:
+                raise EngineError(f"the server has not answered for {_SILENCE:g} s: {error}") from None
         tick()
         time.sleep(_INTERVAL)

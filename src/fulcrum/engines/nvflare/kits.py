@@ -14,10 +14,12 @@ from typing import Any
 
 from fulcrum.engines.nvflare.common import FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
-from fulcrum.engines.sites import FORMAT, Role, SiteSettings, site_toml
+from fulcrum.engines.sites import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
 from fulcrum.errors import DataError, MissingExtraError, PlanError
+from fulcrum.ledger import Ledger
 from fulcrum.plans import Plan
 from fulcrum.policy import read_policy
+from fulcrum.region_file import create_region_file
 from fulcrum.signing import new_key, read_signed_plan, sign_plan, signer_of
 
 ADMIN = "admin@fulcrum.local"
@@ -27,6 +29,13 @@ PROJECT = "fulcrum"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _COMPONENTS = "fulcrum.engines.nvflare"
+
+_ADMITTED: dict[Role, list[str]] = {
+    "silo": ["silo.SiloExecutor"],
+    "region": ["region.RegionGatherer"],
+    "server": ["server.PlanAssessor", "server.FederationController"],
+}
+"""What a job may run, by role."""
 
 BUILT_IN = "fulcrum.engines.head"
 """The training module that comes with Fulcrum."""
@@ -97,6 +106,10 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     """
     check_deployable(deployment)
     target = Path(folder)
+    if any(letter.isspace() for letter in str(target.absolute())):
+        raise DataError(
+            f"{target.absolute()} has a blank in it, which NVIDIA FLARE cannot start jobs under. Choose another"
+        )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -203,10 +216,15 @@ def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: 
         train=train,
         seed=deployment.seed,
         patience=deployment.patience,
-        state="../../state",
         options=dict(deployment.options) if train else {},
     )
     (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    # What was spent and what went up begin here: a site whose record is gone does not begin another.
+    (home / "state").mkdir(mode=0o700)
+    if role == "region":
+        create_region_file(home / "state" / SUMS, plan_digest=plan.digest, region=name)
+    elif role == "silo" and plan.purpose == "deployment":
+        Ledger.open(home / "state" / ledger_name(name), silo=name).close()
     _close(kit, role, deployment.answer_time)
     (kit / "readme.txt").unlink(missing_ok=True)
     readme = site_readme(
@@ -273,6 +291,8 @@ def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
             kit.rename(kits[kit.name])
     (work / "authority").mkdir(mode=0o700)
     shutil.move(made / "state", work / "authority" / "state")
+    for file in (work / "authority").rglob("*.json"):
+        file.chmod(0o600)
     shutil.rmtree(work / "provisioned")
     return kits
 
@@ -289,10 +309,13 @@ def _close(kit: Path, role: Role, answer_time: float) -> None:
     _write_json(
         local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": everyone | here}}
     )
-    allowed = {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": [_COMPONENTS]}
+    # Whole names: a prefix would admit every function that a module of ours imports, with a job's arguments.
+    admitted = [f"{_COMPONENTS}.{name}" for name in _ADMITTED[role]]
+    allowed = {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": admitted}
     patient = {"client": {"retry_timeout": 30, "communication_timeout": answer_time}}
     resources = _SERVER_RESOURCES if role == "server" else _CLIENT_RESOURCES | patient
     _write_json(local / "resources.json", allowed | resources)
+    kit.chmod(0o700)
     for script in ("start", "stop"):
         starter = kit / f"{script}.sh"
         command = "startup/start.sh" if script == "start" else "echo y | startup/stop_fl.sh"
@@ -365,13 +388,15 @@ def _write_job(deployment: Deployment, folder: Path) -> None:
             "server": {"task_request_interval": 0.2},
             "task_data_filters": [],
             "task_result_filters": [],
-            "components": [_component("assessor", f"{_COMPONENTS}.server.PlanAssessor")],
-            "workflows": [_component("federation", f"{_COMPONENTS}.server.FederationController")],
+            "components": [_component("assessor", f"{_COMPONENTS}.{_ADMITTED['server'][0]}")],
+            "workflows": [_component("federation", f"{_COMPONENTS}.{_ADMITTED['server'][1]}")],
         },
     )
     wait = deployment.answer_time
     waits = {"get_task_timeout": wait, "submit_task_result_timeout": wait, "task_check_timeout": wait}
-    for role, executor in (("region", "region.RegionGatherer"), ("silo", "silo.SiloExecutor")):
+    roles: tuple[Role, ...] = ("region", "silo")
+    for role in roles:
+        executor = f"{_COMPONENTS}.{_ADMITTED[role][0]}"
         _write_json(
             folder / f"app_{role}" / "config" / "config_fed_client.json",
             {
@@ -379,7 +404,7 @@ def _write_job(deployment: Deployment, folder: Path) -> None:
                 **waits,
                 "task_check_interval": 1.0,
                 "max_runner_sync_timeout": 10 * wait,
-                "executors": [{"tasks": [TASK], "executor": {"path": f"{_COMPONENTS}.{executor}", "args": {}}}],
+                "executors": [{"tasks": [TASK], "executor": {"path": executor, "args": {}}}],
                 "task_data_filters": [],
                 "task_result_filters": [],
                 "components": [],

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fulcrum.coordination import NAME, Coordinator, Summary
+from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
@@ -19,6 +20,7 @@ from fulcrum.plans import read_plan
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
+_PROCESSES = Path("/proc")
 _CALM = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}  # twenty processes share this machine
 
 
@@ -98,7 +100,9 @@ def processes_of(kit: Path) -> list[int]:
     """Returns the processes that work in a kit: those whose command line names it."""
     wanted = str(kit.resolve()).encode()
     found = []
-    for entry in Path("/proc").iterdir():
+    if not _PROCESSES.is_dir():
+        raise EngineError("every site on one machine needs Linux: there is no /proc to find their processes by")
+    for entry in _PROCESSES.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
@@ -121,9 +125,10 @@ def run_here(
         The history of rounds, the final model, and the seconds from first to last round.
     """
     plan = read_plan(kits / "plan.json")
-    checkpoint = kits / SERVER / "state"
+    checkpoint = kits / SERVER / "local" / FOLDER / "state"
     told: list[Summary] = []
     moments = [time.monotonic()]
+    processes_of(kits)  # refused here where they could not be stopped
     with Loopback(kits, deployment) as sites, ending_on_signals():
         sites.start_all()
 

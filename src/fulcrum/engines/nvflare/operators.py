@@ -9,7 +9,7 @@ _INSTALL = """## Install
     pip install 'fulcrum-dp[nvflare,secure,fast]'
 
 {training}Nothing of the job's own code is ever run here: `local/resources.json` admits Fulcrum's components alone, and
-`local/authorization.json` grants nobody a shell.
+the site takes no order of the server but to run that job and to stop it: it hands out no file and no log.
 """
 
 _START = """## Start and stop
@@ -17,7 +17,8 @@ _START = """## Start and stop
     ./start.sh
     ./stop.sh
 
-`start.sh` starts this site again whenever it dies. Logs stay here, in `log.txt`; none is sent anywhere.
+`start.sh` starts this site again when it dies, unless it dies five times in five minutes. Logs stay here, in
+`log.txt`; none is sent anywhere.
 """
 
 _SILO = """# {name}: a silo
@@ -32,15 +33,16 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 2. Compare the issuer's public key in `local/fulcrum/site.toml` with the one you know. {keys}
 3. Write down what you insist on in `local/fulcrum/policy.toml`, and check it:
    `fulcrum policy local/fulcrum/plan.json --silo {name} --policy local/fulcrum/policy.toml`
-4. Set the options of your training module in `local/fulcrum/site.toml`.
+4. Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours.
+5. Set the options of your training module in `local/fulcrum/site.toml`.
 
 {install}
 {start}
 ## Keep
 
-`state/ledger.db` is what this silo has spent. Never restore an old copy of it, never run two copies of this site.
-`fulcrum ledger verify state/ledger.db` checks it. If it is lost, what it recorded is spent all the same: ask for a new
-plan.
+`local/fulcrum/state/{name}.ledger` is what this silo has spent. Never restore an old copy of it, never run two copies
+of this site. `fulcrum ledger verify` checks it. If it is lost, what it recorded is spent all the same: this site
+releases nothing more, and a new plan must count it.
 """
 
 _REGION = """# {name}: a regional aggregator
@@ -56,12 +58,13 @@ Compare the issuer's public key in `local/fulcrum/site.toml` with the one you kn
 {start}
 ## Keep
 
-`state/sums.db` holds the one sum of every round. Never delete it while a plan runs, never run two copies of this site:
-two sums of one round with different members would expose a silo.
+`local/fulcrum/state/sums.db` holds the one sum of every round. Never delete it while a plan runs, never run two copies
+of this site: two sums of one round with different members would expose a silo.
 
 ## When a round is withheld
 
-A sum goes up only if the noise in it is what the plan counts on: at most {spare} of the silos may be missing. `log.txt`
+A sum goes up only if the noise in it is what the plan counts on: at most {spare} of the silos may be missing, and
+each that is missing is one colluder fewer that the plan covers in that round. `log.txt`
 says who was missing or refused, and why. Withholding costs nothing above this region; the silos stay charged against
 whoever runs it, which has seen their releases.
 """
@@ -79,8 +82,8 @@ From the folder of all kits, with every site started:
 
     fulcrum follow nvflare .
 
-If the job breaks off, the same command goes on from `state/checkpoint.npz`. Silos and regions answer a round they have
-answered before with the same bytes, so nothing is spent twice. The final model is in that file.
+If the job breaks off, the same command goes on from `local/fulcrum/state/checkpoint.npz`. Silos and regions answer a
+round they have answered before with the same bytes, so nothing is spent twice. The final model is in that file.
 """
 
 _ALL = """# Kits of plan {digest}

@@ -18,6 +18,8 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
+from fulcrum.engines.nvflare.admission import take_few_orders
+
 _RESTARTS = 20
 _CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
 
@@ -32,26 +34,30 @@ class _RestartedJob(JobHandleSpec):  # type: ignore[misc]
         self._launch = launch
         self._ended = ended
         self._stopping = threading.Event()
+        self._lock = threading.Lock()  # a process that is started again must not miss that it was to end
         self._process = launch()
 
     def terminate(self) -> None:
         self._stopping.set()
-        self._process.terminate()
+        with self._lock:
+            self._process.terminate()
 
     def poll(self) -> Any:
         return self._process.poll()
 
     def wait(self) -> None:
-        for _ in range(_RESTARTS):
+        try:
+            for _ in range(_RESTARTS):
+                self._process.wait()
+                code = self._process.adapter.poll()
+                with self._lock:
+                    if self._stopping.is_set() or code is None or code >= 0:
+                        break
+                    _logger.warning("the job process was killed by signal %d: started again", -code)
+                    self._process = self._launch()
             self._process.wait()
-            code = self._process.adapter.poll()
-            killed = code is not None and code < 0
-            if self._stopping.is_set() or not killed:
-                break
-            _logger.warning("the job process was killed by signal %d: started again", -code)
-            self._process = self._launch()
-        self._process.wait()
-        self._ended()
+        finally:
+            self._ended()
 
 
 class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
@@ -60,6 +66,10 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     A site that comes back is given new credentials, which a running job does not know. So the job's own are kept in
     the site's folder while it runs, for the owner's eyes alone, as the site's key is.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        take_few_orders()
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
         """Launches the job and notes that it runs."""

@@ -4,28 +4,32 @@ import threading
 import time
 from typing import Any
 
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
-from nvflare.fuel.utils.waiter_utils import WaiterRC
+from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
 from fulcrum.answers import RegionalSum
 from fulcrum.engines.nvflare.common import ANSWER, RELEASE, ROUND, site_of
-from fulcrum.errors import ExchangeError, FulcrumError
+from fulcrum.engines.sites import SUMS, Site
+from fulcrum.errors import ExchangeError, FulcrumError, LedgerError, LedgerInUseError
 from fulcrum.regional import Region
 
 _UPDATE_TIMEOUT = 10.0
+_OTHERS_TIME = 30.0
+"""Seconds that another process of this site, about to end, may still hold the file of sums."""
 
 
 class RegionUpdater(Updater):  # type: ignore[misc]
     """Gathers the sealed releases of one round and answers with their sum, or with why there is none."""
 
-    def __init__(self, region: Region, patience: float) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__()
-        self._region = region
-        self._patience = patience
+        self._site = site
+        self._region: Region | None = None
         self._lock = threading.Lock()
         self._round = 0
         self._deadline = 0.0
@@ -35,10 +39,11 @@ class RegionUpdater(Updater):  # type: ignore[misc]
     def start_task(self, task_data: Shareable, fl_ctx: FLContext) -> Any:
         """Begins a round: forgets the last one."""
         with self._lock:
+            region = self._opened()
             self._round = task_data.get(ROUND)
-            self._deadline = time.monotonic() + self._patience
+            self._summed = region.summed(self._round)
+            self._deadline = time.monotonic() + self._site.settings.patience
             self._answered = set()
-            self._summed = self._region.summed(self._round)
         return super().start_task(task_data, fl_ctx)
 
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
@@ -48,8 +53,9 @@ class RegionUpdater(Updater):  # type: ignore[misc]
             try:
                 if (sealed := update.get(RELEASE)) is None:
                     raise ExchangeError("it declined")
-                self._answered.add(self._region.accept(sealed, self._round))
+                self._answered.add(self._opened().accept(sealed, self._round))
             except FulcrumError as error:
+                self._after(error)
                 self._answered.add(sender)
                 self.log_warning(fl_ctx, f"round {self._round}: nothing from {sender}: {error}", fire_event=False)
                 return False, None
@@ -59,15 +65,18 @@ class RegionUpdater(Updater):  # type: ignore[misc]
     def ready(self) -> bool:
         """Whether every silo has answered, the time is up, or the round was summed before."""
         with self._lock:
-            everyone = self._answered >= self._region.members
-            return everyone or self._summed or time.monotonic() > self._deadline
+            members = self._opened().members
+            return self._summed or self._answered >= members or time.monotonic() > self._deadline
 
     def prepare_update_for_parent(self, fl_ctx: FLContext) -> Shareable | None:
-        """Returns the answer once the round is ready, the same bytes every time."""
-        if not self.ready:
-            return None
+        """Returns the round's answer, the same bytes every time; None where the file of sums is in trouble."""
         with self._lock:
-            answer = self._region.close(self._round)
+            try:
+                answer = self._opened().close_round(self._round)
+            except FulcrumError as error:
+                self._after(error)
+                self.log_error(fl_ctx, f"round {self._round}: no answer: {error}", fire_event=False)
+                return None
         told = f"sum of {len(answer.members)}" if isinstance(answer, RegionalSum) else f"withheld: {answer.reason}"
         self.log_info(fl_ctx, f"round {self._round}: {told}", fire_event=False)
         reply = Shareable()
@@ -78,6 +87,25 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         """The server tells a region nothing between rounds."""
         del reply, fl_ctx
 
+    def _opened(self) -> Region:
+        """Opens the file of sums when it is first needed, and again after trouble with it."""
+        deadline = time.monotonic() + _OTHERS_TIME
+        while self._region is None:
+            try:
+                site = self._site
+                self._region = Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
+            except LedgerInUseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+        return self._region
+
+    def _after(self, error: FulcrumError) -> None:
+        """Lets a file go that is in trouble, so that the next round opens it again."""
+        if isinstance(error, LedgerError) and self._region is not None:
+            self._region.close()
+            self._region = None
+
 
 class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
     """Waits for the members that the plan names, however many NVIDIA FLARE counted at the start of the job."""
@@ -86,16 +114,23 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
         super().__init__(learner_id="", updater_id="", update_timeout=_UPDATE_TIMEOUT)
 
     def get_updater(self, fl_ctx: FLContext) -> Updater:
-        """Returns the region's updater, on the region's own file of sums."""
-        site = site_of(fl_ctx, "region")
-        region = Region.open(site.state / "sums.db", site.plan, site.settings.name, site.key)
-        return RegionUpdater(region, site.settings.patience)
+        """Returns the region's updater."""
+        return RegionUpdater(site_of(fl_ctx, "region"))
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Gathers one round."""
         self._task_done = False  # an end of the last task that came late would end this one at once
-        self._num_children = 1 << 30  # the updater knows when all have answered
         return super().execute(task_name, shareable, fl_ctx, abort_signal)
+
+    def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Waits until the round is ready, and answers once.
+
+        Stock, a region reports again and again while it waits, and gives the round up when one report is not answered.
+        """
+        ended = conditional_wait(None, None, abort_signal, condition_cb=self._check_task_done)
+        if ended == WaiterRC.ABORTED:
+            return make_reply(ReturnCode.TASK_ABORTED)
+        return self._make_update_report(self._pending_task, fl_ctx)
 
     def _check_task_done(self) -> int:
         done = self._task_done or self._updater.ready

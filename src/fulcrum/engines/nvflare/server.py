@@ -3,19 +3,20 @@
 import threading
 import time
 
-from nvflare.apis.controller_spec import ClientTask
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
-from nvflare.edge.constants import EdgeTaskHeaderKey
-from nvflare.edge.controllers.sage import ScatterAndGatherForEdge
+from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.answers import answer_from_bytes
+from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.coordination import Coordinator
 from fulcrum.engines.learning import load_learner
 from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, site_of
 from fulcrum.engines.wire import pack_model
-from fulcrum.errors import ExchangeError, FulcrumError
+from fulcrum.errors import EngineError, ExchangeError, FulcrumError
 
 _INTERVAL = 0.1
 _MARGIN = 1.5
@@ -31,6 +32,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         self._deadline = 0.0
         self._patience = 0.0
         self._coordinator: Coordinator | None = None
+        self.broken_off = False
         self.rounds_left = 0
 
     def open(self, fl_ctx: FLContext) -> Coordinator:
@@ -52,18 +54,20 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         self._deadline = time.monotonic() + self._patience
         return task
 
-    def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
-        """Takes a region's answer for the round."""
-        sender = fl_ctx.get_peer_context().get_identity_name()
+    def take(self, sender: str, result: Shareable, fl_ctx: FLContext) -> None:
+        """Takes a region's answer for the round; `sender` is who the server knows it is from."""
         with self._lock:
             try:
-                if answer_from_bytes(update[ANSWER]).region != sender:
+                if answer_from_bytes(result[ANSWER]).region != sender:
                     raise ExchangeError("a region answers for itself alone")
-                self.open(fl_ctx).receive(update[ANSWER])
+                self.open(fl_ctx).receive(result[ANSWER])
             except (FulcrumError, KeyError, TypeError) as error:
-                self.log_warning(fl_ctx, f"refused from {sender}: {error}", fire_event=False)
-                return False, None
-        return True, None
+                self.log_warning(fl_ctx, f"nothing from {sender}: {error}", fire_event=False)
+
+    def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
+        """Regions answer with the result of their task and in no other way."""
+        del update, fl_ctx
+        return False, None
 
     def assess(self, fl_ctx: FLContext) -> Assessment:
         """Returns whether the round is over: every region has answered, or the time is up."""
@@ -71,9 +75,22 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         return Assessment.TASK_DONE if over else Assessment.CONTINUE
 
     def end_task(self, fl_ctx: FLContext) -> None:
-        """Adds what came to the model and writes the checkpoint."""
+        """Adds what came to the model and writes the checkpoint.
+
+        A round that was broken off, or in which no region summed, is not finished: the job ends, and one that is
+        submitted again asks for the same round, at no cost to the silos that have answered it.
+        """
         with self._lock:
-            done = self.open(fl_ctx).finish_round()
+            coordinator = self.open(fl_ctx)
+            number, answers = coordinator.round_number, coordinator.answers
+            if self.broken_off:
+                raise EngineError(f"round {number} was broken off. Submit the job again to go on with it")
+            if not any(isinstance(answer, RegionalSum) for answer in answers.values()):
+                told = [
+                    f"{region}: {answer.reason}" for region, answer in answers.items() if isinstance(answer, Withheld)
+                ]
+                raise EngineError(f"no region summed in round {number}. {'; '.join(told)}")
+            done = coordinator.finish_round()
         self.log_info(fl_ctx, f"fulcrum round: {done}", fire_event=False)
 
 
@@ -97,7 +114,15 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """A region whose process failed has not answered; stock, it would end the job for all."""
-        if client_task.result is not None and client_task.result.get_header(EdgeTaskHeaderKey.HAS_UPDATE_DATA, False):
-            self._accept_update(client_task.result, fl_ctx)
+        """Takes what a region sent; stock, a region whose process failed would end the job for all."""
+        self.assessor.take(client_task.client.name, client_task.result, fl_ctx)
         client_task.result = None
+
+    def _monitor_task(self, task: Task, fl_ctx: FLContext, abort_signal: Signal) -> TaskDoneReason:
+        reason = super()._monitor_task(task, fl_ctx, abort_signal)
+        self.assessor.broken_off = reason == TaskDoneReason.ABORTED
+        return reason
+
+    def _process_update_report(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        del topic, request, fl_ctx
+        return make_reply(ReturnCode.OK)

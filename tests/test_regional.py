@@ -23,6 +23,7 @@ from fulcrum.exposure import remaining_noise
 from fulcrum.ledger import Ledger
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.planfile import to_json
+from fulcrum.region_file import RegionFile, create_region_file
 from fulcrum.regional import Region, RegionRound, norm_bounds
 from fulcrum.releasing import Layout, Release, _lattice_release, release
 from fulcrum.sealing import Sealer
@@ -81,8 +82,8 @@ class World:
     def sealed(self, silo, number=1, plan=None, **options):
         return self.seal(self.release(silo, number, plan, **options), plan)
 
-    def open(self, path, plan=None, region="north"):
-        return Region.open(path, plan or self.plan, region, self.folder / region)
+    def open(self, path, plan=None, region="north", **options):
+        return Region.open(path, plan or self.plan, region, self.folder / region, **options)
 
 
 @pytest.fixture(scope="module")
@@ -408,6 +409,40 @@ def test_releases_are_forgotten_once_they_are_summed(world, path):
         assert one.values.tobytes() not in path.read_bytes()
 
 
+def test_summed_releases_are_in_neither_the_file_nor_its_log_while_it_is_open(world, region, path):
+    log = path.with_name(f"{path.name}-wal")
+    first, second = ({silo: world.release(silo, number) for silo in MEMBERS} for number in (1, 2))
+    for number, made in ((1, first), (2, second)):
+        for one in made.values():
+            region.accept(world.seal(one), number)
+            assert one.values.tobytes() in log.read_bytes()
+    total = region.close_round(1)
+    stored = path.read_bytes() + log.read_bytes()
+    assert total.to_bytes() in path.read_bytes()
+    assert not any(one.values.tobytes() in stored for one in first.values())
+    assert all(one.values.tobytes() in stored for one in second.values())
+    assert region.close_round(1).to_bytes() == total.to_bytes()
+
+
+def test_a_sum_outlives_a_log_that_cannot_be_emptied(world, region, path):
+    made = [world.release(silo) for silo in MEMBERS]
+    for one in made:
+        region.accept(world.seal(one), 1)
+    # A reader that has not ended keeps the log as it is.
+    region._file.connection.execute("CREATE TEMP TABLE numbers AS VALUES (1), (2)")
+    reader = region._file.connection.execute("SELECT * FROM release, numbers")
+    reader.fetchone()
+    assert str(path) in refusal(region.close_round, 1, kind=LedgerError)
+    assert "failed a write" in refusal(region.close_round, 1, kind=LedgerError)
+    reader.close()
+    region.close()
+    with world.open(path) as again:
+        assert again.summed(1)
+        assert (again.close_round(1).values == sum(one.values for one in made)).all()
+        stored = path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
+        assert not any(one.values.tobytes() in stored for one in made)
+
+
 def test_rounds_are_listed(world, region):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
@@ -432,6 +467,28 @@ def test_a_file_is_bound_to_its_plan_and_region(world, region, path):
     world.open(path).close()
 
 
+def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
+    assert refusal(world.open, path, create=False, kind=LedgerError) == (
+        f"{path} is not there, and with it the record of the sums that went up. Ask for a new plan"
+    )
+    assert not path.exists()
+    world.open(path).close()
+    with world.open(path, create=False) as region:
+        assert region.rounds() == ()
+
+
+def test_a_file_is_made_for_a_region_without_its_key(world, path):
+    create_region_file(path, plan_digest=world.plan.digest, region="north")
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert "another region or plan" in refusal(world.open, path, region="south", create=False)
+    with world.open(path, create=False) as region:
+        region.accept(world.sealed("lille"), 1)
+    again = refusal(create_region_file, path, plan_digest=world.plan.digest, region="north", kind=LedgerError)
+    assert again == f"{path} is there already, and may hold sums. Name a new file"
+    with world.open(path, create=False) as region:
+        assert region.present(1) == {"lille"}
+
+
 def test_one_at_a_time(world, region, path):
     assert "open in this process" in refusal(world.open, path, kind=LedgerInUseError)
     script = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
@@ -450,11 +507,11 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
     with contextlib.closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE t (x)")
     for path, reason in (
-        (junk, "not the file of a region"),
-        (empty, "not the file of a region"),
-        (ledger, "not that of a region"),
-        (other, "not that of a region"),
-        (tmp_path, "cannot be opened"),
+        (junk, "is not a region's file of sums, or its first bytes are damaged"),
+        (empty, "is empty: it was a region's file of sums that lost its content"),
+        (ledger, "but not a region's file of sums"),
+        (other, "but not a region's file of sums"),
+        (tmp_path, "is a folder. Name the region's file of sums"),
         (tmp_path / "none" / "file", "does not exist"),
     ):
         assert reason in refusal(world.open, path, kind=LedgerError)
@@ -465,6 +522,30 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
     assert "not a ledger" in refusal(Ledger.open, region, silo="north", kind=LedgerError)
     region.write_bytes(region.read_bytes()[:-5])
     assert "damaged" in refusal(world.open, region, kind=LedgerError)
+
+
+def test_nobody_is_told_to_restore_a_copy_of_a_regions_file(world, region, path):
+    region.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes(len(data) - 100))
+    said = refusal(world.open, path, kind=LedgerError)
+    assert "is damaged (" in said
+    assert said.endswith("). Ask for a new plan")
+    path.write_bytes(data[:16] + bytes(100) + data[116:])
+    assert "is not a region's file of sums, or" in refusal(world.open, path, kind=LedgerError)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
+    os.mkfifo(path)
+    assert refusal(world.open, path, kind=LedgerError) == f"{path} is not a file. Name the region's file of sums"
+
+
+def test_a_read_only_file_is_refused(path, monkeypatch):
+    create_region_file(path, plan_digest="p", region="north")
+    monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
+    said = refusal(RegionFile.bound, path, plan_digest="p", region="north", kind=LedgerError)
+    assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
 
 
 @pytest.mark.parametrize(
@@ -591,7 +672,7 @@ def test_a_process_killed_while_it_closes_leaves_a_sum_whole_or_absent(world, pa
         [sys.executable, "-c", CLOSE_UNTIL_KILLED, *map(str, arguments)], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) >= 1  # the test means something only if kills fell inside `close`
+    assert json.loads(done.stdout) >= 1  # the test means something only if kills fell inside `close_round`
     left = list(told.iterdir())
     assert left
     with Region.open(path, plan, "north", world.folder / "north") as region:

@@ -5,6 +5,8 @@ import socket
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +22,7 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.engines.sites import ledger_name
-from fulcrum.errors import ParameterError
+from fulcrum.errors import EngineError, ParameterError
 from fulcrum.ledger import Ledger
 from fulcrum.options import FormatOption, PlanArgument, TrainingOptions, number, option
 from fulcrum.plans import Plan, read_plan
@@ -166,18 +168,42 @@ def up_nvflare(
     if "" not in sys.path:
         sys.path.append("")  # the user's own module may stand in the current folder
     load_learner(sites.train)
-    folder = Path(tempfile.mkdtemp(prefix="fulcrum-")) if output is None else output
-    kits = folder / "kits"
-    with working("Making certificates and kits"):
-        write_kits(deployment, kits)
-    with steps(f"{len(deployment.sites)} sites") as say:
-        say("starting")
-        run = run_here(
-            deployment,
-            kits,
-            on_round=lambda told: say(_in_words(told, plan.rounds)),
-            stall=60 + 3 * sites.patience,
-        )
+    with _folder(output) as folder:
+        kits = folder / "kits"
+        with working("Making certificates and kits"):
+            write_kits(deployment, kits)
+        with steps(f"{len(deployment.sites)} sites") as say:
+            say("starting")
+            run = run_here(
+                deployment,
+                kits,
+                on_round=lambda told: say(_in_words(told, plan.rounds)),
+                stall=60 + 3 * sites.patience,
+            )
+        _show_run(deployment, run, folder, style, kept=output is not None)
+    return 0
+
+
+@contextmanager
+def _folder(output: Path | None) -> Iterator[Path]:
+    """The folder of a run: as asked for, or one that is gone afterwards unless the logs tell why a run failed."""
+    if output is not None:
+        yield output
+        return
+    folder = Path(tempfile.mkdtemp(prefix="fulcrum-"))
+    try:
+        yield folder
+    except EngineError as error:
+        raise EngineError(f"{error} (kept: {folder})") from None
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
+def _show_run(deployment: Deployment, run: dict[str, Any], folder: Path, style: str, *, kept: bool) -> None:
+    """Shows what became of every round, and of the model."""
+    plan, kits = deployment.plan, folder / "kits"
     data: dict[str, Any] = {
         "plan_digest": read_plan(kits / "plan.json").digest,
         "sites": len(deployment.sites),
@@ -187,14 +213,12 @@ def up_nvflare(
     }
     told = [("sites", f"{len(deployment.sites)} processes with mutual TLS, all stopped")]
     told.append(("time", f"{data['seconds_a_round']:.2f} s a round after the first"))
-    if sites.train == BUILT_IN:
+    if deployment.train == BUILT_IN:
         data["accuracy"] = accuracy(run["model"], deployment.options)
         told.append(("accuracy", f"{data['accuracy']:.4f} after {plan.rounds} rounds"))
     if plan.purpose == "deployment":
         told.append(("ledgers", f"{sum(data['releases'].values())} releases of {len(plan.federation)} silos charged"))
-    if output is None:
-        shutil.rmtree(folder)
-    else:
+    if kept:
         np.savez(folder / "model.npz", **run["model"])
         told.append(("written to", str(folder)))
     rows = [
@@ -212,13 +236,10 @@ def up_nvflare(
         Column(key="silos", heading="silos in them"),
         Column(key="withheld", heading="withheld", figures=False),
     ]
-    show(
-        Result(
-            data=data, rows=rows, picture=[table(f"{plan.federation.name} on NVIDIA FLARE", columns, rows), facts(told)]
-        ),
-        style,
-    )
-    return 0
+    silent = sorted(set(deployment.regions) - {region for summary in run["history"] for region in summary["summed"]})
+    warned = [(True, f"{', '.join(silent)} never summed: log.txt in the kit says why.")] if silent else []
+    picture = [table(f"{plan.federation.name} on NVIDIA FLARE", columns, rows), facts(told), remarks(warned)]
+    show(Result(data=data, rows=rows, picture=picture), style)
 
 
 def _in_words(told: Summary, rounds: int) -> str:

@@ -5,8 +5,6 @@ to copy the two, is in `fulcrum.database_file`.
 """
 
 import contextlib
-import os
-import stat
 from pathlib import Path
 from typing import Self
 
@@ -46,18 +44,6 @@ class LedgerFile(DatabaseFile):
     def opened(cls, path: PathLike, *, silo: str) -> contextlib.AbstractContextManager[Self]:
         """Opens a file to release from, creating it for the silo where there is none; see `writing`."""
         return cls.writing(path, ("INSERT INTO silo VALUES (?, NULL)", (silo,)))
-
-    @classmethod
-    def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses what is no file, is empty, or cannot be written to where it must be."""
-        about = file.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise LedgerError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name the file of the ledger")
-        if about.st_size == 0:  # a new ledger appears under its name complete, so this one was emptied
-            raise LedgerError(f"{file} is empty: it was a ledger that lost its content, or never was one")
-        for place in (file, file.parent) if writable else ():
-            if not os.access(place, os.W_OK):
-                raise LedgerError(f"{place} is read-only: a release cannot be recorded. Make it writable")
 
     @classmethod
     def check_kind(cls, file: Path, application: int, version: int) -> None:

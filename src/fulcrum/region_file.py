@@ -80,8 +80,8 @@ class RegionFile(DatabaseFile):
 
         Args:
             statements: What is written.
-            erase: Also takes what was overwritten out of the log, which keeps it otherwise until it is folded in. SQLite
-                syncs the file before it cuts the log. Where that fails the writes are kept, and opening folds the log.
+            erase: Also empties the log, which otherwise keeps what was overwritten. SQLite syncs the file before it
+                cuts the log. Where that fails the writes are kept, and opening the file again empties the log.
         """
         super().write(*statements)
         if erase:

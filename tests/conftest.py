@@ -1,6 +1,71 @@
-"""Settings shared by all tests: property tests draw the same examples on every machine."""
+"""Settings shared by all tests: property tests draw the same examples on every machine; a browser where there is one."""
 
+import os
+import shutil
+from contextlib import contextmanager
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def installed_browser():
+    """The Chromium of this system, or None; `FULCRUM_BROWSER` names another executable."""
+    return os.environ.get("FULCRUM_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@contextmanager
+def chromium(executable):
+    """A browser, driven by Playwright, that asks for nothing of its own."""
+    from playwright import sync_api
+
+    quiet = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
+    quiet = (*quiet, "disable-component-update", "disable-sync")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=executable, args=[f"--{flag}" for flag in quiet])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium as the system has it, which Playwright does not install; skips where either is missing."""
+    pytest.importorskip("playwright.sync_api", reason="browser tests need playwright")
+    found = installed_browser()
+    if found is None:
+        pytest.skip("no Chromium is installed: the browser tests are skipped")
+    with chromium(found) as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens addresses in fresh windows; in the end nothing may have been logged, and nothing else asked for.
+
+    `visit(url)` returns the page once it has loaded; further arguments are those of a new browser context. What pages
+    asked for and logged is in `visit.requests` and `visit.messages`; `visit.allow` are beginnings of addresses that they
+    may ask for beside their own.
+    """
+    contexts = []
+
+    def visit(url, **options):
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        visit.allow.append(url)
+        page.on("request", lambda request: visit.requests.append(request.url))
+        page.on("console", lambda message: visit.messages.append(message.text))
+        page.on("pageerror", lambda error: visit.messages.append(str(error)))
+        page.goto(url)
+        return page
+
+    visit.requests, visit.messages, visit.allow = [], [], ["data:"]
+    yield visit
+    for context in contexts:
+        context.close()
+    assert visit.messages == []
+    assert [url for url in visit.requests if not url.startswith(tuple(visit.allow))] == []

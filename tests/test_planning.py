@@ -253,3 +253,26 @@ def test_many_silos_are_planned_without_overspending():
     made = plan(federation, rounds=10, epsilon={"region": 1.0, "silo": 5.0})
     assert made.epsilon_above.max() <= 1.0
     assert made.epsilon_inside.max() <= 5.0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        plan("severe", rounds=10, epsilon=1.0, colluders=2),
+        plan("severe", rounds=10, epsilon=1.0, injection="aggregator"),
+        plan("mild", rounds=5, epsilon=1.0, spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+    ],
+    ids=["colluders", "aggregator", "spent"],
+)
+def test_the_worst_epsilon_is_that_of_the_worst_silo(made):
+    for tier in (None, "silo", "region", "federation"):
+        assert made.worst_epsilon(tier) == pytest.approx(made.epsilon(tier).max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("injection", ["silo", "aggregator"])
+def test_uniform_noise_keeps_the_same_promise_as_a_plan_made_with_it(injection):
+    made = plan("severe", rounds=10, epsilon=1.0, injection=injection)
+    uniform, planned = made.uniform(), plan("severe", rounds=10, epsilon=1.0, injection=injection, allocation="uniform")
+    assert uniform.noise_variance == pytest.approx(planned.noise_variance)
+    assert uniform.noise_budget == pytest.approx(made.uniform_noise_budget)
+    assert uniform.digest == planned.digest

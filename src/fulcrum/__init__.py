@@ -52,6 +52,7 @@ from fulcrum.profiles import PROFILES
 from fulcrum.readers import read_federation
 from fulcrum.releasing import Release, release
 from fulcrum.replanning import replan
+from fulcrum.reports import report
 from fulcrum.signing import check_signature, new_key, read_signed_plan, sign_plan
 from fulcrum.training.runs import TrainingRun, train
 from fulcrum.training.tasks import Task, load_task
@@ -135,6 +136,7 @@ __all__ = [
     "read_signed_plan",
     "release",
     "replan",
+    "report",
     "sign_plan",
     "signal_to_noise",
     "train",

@@ -49,12 +49,14 @@ def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: 
     The guarantee is (epsilon, delta)-differential privacy where neighbours differ in one silo's whole dataset (replace
     one, sensitivity 2C), every silo in every round, no amplification by sampling.
 
-    | multiplier     | epsilon                                          |
-    |----------------|--------------------------------------------------|
-    | 0              | inf                                              |
-    | inf            | 0                                                |
-    | very large     | exactly 0 once mu <= 2 sqrt(2) erfinv(delta)     |
-    | negative, NaN  | raises `ParameterError`                          |
+    =============  ============================================
+    multiplier     epsilon
+    =============  ============================================
+    0              inf
+    inf            0
+    very large     exactly 0 once mu <= 2 sqrt(2) erfinv(delta)
+    negative, NaN  raises `ParameterError`
+    =============  ============================================
 
     Arrays of many entries are read off a table whose chords lie above the convex curve: never below the true value but
     for the last bits, and above it by at most 1e-6 of it or 1e-7, whichever is more.

@@ -118,6 +118,14 @@ def best_merge(plan: "Plan") -> Merge | None:
     return best
 
 
+def information_ceiling(plan: "Plan") -> float:
+    """Returns the entropy of a silo's class concentration at `LEVELS` levels, in nats: no bound above it says anything.
+
+    Without a declared coupling it is the most that any prior allows.
+    """
+    return math.log(LEVELS) if plan.coupling is None else prior_entropy(plan.coupling, levels=LEVELS)
+
+
 def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, colluders: int) -> float:
     """The noise variance one region needs with a constant multiplier, against coalitions of up to `colluders`."""
     together = np.zeros(len(squared), dtype=np.intp)
@@ -176,8 +184,7 @@ def _on_information(plan: "Plan") -> list[Advice]:
     mechanism = plan.mechanism_information
     worst = int(np.argmax(mechanism + plan.floor))
     records = float(plan.federation.sizes.min())
-    known = plan.coupling is not None
-    entropy = prior_entropy(plan.coupling, levels=LEVELS) if plan.coupling is not None else math.log(LEVELS)
+    known, entropy = plan.coupling is not None, information_ceiling(plan)
     verdict = informativeness(
         mechanism=float(mechanism[worst]),
         floor=float(plan.floor[worst]),

@@ -14,6 +14,8 @@ import numpy as np
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter
 
 from fulcrum.cli_engines import deploy_app, follow_app, up_app
+from fulcrum.cli_report import report_command
+from fulcrum.cli_serve import serve_command
 from fulcrum.cli_silo import keygen, ledger_app, policy, read_keys, replan_command, sign
 from fulcrum.comparison import Comparison, compare
 from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
@@ -28,6 +30,7 @@ from fulcrum.options import (
     FormatOption,
     OutputOption,
     PlanArgument,
+    RunOption,
     TargetOptions,
     TrainingOptions,
     number,
@@ -45,7 +48,7 @@ from fulcrum.targets import group_by_silo
 from fulcrum.training.embedding import check_features_path, embed_images, embed_texts, save_features
 from fulcrum.training.runs import notes_on, partition_of, run_folder, save_run, train
 from fulcrum.training.tasks import load_task
-from fulcrum.training.trials import SIZE_LAWS, compare_trained, sized
+from fulcrum.training.trials import SIZE_LAWS, compare_trained, save_comparison, sized
 from fulcrum.verification import Change, changes, verify
 
 app = App(
@@ -54,6 +57,8 @@ app = App(
     version=package_version,
     result_action="return_value",
 )
+app.command(report_command, name="report")
+app.command(serve_command, name="serve")
 app.command(keygen)
 app.command(sign)
 app.command(policy)
@@ -149,6 +154,7 @@ def compare_command(
     seeds: Annotated[int | None, number("With --train: how many seeds; 10 by default.")] = None,
     size_law: Annotated[str | None, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = None,
     learning: TrainingOptions | None = None,
+    output: RunOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Put every allocation side by side at the same target, and train each with --train."""
@@ -157,11 +163,13 @@ def compare_command(
     arguments = target.arguments(found)
     rows: Sequence[Comparison]
     told: Sequence[str] = ()
-    if not train and not (learning is None and seeds is None and size_law is None):
-        raise ParameterError("seeds, a size law and how silos train need --train. Add it, or leave them out")
+    if not train and not (learning is None and seeds is None and size_law is None and output is None):
+        raise ParameterError("seeds, a size law, an output and how silos train need --train. Add it, or leave them out")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     if train:
         task = load_task(learning.data, **learning.data_options)
+        if output is not None:
+            run_folder(output)
         with progress("Training every allocation", target.rounds) as advance:
             rows = compare_trained(
                 found,
@@ -177,6 +185,8 @@ def compare_command(
         first = sized(found, size_law, 0)
         part = partition_of(task, first, seed=0, records=learning.records)
         told = notes_on(task, first, part, learning.training, records=learning.records)
+        if output is not None:
+            save_comparison(rows, output, federation=found, task=task.name, seeds=seeds, size_law=size_law, **arguments)
     else:
         with working("Comparing"):
             rows = compare(found, allocation=target.allocation, **arguments)
@@ -202,7 +212,7 @@ def train_command(
     *,
     learning: TrainingOptions | None = None,
     seeds: Annotated[int, number("How many seeds.")] = 1,
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")] = None,
+    output: RunOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Train a plan in process, with seeded noise: for research, not for deployment."""

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fulcrum.allocation import ALLOCATIONS, Shape
-from fulcrum.federation import Federation
+import numpy as np
+
+from fulcrum.allocation import ALLOCATIONS, Requirement, Shape, allocate
+from fulcrum.federation import SILO, Federation
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
 from fulcrum.readers import read_federation
@@ -66,3 +68,56 @@ def summarised(made: Plan) -> Comparison:
         epsilon_inside_worst=float(made.epsilon_inside.max()),
         epsilon_inside_mean=float(made.epsilon_inside.mean()),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """One way to divide noise between the observer above the regions and the one inside; epsilons are the worst.
+
+    Attributes:
+        epsilon_inside: Against whoever sees single updates, while every other promise of the plan is kept.
+        noise_budget: What that needs, in units of C².
+        above_at_budget: The epsilon above if the same division spends the plan's own budget.
+        inside_at_budget: The epsilon inside then.
+    """
+
+    epsilon_inside: float
+    noise_budget: float
+    above_at_budget: float
+    inside_at_budget: float
+
+
+def observer_trade(made: Plan, *, points: int = 17) -> tuple[Trade, ...]:
+    """Returns divisions of noise from the one that looks at the sums alone to one multiplier for all.
+
+    Between them stand targets inside that grow tighter, each met with the least noise. Empty where there is nothing to
+    trade: aggregators inject the noise, single updates alone have a target, or the two ends are the same.
+
+    >>> ends = observer_trade(plan("consortium", rounds=10, epsilon=1.0), points=2)
+    >>> [(round(end.epsilon_inside, 2), round(end.noise_budget, 2)) for end in ends]
+    [(6.87, 1.34), (1.0, 11.13)]
+    """
+    federation = made.federation
+    others = {tier: asked for tier, asked in made.requirement.multiplier.items() if tier != SILO}
+    if made.injection == "aggregator" or not others:
+        return ()
+    outside = Requirement(multiplier=others, colluders=made.colluders)
+    least = float(allocate(federation, outside).min())
+    most = float(allocate(federation, outside, "uniform")[0])
+    if least >= most * (1 - 1e-9):
+        return ()
+    found = []
+    for inside in np.geomspace(least, most, points).tolist():
+        asked = Requirement(multiplier=others | {SILO: inside}, colluders=made.colluders)
+        kept = made.with_noise("optimal", allocate(federation, asked))
+        factor = (made.noise_budget / kept.noise_budget) ** 0.5
+        scaled = made.with_noise("optimal", factor * kept.noise_multiplier)
+        found.append(
+            Trade(
+                epsilon_inside=kept.worst_epsilon(SILO),
+                noise_budget=kept.noise_budget,
+                above_at_budget=scaled.worst_epsilon(),
+                inside_at_budget=scaled.worst_epsilon(SILO),
+            )
+        )
+    return tuple(found)

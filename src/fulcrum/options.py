@@ -45,6 +45,7 @@ FederationArgument = Annotated[
 PlanArgument = Annotated[Path, Parameter(help="A plan file, as `fulcrum plan -o` writes it.")]
 FormatOption = Annotated[str, Parameter(name="--format", help=f"One of {listing(FORMATS)}.")]
 OutputOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")]
+RunOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")]
 ColludersOption = Annotated[int, number("Silos of each region that may collude or drop out.")]
 
 

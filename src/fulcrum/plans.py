@@ -5,7 +5,7 @@ plans.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -132,12 +132,7 @@ class Plan:
 
     def epsilon(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
         """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
-        multiplier = self.effective_multiplier(tier, colluders=colluders)
-        with np.errstate(divide="ignore"):
-            shift = 2 * np.sqrt(self.rounds) / multiplier
-        before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
-        if before is not None:
-            shift = np.sqrt(shift**2 + before)
+        shift = self._shift(tier, colluders)
         delta = self.target.accounted_delta
         spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences
@@ -146,6 +141,40 @@ class Plan:
             own = ~np.isnan(declared)
             spent[own] = epsilon_of_shift(shift[own], delta=delta, accountant=self.accountant)
         return spent
+
+    def worst_epsilon(self, tier: str | None = None) -> float:
+        """Returns the largest epsilon of any silo against an observer of `tier`, solved for that silo alone."""
+        worst = self._shift(tier, None).max()
+        return float(epsilon_of_shift(worst, delta=self.target.accounted_delta, accountant=self.accountant))
+
+    def _shift(self, tier: str | None, colluders: int | None) -> FloatArray:
+        """By silo, mu over all rounds and whatever was spent before."""
+        multiplier = self.effective_multiplier(tier, colluders=colluders)
+        with np.errstate(divide="ignore"):
+            shift = 2 * np.sqrt(self.rounds) / multiplier
+        before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
+        return np.asarray(shift if before is None else np.sqrt(shift**2 + before))
+
+    def with_noise(self, allocation: str, noise_multiplier: FloatArray) -> "Plan":
+        """Returns the same promise with other noise, as silos would draw it; where aggregators inject, with their sums.
+
+        Nothing is checked: this is to look at what other noise would give.
+        """
+        injected = None
+        if self.aggregator_noise_multiplier is not None:
+            inner, variance = self.federation.innermost, noise_variance(self.federation, noise_multiplier)
+            injected = read_only(np.sqrt(sum_by(inner.parent_of, variance, len(inner.nodes))))
+            noise_multiplier = np.zeros(len(self.federation))
+        return replace(
+            self,
+            allocation=allocation,
+            noise_multiplier=read_only(noise_multiplier),
+            aggregator_noise_multiplier=injected,
+        )
+
+    def uniform(self) -> "Plan":
+        """Returns the same promise kept with one multiplier for all."""
+        return self.with_noise("uniform", allocate(self.federation, self.requirement, "uniform"))
 
     @cached_property
     def lattice_steps(self) -> FloatArray | None:
@@ -219,11 +248,15 @@ class Plan:
         """The guarantee in one sentence."""
         inner = self.federation.innermost.name
         tiers = [inner, SILO, *(tier for tier in self.epsilon_target if tier not in (inner, SILO))]
+        known = {inner: self.epsilon_above, SILO: self.epsilon_inside}
         return statement(
             rounds=self.rounds,
             delta=self.delta,
             innermost=inner,
-            worst={tier: epsilon_entry(float(self.epsilon(tier).max())) for tier in tiers},
+            worst={
+                tier: epsilon_entry(float((known[tier] if tier in known else self.epsilon(tier)).max()))
+                for tier in tiers
+            },
             colluders=self.colluders,
         )
 

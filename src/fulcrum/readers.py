@@ -11,11 +11,12 @@ Every message names the file and the line, or the row. A column that is not know
 """
 
 import csv
+import io
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import narwhals as nw
 import numpy as np
@@ -52,6 +53,27 @@ def read_federation(source: Any) -> Federation:
     if isinstance(source, str | Path):
         return _read_file(Path(source), str(source))
     return _read_frame(source)
+
+
+def federation_from_bytes(data: bytes, file: str) -> Federation:
+    r"""Returns the federation of a CSV or TOML file that is at hand as bytes; its name decides which of them it is.
+
+    >>> federation_from_bytes(b"silo,records,region\nlille,800,north\nlyon,1200,south", "sites.csv").weights.tolist()
+    [0.4, 0.6]
+
+    Raises:
+        FederationError: The description is wrong, or the name ends in neither .csv nor .toml.
+    """
+    path = Path(file)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _not_utf8(data, file) from None
+    if path.suffix.lower() == ".toml":
+        return toml_federation(text, file, _stem(path))
+    if path.suffix.lower() == ".csv":
+        return _csv_federation(io.StringIO(text, newline=""), file, _stem(path))
+    raise FederationError(f"{file}: it must be a CSV or TOML file, and its name end in .csv or .toml. Save it as CSV")
 
 
 def _read_file(path: Path, given: str) -> Federation:
@@ -100,32 +122,36 @@ def _text(cell: Any) -> str:
 
 
 def _read_csv(path: Path, file: str) -> Federation:
-    lines = array("q")
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        rows = _csv_rows(csv.reader(stream, strict=True), file)
-        line, first = next(rows, (1, []))
-        if not first:
-            raise FederationError(f"{file} is empty. Its first line must be: {','.join(REQUIRED_COLUMNS)}")
-        for separator, word in _SEPARATORS.items():
-            if len(first) == 1 and separator in first[0]:
-                raise FederationError(f"{file} line {line}: columns are separated by {word}. Separate them by commas")
-        header = checked_header(first, f"{file} line {line}")
-        silos = Silos(label_columns(header), lambda row: f"{file} line {lines[row]}")
-        batch: list[list[str]] = []
-        for line, row in rows:
-            if len(row) != len(header):
-                raise FederationError(
-                    f"{file} line {line}: {len(row)} cells in place of {len(header)}. "
-                    f"Give one to each column, and quote a name that holds a comma"
-                )
-            lines.append(line)
-            batch.append(row)
-            if len(batch) == _BATCH:
-                _add_cells(silos, header, batch)
-                batch.clear()
-        if batch:
+        return _csv_federation(stream, file, _stem(path))
+
+
+def _csv_federation(stream: TextIO, file: str, name: str) -> Federation:
+    lines = array("q")
+    rows = _csv_rows(csv.reader(stream, strict=True), file)
+    line, first = next(rows, (1, []))
+    if not first:
+        raise FederationError(f"{file} is empty. Its first line must be: {','.join(REQUIRED_COLUMNS)}")
+    for separator, word in _SEPARATORS.items():
+        if len(first) == 1 and separator in first[0]:
+            raise FederationError(f"{file} line {line}: columns are separated by {word}. Separate them by commas")
+    header = checked_header(first, f"{file} line {line}")
+    silos = Silos(label_columns(header), lambda row: f"{file} line {lines[row]}")
+    batch: list[list[str]] = []
+    for line, row in rows:
+        if len(row) != len(header):
+            raise FederationError(
+                f"{file} line {line}: {len(row)} cells in place of {len(header)}. "
+                f"Give one to each column, and quote a name that holds a comma"
+            )
+        lines.append(line)
+        batch.append(row)
+        if len(batch) == _BATCH:
             _add_cells(silos, header, batch)
-    return silos.federation(_stem(path), file)
+            batch.clear()
+    if batch:
+        _add_cells(silos, header, batch)
+    return silos.federation(name, file)
 
 
 def _csv_rows(reader: Any, file: str) -> Iterator[tuple[int, list[str]]]:

@@ -20,6 +20,9 @@ from fulcrum.federation import RESERVED_COLUMNS, ROOT, SILO, Federation, Tier
 REQUIRED_COLUMNS = (SILO, "records", "region")
 """Columns that every table must have."""
 
+MOST_COLUMNS = 100
+"""Columns that a table may have: far more than any tree has tiers."""
+
 MOST_RECORDS = 2**53
 """The largest size of a silo: above it, floating point no longer counts single records."""
 
@@ -45,6 +48,10 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
     ['silo', 'records', 'region', 'country']
     """
+    if len(header) > MOST_COLUMNS:
+        raise FederationError(
+            f"{where}: {len(header):,} columns are more than {MOST_COLUMNS}. Remove those that are no tiers"
+        )
     names = [name.strip() for name in header]
     for k, name in enumerate(names):
         if not name:

@@ -20,6 +20,7 @@ _KEY = r"""(?:"[^"\\]*"|'[^']*'|[\w-]+)"""
 _KEYS = rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*"
 _TABLE_LINE = re.compile(rf"\s*\[{_KEYS}\]")
 _VALUE_LINE = re.compile(rf"{_KEYS}=")
+_DEPTH = 4  # keys that a message can be about: tier, node, silo, records
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 _PARTICIPANT_TYPES = ("server", "client", "relay", "admin", "overseer")
@@ -133,7 +134,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
             path = (*table, *_key_path(value[1]))
         else:
             continue
-        for end in range(1, len(path) + 1):
+        for end in range(1, min(len(path), _DEPTH) + 1):
             lines.setdefault(path[:end], number)
     return lines
 

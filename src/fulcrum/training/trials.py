@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fulcrum.allocation import Shape
@@ -17,12 +18,14 @@ from fulcrum.arrays import FloatArray
 from fulcrum.comparison import Comparison, compared_allocations, summarised
 from fulcrum.errors import ParameterError, listing, suggestion
 from fulcrum.federation import Federation
+from fulcrum.planfile import package_version, write_whole
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
 from fulcrum.profiles import lognormal_sizes
 from fulcrum.readers import read_federation
+from fulcrum.targets import epsilon_by_tier
 from fulcrum.training.engine import LocalTraining
-from fulcrum.training.runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
+from fulcrum.training.runs import LEARNING_RATE, chosen_seeds, run_folder, standard_error, train_arms
 from fulcrum.training.tasks import Task, load_task
 
 SIZE_LAWS = ("declared", "lognormal")
@@ -100,6 +103,47 @@ def compare_trained(
     uniform = accuracy[:, [made.allocation for made in plans[0]].index("uniform")]
     return tuple(
         _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform) for arm in range(len(names))
+    )
+
+
+def save_comparison(
+    rows: Sequence[TrainedComparison],
+    folder: str | Path,
+    *,
+    federation: Federation,
+    task: str,
+    seeds: int | Sequence[int],
+    size_law: str = "declared",
+    **target: Any,
+) -> None:
+    """Writes comparison.json: the rows, and the federation and target that they hold for.
+
+    Args:
+        rows: As `compare_trained` gives them.
+        folder: Where to, made if it is not there.
+        federation: Who was trained.
+        task: On what.
+        seeds: How many, or which.
+        size_law: One of `SIZE_LAWS`.
+        **target: What every allocation met, as in `plan`.
+    """
+    told = {
+        "version": package_version(),
+        "federation_digest": federation.digest,
+        "rounds": target["rounds"],
+        "delta": target.get("delta", 1e-5),
+        "accountant": target.get("accountant") or "exact",
+        "colluders": target.get("colluders", 0),
+        "epsilon": epsilon_by_tier(federation, target.get("epsilon")),
+        "information": target.get("information"),
+        "budget": target.get("budget"),
+        "task": task,
+        "seeds": chosen_seeds(seeds),
+        "size_law": size_law,
+        "rows": [asdict(row) for row in rows],
+    }
+    write_whole(
+        run_folder(folder) / "comparison.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
     )
 
 

@@ -1,0 +1,41 @@
+"""How Sphinx builds the site from these pages and the docstrings; `make docs` runs it."""
+
+import sys
+from pathlib import Path
+
+import fulcrum
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "Fulcrum"
+release = fulcrum.__version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser", "pages", "mathml", "docstrings", "names"]
+exclude_patterns = ["_ext"]
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3  # links such as maths.md#lateral-floor
+
+default_role = "literal"  # `name` in a docstring; names.py makes links of those that the reference documents
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+napoleon_attr_annotations = False  # the signature says them
+nitpick_ignore_regex = [("py:.*", r"(?!fulcrum\.).*")]  # no inventory of other projects is fetched
+nitpick_ignore = [  # internal
+    ("py:class", "fulcrum.keystream.Keystream"),
+    ("py:class", "fulcrum.ledger_file.LedgerFile"),
+    ("py:class", "fulcrum.region_file.RegionFile"),
+    ("py:class", "fulcrum.coordination._State"),
+]
+
+html_theme = "furo"
+html_title = f"Fulcrum {release}"
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_search_summary = False  # the summaries are fetched, which a browser refuses from file://

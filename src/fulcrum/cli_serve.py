@@ -1,0 +1,81 @@
+"""The command that serves the page one plays with."""
+
+import socket
+import sys
+import webbrowser
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from fulcrum.display import check_format, working
+from fulcrum.errors import ParameterError
+from fulcrum.options import FederationArgument, FormatOption, number
+from fulcrum.readers import read_federation
+from fulcrum.serving import application, hosts_of, loopback, missing_extra
+
+
+def serve_command(
+    federation: FederationArgument = "consortium",
+    *,
+    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, number("The port to listen on; 0 for any that is free.")] = 8000,
+    allow_remote: Annotated[bool, Parameter(help="Listen where other machines can reach it.", negative=())] = False,
+    open_browser: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.", negative=())] = False,
+    style: FormatOption = "table",
+) -> int:
+    """Serve a page to change a federation in and see at once what follows; end it with Ctrl-C."""
+    check_format(style)
+    if not loopback(host) and not allow_remote:
+        raise ParameterError(
+            f"--host {host} can be reached by other machines, and the page asks nobody who they are. "
+            "Give --allow-remote if that is meant"
+        )
+    if not 0 <= port <= 65_535:
+        raise ParameterError(f"--port must be from 0 to 65535, got {port}")
+    try:
+        import uvicorn
+    except ImportError:
+        raise missing_extra() from None
+    with working("Preparing the page"):
+        app = application(read_federation(federation), hosts=hosts_of(host))
+    listener = _listening(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}/"
+    told = {"json": msgspec.json.encode({"address": address}).decode(), "csv": f"address\n{address}"}
+    sys.stdout.write(told.get(style, f"The page is at {address} until Ctrl-C ends it.") + "\n")
+    sys.stdout.flush()
+    if open_browser:
+        webbrowser.open(address)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=64,
+            timeout_graceful_shutdown=2,
+        )
+    )
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:  # how one ends it
+        pass
+    finally:
+        listener.close()
+    return 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens, or raises with the reason in one line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (")[0]  # newer Pythons add the address
+        raise ParameterError(
+            f"cannot listen on {host} port {port}: {reason}. Give another: --port {port % 65_535 + 1}"
+        ) from None

@@ -1,0 +1,152 @@
+"""How every chart looks, in light and in dark, and a chart as SVG, PNG or part of a page.
+
+>>> theme()["background"], theme(dark=True)["range"]["category"][0]
+('transparent', '#5cb8f2')
+
+A chart is a Vega-Lite specification in a plain dict. It holds no colours: `theme` gives them, so that one specification
+serves page, print and file.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from fulcrum.accounting import rounded_up
+from fulcrum.display import figure
+from fulcrum.errors import MissingExtraError
+
+Spec: TypeAlias = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+
+PALETTE: Mapping[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#15181c"),
+    "surface": ("#f6f7f8", "#1d2126"),
+    "line": ("#dfe3e7", "#343a41"),
+    "ink": ("#1a2027", "#e9ecef"),
+    "muted": ("#56606b", "#a3adb7"),
+    "above": ("#0068a8", "#5cb8f2"),
+    "inside": ("#b84a00", "#ff9d5c"),
+    "third": ("#00735a", "#3ecfa6"),
+    "fourth": ("#8f4473", "#e29cc4"),
+    "low": ("#4396d0", "#3f7fb0"),
+    "high": ("#0a2f52", "#d9efff"),
+    "warning": ("#8a4b00", "#ffb35c"),
+    "caution": ("#fff6e8", "#2b2217"),
+}
+"""Colours by role, light and dark: after Okabe and Ito, told apart with any colour vision, text at contrast 4.5."""
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+
+OBSERVERS = ["above", "inside"]
+"""Who sees the sums of regions, and who sees single updates."""
+
+_WIDTH = 680  # of a picture where the page does not say: the text of an A4 sheet
+
+
+def theme(*, dark: bool = False) -> Spec:
+    """Returns the Vega-Lite configuration that all charts share, in light or dark colours."""
+    colour = {role: pair[dark] for role, pair in PALETTE.items()}
+    text = {"labelColor": colour["muted"], "titleColor": colour["muted"], "labelFontSize": 12, "titleFontSize": 12}
+    return {
+        "background": "transparent",
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": {
+            **text,
+            "titleFontWeight": "normal",
+            "titlePadding": 10,
+            "gridColor": colour["line"],
+            "domainColor": colour["line"],
+            "tickColor": colour["line"],
+            "labelLimit": 170,
+            "labelPadding": 6,
+            "tickCount": 6,
+        },
+        "axisY": {"ticks": False, "domain": False},
+        "legend": {
+            **text,
+            "titleFontWeight": "normal",
+            "orient": "top",
+            "symbolSize": 80,
+            "columnPadding": 26,
+            "symbolOpacity": 1,
+            "labelLimit": 300,
+        },
+        "text": {"color": colour["ink"], "fontSize": 12},
+        "range": {
+            "category": [colour[role] for role in ("above", "inside", "third", "fourth")],
+            "ramp": [colour["low"], colour["high"]],
+        },
+        "style": {
+            "guide-line": {"color": colour["muted"], "strokeDash": [5, 4]},
+            "link": {"color": colour["line"], "strokeWidth": 1.5},
+            "joint": {"color": colour["muted"]},
+            "muted": {"color": colour["muted"]},
+            "strong": {"color": colour["ink"], "fontWeight": 600},
+            "plain": {"color": colour["above"]},
+            "here": {"color": colour["inside"]},
+        },
+    }
+
+
+def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH) -> str:
+    """Returns a chart as SVG; `width` is that of the plot where the specification leaves it to the page."""
+    return str(_converter().vegalite_to_svg(_drawn(spec, width), config=theme(dark=dark)))
+
+
+def png(spec: Spec, *, dark: bool = False, width: int = _WIDTH, scale: float = 2.0) -> bytes:
+    """Returns a chart as PNG on the paper's colour, `scale` pixels to each of the SVG's."""
+    paper = {**theme(dark=dark), "background": PALETTE["paper"][dark]}
+    return bytes(_converter().vegalite_to_png(_drawn(spec, width), config=paper, scale=scale))
+
+
+def javascript_bundle() -> str:
+    """Returns Vega, Vega-Lite and Vega-Embed as one script for a page."""
+    return str(_converter().javascript_bundle())
+
+
+def shown_epsilon(epsilon: float) -> str:
+    """Returns an epsilon for a reader, rounded up; an infinite one is no guarantee."""
+    if math.isinf(epsilon):
+        return "no guarantee"
+    return figure(rounded_up(epsilon, digits=4))
+
+
+def spread_scale(values: Iterable[float], *, zero: bool = True) -> Spec:
+    """Returns a scale on which all values can be told apart: logarithmic where they span much, else from `zero`."""
+    found = list(values)
+    if not found or min(found) <= 0 or max(found) <= 6 * min(found):
+        return {"scale": {"zero": zero, "nice": zero, **({} if zero else {"padding": 12})}}
+    low, high = 0.8 * min(found), 1.25 * max(found)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high < 1e4 * low else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+    scale = {"type": "log", "nice": False, "padding": 12}
+    return {"scale": scale, "axis": {"format": "~g", "values": ticks}}
+
+
+def tooltip(**fields: str | tuple[str, str]) -> list[Spec]:
+    """Returns what a chart tells under the pointer: titles by field, with a number format where one is given."""
+    return [
+        {"field": name, "title": title}
+        if isinstance(title, str)
+        else {"field": name, "title": title[0], "format": title[1]}
+        for name, title in fields.items()
+    ]
+
+
+def plain_word(name: str) -> str:
+    """Returns a name that can stand inside an expression's string."""
+    return "".join(letter for letter in name if letter.isalnum() or letter in " -_")
+
+
+def _converter() -> Any:
+    try:
+        import vl_convert
+    except ImportError:
+        raise MissingExtraError("charts need vl-convert-python. Run: pip install 'fulcrum-dp[report]'") from None
+    return vl_convert
+
+
+def _drawn(spec: Spec, width: int) -> Spec:
+    return spec | {"width": width} if spec.get("width") == "container" else spec

@@ -1,0 +1,252 @@
+"use strict";
+/* What all pages share: light and dark, charts, and the table by silo. */
+const fulcrum = (() => {
+  const ROW = 34; // pixels, as in the style sheet
+  const SPARE = 12; // rows drawn beyond what is seen
+  const root = document.documentElement;
+  const byId = (id) => document.getElementById(id);
+  const data = JSON.parse(byId("data").textContent);
+
+  /* Light and dark: the system's wish until the reader chooses. */
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  function followTheme(changed) {
+    const toggle = byId("theme");
+    const follow = () => {
+      toggle.textContent = isDark() ? "Light" : "Dark";
+      toggle.setAttribute("aria-label", isDark() ? "Use light colours" : "Use dark colours");
+      changed();
+    };
+    toggle.hidden = false;
+    toggle.addEventListener("click", () => {
+      root.dataset.theme = isDark() ? "light" : "dark";
+      follow();
+    });
+    system.addEventListener("change", follow);
+    follow();
+  }
+
+  /* A specification without its data, and the data by name: where the first stays, the second is swapped alone. */
+  function parted(spec) {
+    const datasets = {};
+    const walk = (part) => {
+      if (Array.isArray(part)) return part.map(walk);
+      if (part === null || typeof part !== "object") return part;
+      if (Array.isArray(part.values) && Object.keys(part).length === 1) {
+        const name = `data-${Object.keys(datasets).length}`;
+        datasets[name] = part.values;
+        return { name };
+      }
+      return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, walk(value)]));
+    };
+    const { description, ...rest } = spec;
+    const layer = walk(rest.layer);
+    return { description, datasets, frame: { ...rest, layer } };
+  }
+
+  /* Charts: drawn once, then fed; if that fails, what was there stays. */
+  const shown = new Map();
+  async function drawChart(figure, spec) {
+    const key = figure.dataset.chart;
+    const live = figure.querySelector(".live");
+    const { description, datasets, frame } = parted(spec);
+    const look = JSON.stringify([isDark(), frame.width === "container" ? live.clientWidth : 0, frame]);
+    const before = shown.get(key);
+    try {
+      if (before?.look === look) {
+        for (const [name, values] of Object.entries(datasets)) before.view.data(name, values);
+        await before.view.description(description).runAsync();
+      } else {
+        const made = await vegaEmbed(live, { ...frame, description, datasets }, {
+          ast: true, // expressions are interpreted: the page's policy forbids eval
+          actions: false,
+          renderer: "svg",
+          mode: "vega-lite",
+          defaultStyle: false,
+          tooltip: { disableDefaultStyle: true },
+          config: data.themes[isDark() ? "dark" : "light"],
+        });
+        before?.finalize();
+        shown.set(key, { look, view: made.view, finalize: made.finalize });
+        figure.classList.add("drawn");
+      }
+    } catch (error) {
+      console.error(key, error);
+    }
+    figure.classList.remove("waiting");
+  }
+  async function drawCharts(charts) {
+    const figures = [...document.querySelectorAll("figure[data-chart]")].filter((figure) => charts[figure.dataset.chart]);
+    for (const figure of figures) await drawChart(figure, charts[figure.dataset.chart]);
+    root.dataset.drawn = isDark() ? "dark" : "light";
+  }
+
+  /* The table: rows in view alone are in the page, so that 100,000 silos scroll as 100 do. */
+  let columns = [];
+  let printed = 0;
+  let sorted = null; // the heading by which rows are sorted, and whether downwards
+  const box = byId("rows");
+  const table = document.createElement("table");
+  const body = document.createElement("tbody");
+  const numbers = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+  const code = (column, row) => (column.codes ? column.codes[row] : row);
+  let order = new Uint32Array();
+  let seen = order;
+
+  function text(column, row) {
+    const value = column.values[code(column, row)];
+    if (column.kind === "text") return value;
+    if (value === null) return column.kind === "epsilon" ? "none" : "";
+    return numbers.format(value);
+  }
+
+  /* By value, each column's place in the order; names in natural order, no guarantee last. */
+  function ranks(column) {
+    if (!column.ranks) {
+      const keys = column.values.map((value) =>
+        column.kind === "text"
+          ? value.toLowerCase().replace(/\d+/g, (digits) => digits.padStart(12, "0"))
+          : (value ?? Infinity),
+      );
+      const sorted = Uint32Array.from(keys.keys()).sort((a, b) => (keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b));
+      column.ranks = new Uint32Array(keys.length);
+      let rank = 0;
+      sorted.forEach((at, place) => {
+        if (place && keys[at] !== keys[sorted[place - 1]]) rank += 1;
+        column.ranks[at] = rank;
+      });
+    }
+    return column.ranks;
+  }
+
+  function line(index) {
+    const row = document.createElement("tr");
+    row.setAttribute("aria-rowindex", index + 2);
+    for (const column of columns) {
+      const cell = row.insertCell();
+      cell.textContent = text(column, seen[index]);
+      if (column.kind === "text") cell.title = cell.textContent;
+      else cell.className = "n";
+    }
+    return row;
+  }
+  function gap(height) {
+    const row = document.createElement("tr");
+    row.className = "gap";
+    row.setAttribute("aria-hidden", "true");
+    const cell = row.insertCell();
+    cell.colSpan = columns.length;
+    cell.style.height = `${height}px`;
+    return row;
+  }
+  function fill(from, to, around) {
+    const lines = [];
+    for (let index = from; index < to; index += 1) lines.push(line(index));
+    if (around && from > 0) lines.unshift(gap(from * ROW));
+    if (around && to < seen.length) lines.push(gap((seen.length - to) * ROW));
+    body.replaceChildren(...lines);
+  }
+  function draw() {
+    const first = Math.floor(box.scrollTop / ROW) - SPARE;
+    const last = first + Math.ceil(box.clientHeight / ROW) + 2 * SPARE;
+    fill(Math.max(0, first), Math.min(seen.length, last), true);
+  }
+
+  function search() {
+    const wanted = byId("search").value.trim().toLowerCase();
+    if (wanted) {
+      const places = columns
+        .filter((column) => column.kind === "text")
+        .map((column) => ({
+          column,
+          hits: (column.lower ??= column.values.map((value) => value.toLowerCase())).map((value) => value.includes(wanted)),
+        }));
+      seen = order.filter((row) => places.some(({ column, hits }) => hits[code(column, row)]));
+    } else {
+      seen = order;
+    }
+    table.setAttribute("aria-rowcount", seen.length + 1);
+    byId("count").textContent = `${numbers.format(seen.length)} of ${numbers.format(order.length)} silos`;
+  }
+  function searchAnew() {
+    search();
+    box.scrollTop = 0;
+    draw();
+  }
+
+  function sort() {
+    const column = columns.find(({ heading }) => heading === sorted?.heading);
+    if (!column) return;
+    const rank = ranks(column);
+    const sign = sorted.descending ? -1 : 1;
+    order = order.slice().sort((a, b) => sign * (rank[code(column, a)] - rank[code(column, b)]) || a - b);
+  }
+  function sortBy(heading) {
+    sorted = { heading, descending: sorted?.heading === heading && !sorted.descending };
+    nameHeads();
+    sort();
+    searchAnew();
+  }
+
+  const heads = table.createTHead();
+  function nameHeads() {
+    const row = document.createElement("tr");
+    row.setAttribute("aria-rowindex", 1);
+    for (const { heading, kind } of columns) {
+      const head = document.createElement("th");
+      head.scope = "col";
+      head.className = kind;
+      if (sorted?.heading === heading) head.setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = heading;
+      button.addEventListener("click", () => sortBy(heading));
+      head.append(button);
+      row.append(head);
+    }
+    const at = [...heads.querySelectorAll("button")].indexOf(document.activeElement);
+    heads.replaceChildren(row);
+    if (at >= 0) heads.querySelectorAll("button")[at]?.focus();
+  }
+
+  /* Fills the table with other columns; order, search and place stay as the reader has them. */
+  function fillTable(count, made) {
+    const same = columns.length === made.length && columns.every(({ heading }, index) => heading === made[index].heading);
+    columns = made;
+    if (!same || !heads.rows.length) nameHeads();
+    if (order.length !== count || sorted) order = Uint32Array.from({ length: count }, (_, row) => row);
+    sort();
+    search();
+    draw();
+  }
+
+  function buildTable(limit) {
+    printed = limit;
+    table.className = "silo";
+    table.append(body);
+    box.append(table);
+    box.hidden = false;
+    document.querySelector(".tools").hidden = false;
+    byId("search").addEventListener("input", searchAnew);
+    let waiting = false;
+    box.addEventListener("scroll", () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => {
+        waiting = false;
+        draw();
+      });
+    });
+    addEventListener("resize", draw);
+    addEventListener("beforeprint", () => {
+      fill(0, Math.min(seen.length, printed), false);
+      byId("printed").textContent =
+        seen.length > printed
+          ? `The first ${numbers.format(printed)} of ${numbers.format(seen.length)} silos, in the order chosen. The plan file has them all.`
+          : "";
+    });
+    addEventListener("afterprint", draw);
+  }
+
+  return { byId, data, drawCharts, drawChart, fillTable, followTheme, buildTable };
+})();

@@ -1,0 +1,265 @@
+/* The page one plays with: it holds the federation and the settings, asks the server, and swaps in what it is told. */
+(() => {
+  const { byId, data, drawCharts, fillTable, followTheme, buildTable } = fulcrum;
+  const PATIENCE = 300; // milliseconds after which a question that a slider has overtaken is given up
+  const controls = [...document.querySelectorAll("[data-setting]")];
+  let federation; // its roster, as JSON text, and its columns for the table
+  let charts = {};
+  const undone = []; // federations before each edit
+  let waiting = []; // questions not yet sent
+  let running = null; // the one under way
+  let answers = 0;
+
+  function hold(roster) {
+    const places = [...roster.tiers, ...(roster.group ? [roster.group] : [])];
+    federation = {
+      roster,
+      text: JSON.stringify(roster),
+      columns: [
+        { heading: "silo", kind: "text", values: roster.silos },
+        ...places.map(({ name, nodes, codes }) => ({ heading: name, kind: "text", values: nodes, codes })),
+        { heading: "records", kind: "number", values: roster.records },
+      ],
+    };
+  }
+
+  /* Settings, and sliders beside their numbers; far-reaching ones go by ratios. */
+  const number = (control) => Number(control.querySelector("input[type=text]").value.trim().replace(",", ".") || NaN);
+  function limits(control) {
+    const { low, high } = control.dataset;
+    return "log" in control.dataset ? [Math.log(low), Math.log(high), 1000] : [Number(low), Number(high), Number(high)];
+  }
+  function placed(control) {
+    const [low, high, steps] = limits(control);
+    const value = "log" in control.dataset ? Math.log(number(control)) : number(control);
+    const slider = control.querySelector("input[type=range]");
+    slider.value = Math.round((steps * (value - low)) / (high - low));
+    slider.setAttribute("aria-valuetext", control.querySelector("input[type=text]").value);
+  }
+  function slid(control) {
+    const [low, high, steps] = limits(control);
+    const slider = control.querySelector("input[type=range]");
+    let value = low + ((high - low) * slider.value) / steps;
+    if ("log" in control.dataset) value = Number(Math.exp(value).toPrecision(2));
+    if ("whole" in control.dataset) value = Math.round(value);
+    control.querySelector("input[type=text]").value = value < 1e-3 && value > 0 ? value.toExponential() : String(value);
+    slider.setAttribute("aria-valuetext", String(value));
+  }
+  function settings() {
+    const found = {};
+    for (const control of controls) {
+      const { setting } = control.dataset;
+      const choice = control.querySelector("select");
+      if (setting === "epsilon_inside" && !byId("inside-on").checked) continue;
+      found[setting] = choice ? choice.value : number(control);
+      const kind = "whole" in control.dataset ? "whole number" : "number";
+      if (!choice && !(kind === "number" ? Number.isFinite : Number.isInteger)(found[setting])) {
+        const written = control.querySelector("input[type=text]").value;
+        throw Object.assign(new Error(`this must be a ${kind}, got '${written}'`), { place: `${setting}-error` });
+      }
+    }
+    return found;
+  }
+
+  function tell(place, reason) {
+    for (const shown of document.querySelectorAll(".error")) shown.textContent = "";
+    if (!reason) return;
+    byId(place).textContent = reason;
+    byId("edited").textContent = "";
+  }
+
+  async function posted(path, body, { signal, kind = "application/json" } = {}) {
+    let response;
+    try {
+      response = await fetch(path, { method: "POST", body, signal, headers: { "Content-Type": kind }, credentials: "omit" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("the server does not answer. Start it again: fulcrum serve");
+    }
+    if (response.ok) return response;
+    const told = await response.json().catch(() => ({}));
+    throw new Error(told.error ?? `the server answers ${response.status}`);
+  }
+  const question = (held, more = {}) =>
+    `{"federation":${held.text},"settings":${JSON.stringify(settings())}${Object.entries(more)
+      .map(([key, value]) => `,${JSON.stringify(key)}:${JSON.stringify(value)}`)
+      .join("")}}`;
+
+  /* One question at a time. A slider's next value waits for the answer to the last and then goes alone. */
+  function ask(asked) {
+    if (asked.moved) {
+      waiting = waiting.filter(({ moved }) => !moved);
+      if (running?.asked.moved && performance.now() - running.since > PATIENCE) running.controller.abort();
+    } else if (asked.fresh) {
+      waiting = [];
+      running?.controller.abort();
+    }
+    waiting.push(asked);
+    if (!running) send();
+  }
+  async function send() {
+    const asked = waiting.shift();
+    if (!asked) return;
+    running = { asked, controller: new AbortController(), since: performance.now() };
+    try {
+      const held = asked.held ?? federation;
+      const more = { ...(asked.edit && { edit: asked.edit }), ...(asked.held && { whole: true }) };
+      const response = await posted("/plan", question(held, more), { signal: running.controller.signal });
+      await show(asked, await response.json());
+    } catch (error) {
+      if (error.name !== "AbortError") {
+        tell(error.place ?? asked.place, error.message);
+        asked.refused?.();
+      }
+    }
+    running = null;
+    send();
+  }
+
+  async function show(asked, answer) {
+    const [before, budget] = ["saving", "budget"].map((id) => byId(id).textContent);
+    if (asked.edit) undone.push(federation);
+    if (asked.held) federation = asked.held;
+    if (asked.fresh) undone.length = 0;
+    if (answer.federation) hold(answer.federation);
+    tell();
+    byId("head").innerHTML = answer.head; // rendered and escaped by the server
+    document.title = `${federation.roster.name}: what if`;
+    if (answer.regions !== undefined) {
+      const focused = document.activeElement?.id;
+      byId("regions").innerHTML = answer.regions;
+      if (focused) byId(focused)?.focus();
+      chosen();
+    }
+    byId("undo").disabled = !undone.length;
+    byId("edited").textContent = asked.note ? `${asked.note} Saving ${before} → ${answer.saving}, noise ${budget} → ${answer.budget} C².` : "";
+    charts = answer.charts;
+    for (const part of document.querySelectorAll("[data-with]")) part.hidden = !charts[part.dataset.with];
+    for (const part of document.querySelectorAll("[data-without]")) part.hidden = part.dataset.without in charts;
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      figure.querySelector(".described").textContent = charts[figure.dataset.chart]?.description ?? "";
+    }
+    await drawCharts(charts);
+    fillTable(federation.roster.silos.length, [...federation.columns, ...answer.columns]);
+    document.documentElement.dataset.answers = answers += 1;
+  }
+
+  /* Regions by hand. */
+  const chosenRegions = () =>
+    [...document.querySelectorAll(".regions input:checked")].map((box) => box.closest("tr").dataset.region);
+  const chosen = () => (byId("merge").disabled = chosenRegions().length < 2);
+  function edit(change, note, refused) {
+    ask({ place: "edit-error", edit: change, note, refused });
+  }
+  byId("merge").addEventListener("click", () => {
+    const regions = chosenRegions();
+    edit({ kind: "merge", regions }, `Merged ${regions.join(" and ")}.`);
+  });
+  byId("add").addEventListener("click", () => edit({ kind: "add" }, "Added a region."));
+  byId("undo").addEventListener("click", () => {
+    const held = undone.pop();
+    if (held) ask({ place: "edit-error", held, note: "Undone.", refused: () => undone.push(held) });
+  });
+  byId("regions").addEventListener("click", ({ target }) => {
+    const kind = target.closest("button")?.dataset.edit;
+    if (!kind) return;
+    const { region } = target.closest("tr").dataset;
+    edit({ kind, regions: [region] }, `${kind === "split" ? "Split" : "Removed"} ${region}.`);
+  });
+  byId("regions").addEventListener("change", ({ target }) => {
+    const kind = target.dataset.edit;
+    if (!kind) return chosen();
+    const { region } = target.closest("tr").dataset;
+    const refused = () => (target.value = target.defaultValue);
+    if (kind === "rename") return edit({ kind, regions: [region], name: target.value }, `Renamed ${region}.`, refused);
+    const value = Number(target.value.trim().replace(",", ".") || NaN);
+    if (Number.isNaN(value)) {
+      tell("edit-error", `${region}: this must be a number, got '${target.value}'`);
+      return refused();
+    }
+    edit({ kind, regions: [region], number: value }, `Changed ${region}.`, refused);
+  });
+
+  /* Files: chosen, or dropped anywhere on the page. */
+  async function read(file) {
+    try {
+      if (file.size > data.largest) {
+        throw new Error(`${file.name} is larger than the ${data.largest / 1e6} MB that the page takes. Use: fulcrum plan`);
+      }
+      const path = `/read?name=${encodeURIComponent(file.name)}`;
+      const response = await posted(path, file, { kind: "application/octet-stream" });
+      const before = federation;
+      hold((await response.json()).federation);
+      const held = federation;
+      federation = before;
+      ask({ place: "file-error", held, fresh: true });
+    } catch (error) {
+      tell("file-error", error.message);
+    }
+  }
+  byId("file").addEventListener("change", ({ target }) => {
+    if (target.files.length) read(target.files[0]);
+    target.value = ""; // the same file can be chosen again once it is mended
+  });
+  const dropping = (on) => document.querySelector(".drop").classList.toggle("over", on);
+  addEventListener("dragover", (event) => {
+    event.preventDefault();
+    dropping(true);
+  });
+  addEventListener("dragleave", () => dropping(false));
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    dropping(false);
+    if (event.dataTransfer.files.length) read(event.dataTransfer.files[0]);
+  });
+
+  /* Downloads: made anew from what the page holds. */
+  for (const button of document.querySelectorAll("[data-download]")) {
+    button.addEventListener("click", async () => {
+      const { download } = button.dataset;
+      button.disabled = true;
+      try {
+        const response = await posted(`/download/${download}`, question(federation));
+        const link = document.createElement("a");
+        link.href = URL.createObjectURL(await response.blob());
+        link.download = download;
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+        tell();
+      } catch (error) {
+        tell("download-error", error.message);
+      }
+      button.disabled = false;
+    });
+  }
+
+  for (const control of controls) {
+    const place = `${control.dataset.setting}-error`;
+    const follow = () => ask({ place, moved: true });
+    if (control.querySelector("select")) {
+      control.addEventListener("change", follow);
+      continue;
+    }
+    placed(control);
+    control.querySelector("input[type=range]").addEventListener("input", () => {
+      slid(control);
+      follow();
+    });
+    control.querySelector("input[type=text]").addEventListener("change", () => {
+      placed(control);
+      follow();
+    });
+  }
+  const inside = document.querySelector("[data-setting=epsilon_inside]");
+  const allow = () => inside.querySelectorAll("input").forEach((input) => (input.disabled = !byId("inside-on").checked));
+  byId("inside-on").addEventListener("change", () => {
+    allow();
+    ask({ place: "epsilon_inside-error", moved: true });
+  });
+  allow();
+
+  hold(data.federation);
+  buildTable(0);
+  followTheme(() => drawCharts(charts));
+  ask({ place: "file-error", moved: true });
+})();

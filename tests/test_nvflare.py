@@ -13,6 +13,7 @@ import pytest
 
 import fulcrum
 from fulcrum.cli import run
+from fulcrum.engines.sites import read_site
 from fulcrum.errors import DataError, EngineError, PlanError
 from fulcrum.regional import Region
 
@@ -138,27 +139,50 @@ def test_the_records_of_what_was_spent_and_summed_begin_with_the_kit(kits):
 
 
 ORDERS = """
-import json
-from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+import io, json, sys, types, zipfile
 from nvflare.private.admin_defs import Message
+from nvflare.private.fed.client.admin_commands import AdminCommands
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.training_cmds import DeployProcessor
 from fulcrum.engines.nvflare.processes import SiteLauncher
 
 SiteLauncher()
-known = {topic: order for order in ClientRequestProcessors.request_processors for topic in order.get_topics()}
-deploy = known["train.deploy"] if "train.deploy" in known else next(
-    order for order in known.values() if type(order).__name__ == "CarefulDeployProcessor")
-replies = {}
-for job in ("state", "local", "../a2", "", None):
-    message = Message(topic="deploy", body=b"")
+orders = ClientRequestProcessors.request_processors
+deploy = orders[-1]
+DeployProcessor.process = lambda self, req, app_ctx: types.SimpleNamespace(body="deployed")
+kit, own = sys.argv[1], open(sys.argv[1] + "/local/fulcrum/config_fed_client.json", "rb").read()
+UUID = "0ea763a1-4d7c-4cfd-b337-b3698f0d931f"
+
+def reply(job=UUID, meta=UUID, **files):
+    app = io.BytesIO()
+    with zipfile.ZipFile(app, "w") as archive:
+        for name, content in ({"config/config_fed_client.json": own, "config/.__nvfl_sig.json": b"s"} | files).items():
+            archive.writestr(name, content)
+    message = Message(topic="deploy", body=app.getvalue())
     message.set_header("job_id", job)
-    replies[str(job)] = deploy.process(message, None).body
-print(json.dumps({"orders": sorted(type(order).__name__ for order in known.values()), "replies": replies}))
+    message.set_header("job_meta", {"job_id": meta})
+    return deploy.process(message, types.SimpleNamespace(args=types.SimpleNamespace(workspace=kit))).body
+
+print(json.dumps({
+    "orders": sorted(type(order).__name__ for order in orders),
+    "commands": [type(command).__name__ for command in AdminCommands.commands],
+    "honest": reply(),
+    "jobs": [reply(job, job) for job in ("state", "local", "../a2", "", None)] + [reply(meta="local")],
+    "apps": [
+        reply(**{"custom/sitecustomize.py": b""}),
+        reply(**{"config/comm_config.json": b"{}"}),
+        reply(**{"config/resources.json": b"{}"}),
+        reply(**{"config/config_fed_client.conf": b""}),
+        reply(**{"config/config_fed_client.json": own + b" "}),
+    ],
+}))
 """
 
 
-def test_a_site_takes_no_order_but_to_run_the_job_and_to_stop_it():
-    """Stock, a server that leaves one header out may read every file of a site, its private key first."""
-    ran = subprocess.run([sys.executable, "-c", ORDERS], capture_output=True, text=True, check=True)
+def test_a_site_takes_no_order_but_to_run_its_own_job_and_to_stop_it(kits):
+    """Stock, a server reads every file of a site, and runs code there by what it puts beside a job's settings."""
+    command = [sys.executable, "-c", ORDERS, str(kits / "a1")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
     told = json.loads(ran.stdout.splitlines()[-1])
     assert told["orders"] == [
         "AbortAppProcessor",
@@ -169,7 +193,43 @@ def test_a_site_takes_no_order_but_to_run_the_job_and_to_stop_it():
         "NotifyJobStatusProcessor",
         "StartJobProcessor",
     ]
-    assert all("known by a UUID" in reply for reply in told["replies"].values())
+    assert told["commands"] == ["CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand"]
+    assert told["honest"] == "deployed"
+    assert all("known by a UUID" in reply for reply in told["jobs"])
+    assert all("not the job of this kit" in reply for reply in told["apps"])
+
+
+class Cell:
+    """Remembers the filter that a site puts before its ears."""
+
+    def __init__(self):
+        self.core_cell = self
+
+    def add_incoming_request_filter(self, channel, topic, refused):
+        assert (channel, topic) == ("*", "*")
+        self.refused = refused
+
+    def hears(self, origin, channel="aux_communication"):
+        from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+        from nvflare.fuel.f3.message import Message
+
+        headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel}
+        return self.refused(Message(headers, None)) is None
+
+
+def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
+    from fulcrum.engines.nvflare.admission import listen_to_few
+
+    silo, region = Cell(), Cell()
+    listen_to_few(silo, read_site(kits / "a1/local/fulcrum"))
+    listen_to_few(region, read_site(kits / "north/local/fulcrum"))
+    assert [silo.hears(origin) for origin in ("server", "server.job", "a1.job", "north.job")] == [True] * 4
+    assert [silo.hears(origin) for origin in ("a2.job", "south.job", "c1", "", "northern", "admin")] == [False] * 6
+    assert [region.hears(origin) for origin in ("server.job", "a1.job", "a2.job", "north")] == [True] * 4
+    assert [region.hears(origin) for origin in ("c1.job", "south.job", "a3")] == [False] * 3
+    for channel in ("admin", "client_command"):
+        assert [silo.hears(origin, channel) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
+        assert [region.hears(origin, channel) for origin in ("server", "a1.job")] == [True, False]
 
 
 def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):

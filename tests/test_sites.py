@@ -99,8 +99,12 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
         station.answer(pack_model({"head": model["head"] + 1}), 1)
 
 
-def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, monkeypatch, caplog):
-    monkeypatch.setattr(Learner, "update", lambda *_: 1 / 0)
+@pytest.mark.parametrize("failure", [ZeroDivisionError, SystemExit, MemoryError])
+def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, monkeypatch, caplog, failure):
+    def fail(*_):
+        raise failure
+
+    monkeypatch.setattr(Learner, "update", fail)
     site = read_site(silo, "silo")
     sealed = SiloStation(site).answer(pack_model(model), 1)
     release = unseal(sealed, site.plan, "north", silo.parent / "north.key")

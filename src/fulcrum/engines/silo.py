@@ -70,7 +70,7 @@ class SiloStation:
         """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
         try:
             return self._learner.update(arrays, assignment)
-        except Exception:
+        except (Exception, SystemExit):
             alarm.critical(
                 "training failed in round %d: zero plus noise is released in its place",
                 assignment.round_number,

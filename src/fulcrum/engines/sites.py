@@ -89,8 +89,8 @@ def ledger_name(silo: str) -> str:
     return f"{silo}.ledger"
 
 
-def read_site(folder: str | Path, role: Role) -> Site:
-    """Reads a site's folder; a plan without a good signature by the issuer, or another role, is refused."""
+def read_site(folder: str | Path, role: Role | None = None) -> Site:
+    """Reads a site's folder; a plan without a good signature by the issuer, or a role other than given, is refused."""
     folder = Path(folder)
     path = folder / "site.toml"
     try:
@@ -101,7 +101,7 @@ def read_site(folder: str | Path, role: Role) -> Site:
         raise DataError(f"{path} does not describe a site: {error}") from None
     if settings.format != FORMAT:
         raise DataError(f"{path} is of format {settings.format!r}, expected {FORMAT}")
-    if settings.role != role:
+    if role is not None and settings.role != role:
         raise DataError(f"{path} is that of a {settings.role}, and a {role} was asked for")
     return Site(folder=folder, settings=settings, plan=read_signed_plan(folder / "plan.json", settings.issuer))
 

@@ -1,18 +1,30 @@
-"""The orders that a site takes from the server: to run Fulcrum's job and to stop it, and no others.
+"""Whom a site listens to, and the orders it takes: to run the job of its own kit and to stop it, and no others.
 
-Stock, a site also lets the server list and read its files, delete folders and ask for its errors, and looks into its
-own authorization.json only where the request asks it to.
+Stock, a site also lets the server list and read its files, delete folders and ask for its errors, looks into its own
+authorization.json only where the request asks it to, takes orders from any other site, and finds settings in whatever
+a job brings, the names of modules to import among them.
 """
 
+import io
 import re
+import zipfile
+from pathlib import Path
 from typing import Any
 
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
+from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import RequestHeader
+from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-_NEEDED = (
+from fulcrum.engines.nvflare.common import APP, FOLDER
+from fulcrum.engines.sites import Site
+from fulcrum.sealing import members_of, region_of
+
+_ORDERS = (
     "CheckResourceProcessor",
     "CancelResourceProcessor",
     "StartJobProcessor",
@@ -20,20 +32,64 @@ _NEEDED = (
     "AbortTaskProcessor",
     "NotifyJobStatusProcessor",
 )
+_COMMANDS = ("CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand")
+_SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SERVER = "server"
+_ORDERING = (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND)
+
+
+def is_job(name: object) -> bool:
+    """Returns whether a name is that of a job, and not that of a folder of the kit."""
+    return isinstance(name, str) and _JOB.fullmatch(name) is not None
 
 
 class CarefulDeployProcessor(DeployProcessor):  # type: ignore[misc]
-    """Deploys a job into a folder of its own: its name is a job's, and not that of a folder of the kit."""
+    """Deploys the job of this kit, byte for byte, into a folder of its own, and nothing else."""
 
     def process(self, req: Message, app_ctx: Any) -> Message:
         """Deploys, or says why not."""
-        if not _JOB.fullmatch(str(req.get_header(RequestHeader.JOB_ID))):
-            return error_reply("a job is known by a UUID")
+        job, meta = req.get_header(RequestHeader.JOB_ID), req.get_header(RequestHeader.JOB_META)
+        if not is_job(job) or not isinstance(meta, dict) or meta.get("job_id") != job:
+            return error_reply("a job is known by a UUID, and by one alone")
+        own = Path(app_ctx.args.workspace) / "local" / FOLDER / Path(APP).name
+        if not _holds_only(req.body, own):
+            return error_reply("this is not the job of this kit")
         return super().process(req, app_ctx)
+
+
+def _holds_only(body: Any, own: Path) -> bool:
+    """Whether an app is the one file that the kit has too, and the signatures on it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(body)) as app:
+            names = [entry.filename for entry in app.infolist() if not entry.is_dir()]
+            files = [name for name in names if name.rsplit("/", 1)[-1] not in _SIGNATURES]
+            return len(names) == len(set(names)) and files == [APP] and app.read(APP) == own.read_bytes()
+    except (zipfile.BadZipFile, OSError, KeyError, ValueError, TypeError, NotImplementedError):
+        return False
 
 
 def take_few_orders() -> None:
     """Forgets every order but those of a job's life, before the site begins to listen."""
-    known = ClientRequestProcessors.request_processors
-    known[:] = [order for order in known if type(order).__name__ in _NEEDED] + [CarefulDeployProcessor()]
+    orders = ClientRequestProcessors.request_processors
+    orders[:] = [order for order in orders if type(order).__name__ in _ORDERS] + [CarefulDeployProcessor()]
+    commands = AdminCommands.commands
+    commands[:] = [command for command in commands if type(command).__name__ in _COMMANDS]
+
+
+def listen_to_few(cell: Any, site: Site) -> None:
+    """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
+
+    The server vouches for who a request is from. Orders are the server's alone.
+    """
+    name = site.settings.name
+    near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
+
+    def refused(message: Any) -> Any:
+        origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
+        heard = {_SERVER, name}
+        if message.get_header(MessageHeaderKey.CHANNEL) not in _ORDERING:
+            heard |= near
+        return None if origin in heard else make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you")
+
+    cell.core_cell.add_incoming_request_filter("*", "*", refused)

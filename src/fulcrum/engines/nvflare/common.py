@@ -19,6 +19,9 @@ RELEASE = "fulcrum_release"
 ANSWER = "fulcrum_answer"
 """Region to server: the regional sum, or that it was withheld."""
 
+APP = "config/config_fed_client.json"
+"""The one file of the app that a job brings to a silo or region; the kit has its own copy."""
+
 FOLDER = "fulcrum"
 """The site's folder inside the kit's local folder."""
 

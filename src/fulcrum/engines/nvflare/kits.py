@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fulcrum.engines.nvflare.common import FOLDER, TASK
+from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
 from fulcrum.engines.sites import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
 from fulcrum.errors import DataError, MissingExtraError, PlanError
@@ -36,6 +36,8 @@ _ADMITTED: dict[Role, list[str]] = {
     "server": ["server.PlanAssessor", "server.FederationController"],
 }
 """What a job may run, by role."""
+
+_EXECUTORS: tuple[Role, ...] = ("region", "silo")
 
 BUILT_IN = "fulcrum.engines.head"
 """The training module that comes with Fulcrum."""
@@ -225,6 +227,8 @@ def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: 
         create_region_file(home / "state" / SUMS, plan_digest=plan.digest, region=name)
     elif role == "silo" and plan.purpose == "deployment":
         Ledger.open(home / "state" / ledger_name(name), silo=name).close()
+    if role in _EXECUTORS:
+        _write_json(home / Path(APP).name, _app(deployment, role))
     _close(kit, role, deployment.answer_time)
     (kit / "readme.txt").unlink(missing_ok=True)
     readme = site_readme(
@@ -392,24 +396,25 @@ def _write_job(deployment: Deployment, folder: Path) -> None:
             "workflows": [_component("federation", f"{_COMPONENTS}.{_ADMITTED['server'][1]}")],
         },
     )
+    for role in _EXECUTORS:
+        _write_json(folder / f"app_{role}" / APP, _app(deployment, role))
+
+
+def _app(deployment: Deployment, role: Role) -> dict[str, Any]:
+    """Returns what a job runs at a silo or region; kits hold the same, and run no other."""
     wait = deployment.answer_time
-    waits = {"get_task_timeout": wait, "submit_task_result_timeout": wait, "task_check_timeout": wait}
-    roles: tuple[Role, ...] = ("region", "silo")
-    for role in roles:
-        executor = f"{_COMPONENTS}.{_ADMITTED[role][0]}"
-        _write_json(
-            folder / f"app_{role}" / "config" / "config_fed_client.json",
-            {
-                "format_version": 2,
-                **waits,
-                "task_check_interval": 1.0,
-                "max_runner_sync_timeout": 10 * wait,
-                "executors": [{"tasks": [TASK], "executor": {"path": executor, "args": {}}}],
-                "task_data_filters": [],
-                "task_result_filters": [],
-                "components": [],
-            },
-        )
+    return {
+        "format_version": 2,
+        "get_task_timeout": wait,
+        "submit_task_result_timeout": wait,
+        "task_check_timeout": wait,
+        "task_check_interval": 1.0,
+        "max_runner_sync_timeout": 10 * wait,
+        "executors": [{"tasks": [TASK], "executor": {"path": f"{_COMPONENTS}.{_ADMITTED[role][0]}", "args": {}}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+        "components": [],
+    }
 
 
 def _write_json(path: Path, content: Any) -> None:

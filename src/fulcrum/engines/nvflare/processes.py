@@ -18,7 +18,10 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
-from fulcrum.engines.nvflare.admission import take_few_orders
+from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
+from fulcrum.engines.nvflare.common import FOLDER
+from fulcrum.engines.sites import read_site
+from fulcrum.errors import EngineError
 
 _RESTARTS = 20
 _CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
@@ -69,24 +72,38 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
+        self._guarded = False
         take_few_orders()
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
         """Launches the job and notes that it runs."""
         note, job_id = _note(fl_ctx), job_meta[JobConstants.JOB_ID]
         arguments = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        brought = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_custom_dir(job_id)
+        known = is_job(job_id) and arguments[JobProcessArgs.JOB_ID][1] == job_id
+        if not self._guarded or not known or (brought and Path(brought).exists()):
+            raise EngineError("this is not the job of this kit, or the site is not ready to run it")
         kept = _read(note)
         if kept.get("job_id") == job_id:
             arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}
         credentials = {name: arguments[name] for name in _CREDENTIALS if name in arguments}
         write_private(note, json.dumps({"job_id": job_id, "credentials": credentials}))
         launch = super().launch_job
-        return _RestartedJob(lambda: launch(job_meta, fl_ctx), lambda: note.unlink(missing_ok=True))
+        try:
+            return _RestartedJob(lambda: launch(job_meta, fl_ctx), lambda: note.unlink(missing_ok=True))
+        except BaseException:
+            note.unlink(missing_ok=True)
+            raise
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Rejoins when the site's own process is up and registered."""
         super().handle_event(event_type, fl_ctx)
-        if event_type == EventType.SYSTEM_START:
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            site = read_site(Path(workspace.get_site_config_dir()) / FOLDER)
+            listen_to_few(fl_ctx.get_engine().get_cell(), site)
+            self._guarded = True
+        elif event_type == EventType.SYSTEM_START:
             self._rejoin(fl_ctx)
 
     def _rejoin(self, fl_ctx: FLContext) -> None:
@@ -94,8 +111,8 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         job_id = _read(note).get("job_id")
         if job_id is None:
             return
-        meta = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_job_meta_path(job_id))
         try:
+            meta = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_job_meta_path(job_id))
             self.logger.warning("rejoining job %s, which was running when this site went down", job_id)
             fl_ctx.get_engine().start_app(job_id, json.loads(meta.read_text()))
         except Exception:

@@ -74,3 +74,12 @@ def test_a_bound_that_says_nothing_is_called_so():
 
 def test_delta_above_one_over_the_silos_is_a_warning():
     assert "delta" in advice_kinds(plan("severe", rounds=1, epsilon=1.0, delta=0.05))
+
+
+def test_what_undoes_the_promise_is_said_first():
+    warned = plan(
+        "consortium", rounds=10, epsilon=1.0, delta=0.5, parameters=10, purpose="deployment", accountant="exact"
+    ).advice
+    assert [advice.kind for advice in warned if advice.warning][:3] == ["accountant", "delta", "curious-aggregator"]
+    proven = plan("consortium", rounds=10, epsilon=1.0, parameters=10, purpose="deployment")
+    assert "accountant" not in {advice.kind for advice in proven.advice}

@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 from fulcrum.editing import added, merged, removed, renamed, rescaled, resized, split
 from fulcrum.errors import FederationError
-from fulcrum.federation import Federation
+from fulcrum.federation import Federation, Tier
 from fulcrum.planning import plan
+from fulcrum.plans import read_plan
+from fulcrum.profiles import profile
 from fulcrum.rosters import federation_of, roster_of
 
 NESTED = Federation.from_columns(
@@ -127,3 +129,35 @@ def test_what_cannot_be_done_is_said_in_one_line(edit, reason):
 )
 def test_a_roster_gives_the_same_federation(federation):
     assert federation_of(roster_of(federation)).digest == federation.digest
+
+
+@pytest.mark.parametrize("federation", [NESTED, profile("consortium")], ids=lambda federation: federation.name)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda f: split(f, f.innermost.nodes[0]),
+        lambda f: merged(f, [f.innermost.nodes[2], f.innermost.nodes[0]]),
+        lambda f: removed(f, f.innermost.nodes[0]),
+        lambda f: split(merged(f, f.innermost.nodes[1:]), f.innermost.nodes[0]),
+        lambda f: resized(added(f, silos=3), f.innermost.nodes[0], silos=7),
+        lambda f: renamed(rescaled(f, f.innermost.nodes[1], mean=40), f.innermost.nodes[1], "another"),
+    ],
+)
+def test_the_plan_of_an_edited_federation_is_read_back(tmp_path, federation, edit):
+    made = plan(edit(federation), rounds=3, epsilon=2.0)
+    made.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json").federation.digest == made.federation.digest
+    assert federation_of(roster_of(made.federation)).digest == made.federation.digest
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=12))
+def test_nodes_stand_in_the_order_of_their_first_silos_however_they_are_given(order, codes):
+    codes = [*range(4), *codes]
+    shuffled = Tier(name="region", nodes=tuple(f"r{node}" for node in order), parent_of=np.argsort(order)[codes])
+    labels = [f"r{code}" for code in codes]
+    silos = [f"s{number}" for number in range(len(codes))]
+    one, other = (
+        Federation.from_columns(silo=silos, records=np.ones(len(codes)), tiers={"region": region})
+        for region in (shuffled, labels)
+    )
+    assert one.digest == other.digest

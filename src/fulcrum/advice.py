@@ -59,13 +59,14 @@ class Merge:
 
 
 def advice_on(plan: "Plan") -> tuple[Advice, ...]:
-    """Returns the advice on a plan, warnings first."""
+    """Returns the advice on a plan, warnings first, and of these what undoes the promise before what costs utility."""
     found = [
+        *_on_accountant(plan),
+        *_on_delta(plan),
         *_on_curious_aggregator(plan),
         *_on_signal(plan),
         *_on_information(plan),
         *_on_dropout(plan),
-        *_on_delta(plan),
         *_on_structure(plan),
     ]
     return tuple(sorted(found, key=lambda advice: not advice.warning))
@@ -136,6 +137,16 @@ def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, collu
 
 def _shown(epsilon: float) -> str:
     return f"{rounded_up(epsilon, digits=4):g}"
+
+
+def _on_accountant(plan: "Plan") -> list[Advice]:
+    if plan.purpose != "deployment" or plan.accountant == "renyi":
+        return []
+    text = (
+        "These figures are proven for continuous noise, not for the lattice noise that silos draw. "
+        "Plan with --accountant renyi."
+    )
+    return [Advice(kind="accountant", warning=True, text=text)]
 
 
 def _on_curious_aggregator(plan: "Plan") -> list[Advice]:

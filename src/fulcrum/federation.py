@@ -31,7 +31,7 @@ ROOT = "federation"
 RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
 """Columns with a meaning of their own; every other column is a tier."""
 
-_NAME_BATCH = 1_000_000
+_BATCH = 1_000_000
 _LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
 _LARGEST_RATIO = 1e50  # the square of a smaller weight would underflow, and its silo be left without noise
 
@@ -199,10 +199,11 @@ class Federation:
                 raise FederationError(f"{locate(row)}: epsilon must be a finite number above 0, got {epsilon[row]:g}")
         levels: list[Tier] = []
         for tier_name, labels in tiers.items():
-            tier = labels if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
+            tier = _in_order(labels) if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
             levels.append(_nested(tier, levels, locate))
         if group is not None:
-            group = _nested(group if isinstance(group, Tier) else Tier.from_labels("group", group), [], locate)
+            labelled = _in_order(group) if isinstance(group, Tier) else Tier.from_labels("group", group)
+            group = _nested(labelled, [], locate)
         return cls(
             name=name,
             sizes=np.array(records, dtype=np.float64),
@@ -271,7 +272,7 @@ class Federation:
         sha.update(self.sizes.astype("<f8").tobytes())
         sha.update(b"" if self.preferences is None else self.preferences.astype("<f8").tobytes())
         names = iter(self.silo_names)
-        while batch := [str(name) for name in islice(names, _NAME_BATCH)]:
+        while batch := [str(name) for name in islice(names, _BATCH)]:
             sha.update(msgspec.json.encode(batch))
         return sha.hexdigest()
 
@@ -346,6 +347,25 @@ def _refuse_duplicate(
     raise FederationError(
         f"{locate(second)}: silo {names[first]!s} stands there a second time, first at {locate(first)}. Remove one"
     )
+
+
+def _in_order(tier: Tier) -> Tier:
+    """Returns a tier with its nodes in the order of their first silos, as every file has them: digests depend on it."""
+    codes, seen = tier.parent_of, 0
+    for start in range(0, len(codes), _BATCH):
+        piece = codes[start : start + _BATCH]
+        most = np.maximum.accumulate(np.append(seen - 1, piece))
+        if (piece > most[:-1] + 1).any():
+            break
+        seen = int(most[-1]) + 1
+    else:
+        return tier
+    first = np.full(len(tier.nodes), len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last is kept, which is the first silo
+    order = np.argsort(first, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return Tier(name=tier.name, nodes=tuple(tier.nodes[node] for node in order), parent_of=place[codes])
 
 
 def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:

@@ -191,3 +191,47 @@ def test_error_bars_are_one_standard_error_and_none_without_one():
     optimal, uniform = [row for row in values_of(chart) if "low" in row]
     assert (optimal["low"], optimal["high"]) == (pytest.approx(0.74), pytest.approx(0.76))
     assert (uniform["low"], uniform["high"]) == (0.6, 0.6)
+
+
+def test_equal_noise_has_equal_colour_and_more_noise_a_darker_one():
+    rows = region_rows(fulcrum.plan("consortium", rounds=10, epsilon=1.0))
+    chart = tree_chart(rows, name="consortium")
+    for first, last in ((5.0, 5.0000001), (7.25, 7.25)):
+        shades = {
+            row["shade"]
+            for row in values_of(
+                tree_chart(
+                    [
+                        row | {"noise": noise}
+                        for row, noise in zip(rows, (first, last, first, last, first, last), strict=True)
+                    ],
+                    name="x",
+                )
+            )
+            if "shade" in row
+        }
+        assert len(shades) == 1
+    colours = [layer["encoding"]["color"] for layer in chart["layer"] if "color" in layer["encoding"]]
+    assert colours
+    assert all(colour["field"] == "shade" and colour["scale"] == {"domainMin": 0} for colour in colours)
+
+
+def test_long_names_lose_their_middle_and_regions_stay_apart():
+    names = [f"A region with a rather long administrative name, number {k}" for k in range(3)]
+    alike = [f"{'x' * 30}{k}{'y' * 30}" for k in range(2)]
+    federation = fulcrum.Federation.from_sizes({name: [100.0] for name in [*names, *alike]})
+    rows = region_rows(fulcrum.plan(federation, rounds=3, epsilon=1.0))
+    for chart in (tree_chart(rows, name="long"), epsilon_chart(rows)):
+        short = {row["short"]: row["name"] for row in values_of(chart) if "short" in row}
+        assert list(short.values()) == [*names, *alike]
+        assert list(short)[2] == "A region with a r…ve name, number 2"
+        assert list(short)[3:] == alike
+    assert "…ve name, number 2" in svg(epsilon_chart(rows))
+
+
+def test_no_layer_of_the_epsilons_is_empty():
+    for options in ({}, {"allocation": "uniform"}, {"injection": "aggregator"}):
+        plan = fulcrum.plan("severe", rounds=10, epsilon=1.0, **options)
+        chart = epsilon_chart(region_rows(plan), allocation=plan.allocation, injected=plan.injection == "aggregator")
+        assert all(layer["data"]["values"] for layer in chart["layer"])
+        assert ("uniform silo noise" in chart["description"]) is (plan.injection == "aggregator")

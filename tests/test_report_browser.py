@@ -202,3 +202,22 @@ def test_a_hundred_thousand_silos_do_not_freeze_the_table(visit, tmp_path):
     page.evaluate("document.getElementById('rows').scrollTop = 1e9")
     page.get_by_role("cell", name="region-100-1000", exact=True).wait_for()
     assert page.locator("#rows tbody tr").count() < 60
+
+
+def test_on_paper_long_names_are_whole_and_nothing_is_cut(visit, tmp_path):
+    names = [f"A region with a rather long administrative name, number {k}" for k in range(1, 6)]
+    federation = fulcrum.Federation.from_sizes({name: [100.0] * 3 for name in names}, name="long")
+    page = ready(visit(written(tmp_path, fulcrum.plan(federation, rounds=3, epsilon=1.0))))
+    page.set_viewport_size({"width": 673, "height": 900})
+    page.emulate_media(media="print")
+    cells = page.locator("#rows tbody td").evaluate_all("(cells) => cells.map((c) => c.scrollWidth - c.clientWidth)")
+    assert max(cells) <= 0
+    widths = page.locator("#rows th").evaluate_all("(heads) => heads.map((head) => head.clientWidth)")
+    assert min(widths[:2]) >= 2 * max(widths[2:])
+    outside = page.locator(".still svg").evaluate_all(
+        """(pictures) => pictures.flatMap((picture) => [...picture.querySelectorAll("text")].filter((text) =>
+             text.getBoundingClientRect().left < picture.getBoundingClientRect().left - 1
+           ).map((text) => text.textContent))"""
+    )
+    assert outside == []
+    assert not page.locator("footer").is_visible()

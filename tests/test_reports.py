@@ -14,6 +14,7 @@ import pytest
 import fulcrum
 from fulcrum import cli
 from fulcrum.accounting import rounded_up
+from fulcrum.drawing import percent, shown_epsilon
 from fulcrum.errors import DataError, MissingExtraError
 from fulcrum.reports import PRINTED_ROWS, report, reproducing_commands, silo_table
 
@@ -52,6 +53,7 @@ PLANS = {
     "uniform": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, allocation="uniform"),
     "inside alone": lambda: fulcrum.plan("severe", rounds=10, epsilon={"silo": 1.0}),
     "root alone": lambda: fulcrum.plan("severe", rounds=10, epsilon={"federation": 1.0}),
+    "warned deployment": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66),
     "deployment": lambda: fulcrum.plan(
         "severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66
     ),
@@ -101,10 +103,12 @@ def pages():
 def test_every_kind_of_plan_has_a_report_with_its_own_figures(name, pages):
     plan, page = pages[name]
     shown = html.unescape(re.sub(r"<[^>]+>", "", page))
-    assert plan.statement.removesuffix(".") in shown
+    claim = re.sub(r"(?<=epsilon )[\d.e+-]+", lambda met: shown_epsilon(float(met[0])), plan.statement)
+    assert claim.removesuffix(".") in shown
     assert "neighbouring federations replace one silo's whole dataset, its declared size kept" in shown
-    assert f"{100 * plan.saving:.1f}%" in shown
-    assert f"{100 * plan.dispersion:.1f}%" in shown
+    assert percent(plan.saving) in shown
+    assert percent(plan.dispersion) in shown
+    assert "-0.0%" not in shown
     for line in plan.assumptions:
         assert line[1:] in shown
     for advice in plan.advice:
@@ -240,6 +244,41 @@ def test_commands_name_a_file_where_the_federation_is_nobodys_built_in(pages):
         "--accountant exact -o plan.json"
     )
     assert reproducing_commands(pages["replanned"][0])[0].startswith("fulcrum replan OLD_PLAN.json --federation mild ")
+
+
+@pytest.mark.parametrize("name", ["mild", "consortium"])
+def test_commands_name_a_built_in_only_where_the_federation_is_that_one(name):
+    mine = fulcrum.plan(sized({"north": [5, 6], "south": [7]}, name=name), rounds=3, epsilon=1.0)
+    assert reproducing_commands(mine)[0].startswith("fulcrum plan FEDERATION ")
+    assert reproducing_commands(fulcrum.plan(name, rounds=3, epsilon=1.0))[0].startswith(f"fulcrum plan {name} ")
+
+
+@pytest.mark.parametrize("name", ["consortium", "warned deployment"])
+def test_only_a_deployment_plan_is_there_to_be_signed(name, pages):
+    plan, page = pages[name]
+    shown = html.unescape(re.sub(r"<[^>]+>", "", page[page.index("<main") : page.index("</main>")]))
+    assert any(advice.warning for advice in plan.advice)
+    signed = plan.purpose == "deployment"
+    for text in ("Before you sign.", "Place and date", "I have read the promise"):
+        assert (text in shown) is signed, text
+    for text in ("Not for signature: a research plan.", "protects nobody"):
+        assert (text in shown) is not signed, text
+    assert ('class="status research"' in page) is not signed
+
+
+def test_a_claim_has_the_digits_of_the_headline():
+    plan = fulcrum.plan("severe", rounds=7, epsilon={"region": 1.0, "silo": 1.8377377})
+    page = report(plan)
+    assert "epsilon 1.83774 against" in plan.statement
+    assert "<strong>epsilon 1.838</strong> against" in page
+    assert '<dd class="inside">1.838</dd>' in page
+
+
+def test_savings_of_aggregators_are_against_the_noise_of_silos(pages):
+    page = pages["aggregator"][1]
+    assert "noise saved against uniform silo noise" in page
+    assert "where uniform silo noise would need" in page
+    assert "hollow for uniform silo noise" in page
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import fulcrum
 from fulcrum import cli
 from fulcrum.profiles import profile
+from fulcrum.readers import read_federation
 from fulcrum.serving import application, hosts_of
 
 uvicorn = pytest.importorskip("uvicorn", reason="the page needs uvicorn")
@@ -141,6 +142,53 @@ def test_what_cannot_be_is_told_where_it_was_asked_and_the_last_answer_stays(ope
     visit.messages.clear()
 
 
+def test_numbers_are_read_as_they_are_written(opened, visit):
+    page = opened()
+    after(page, lambda: (page.locator("#rounds").fill("1,000"), page.keyboard.press("Tab")))
+    assert "Over 1000 rounds" in page.locator(".claim").inner_text()
+    after(page, lambda: (page.locator("#epsilon").fill("2,5"), page.keyboard.press("Tab")))
+    assert figures(page)[0] == "2.5"
+    after(page, lambda: (page.locator("#epsilon").fill("0,125"), page.keyboard.press("Tab")))
+    assert figures(page)[0] == "0.125"
+    records = page.get_by_label("Mean records of country-3")
+    after(page, lambda: (records.fill("1,200"), page.keyboard.press("Tab")))
+    assert records.input_value() == "1200"
+    asked = len(visit.requests)
+    for written in ("Infinity", "1e999", "12,34,5", "many"):
+        records.fill(written)
+        page.keyboard.press("Tab")
+        page.get_by_text(f"country-3: this must be a number, got '{written}'").wait_for()
+        assert records.input_value() == "1200"
+    page.locator("#epsilon").fill("Infinity")
+    page.keyboard.press("Tab")
+    page.get_by_text("this must be a number, got 'Infinity'").wait_for()
+    assert len(visit.requests) == asked
+
+
+def test_those_who_listen_are_told_the_answer_once_it_rests(opened):
+    page = opened()
+    told = page.locator("#told")
+    page.get_by_text("worst epsilon 1 above, 6.873 inside, saving 88.0%").wait_for(state="attached")
+    slide(page, "epsilon", 700)
+    assert told.inner_text() == "worst epsilon 1 above, 6.873 inside, saving 88.0%"
+    page.get_by_text("worst epsilon 3.3 above, ").wait_for(state="attached")
+    assert told.get_attribute("role") == "status"
+    assert told.bounding_box()["width"] <= 1
+
+
+def test_a_narrow_window_shows_whole_legends_and_says_where_to_scroll(opened):
+    page = opened()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.reload()
+    page.wait_for_selector("html[data-answers]")
+    legend = page.locator('figure[data-chart="epsilon"] .live .role-legend-label text').all_text_contents()
+    assert legend == ["above the region", "inside the region"]
+    assert page.locator("#regions").evaluate("(box) => getComputedStyle(box).maxHeight") == "none"
+    tree = page.locator('figure[data-chart="tree"]')
+    assert "wider" in tree.get_attribute("class")
+    assert "Scroll sideways" in tree.evaluate("(figure) => getComputedStyle(figure, '::before').content")
+
+
 def test_a_bad_file_is_told_in_one_line_and_a_good_one_taken(opened, visit):
     page = opened()
     before = figures(page)
@@ -226,7 +274,12 @@ def test_the_plan_is_downloaded_and_read(opened, tmp_path, capsys):
     page.get_by_label("Choose country-1").check()
     page.get_by_label("Choose country-2").check()
     after(page, lambda: page.get_by_role("button", name="Merge the chosen").click())
-    for button, name in {"Plan": "plan.json", "CSV": "plan.csv", "Report": "report.html"}.items():
+    for button, name in {
+        "Plan": "plan.json",
+        "CSV": "plan.csv",
+        "Report": "report.html",
+        "Federation": "federation.csv",
+    }.items():
         with page.expect_download() as download:
             page.get_by_role("button", name=button, exact=True).click()
         assert download.value.suggested_filename == name
@@ -238,6 +291,7 @@ def test_the_plan_is_downloaded_and_read(opened, tmp_path, capsys):
     assert "Every check holds" in capsys.readouterr().out
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "plan.csv").read_text().startswith("silo,records,region")
+    assert read_federation(str(tmp_path / "federation.csv")).digest == made.federation.digest
 
 
 def test_names_with_scripts_in_them_are_shown_and_not_run(opened):

@@ -11,6 +11,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import fulcrum
@@ -382,14 +383,16 @@ def test_names_with_scripts_in_them_are_text(client):
     for part in ("head", "regions"):
         assert "<script" not in answer[part]
         assert "<img" not in answer[part]
-    page = Client(application(federation, hosts=None))("GET", "/", host="anything").body.decode()
+    page = Client(application(federation, hosts=hosts_of("0.0.0.0", ["anything"])))(
+        "GET", "/", host="anything"
+    ).body.decode()
     assert "<img" not in page
     assert page.count("<script") == 3  # the data and two files
 
 
 EDITS = [
     ({"kind": "merge", "regions": ["country-1", "country-2"]}, ("country-1 + country-2", "country-3"), 50),
-    ({"kind": "split", "regions": ["country-1"]}, ("country-1", "country-2"), 50),
+    ({"kind": "split", "regions": ["country-1"]}, ("country-1", "country-1 2"), 50),
     ({"kind": "remove", "regions": ["country-1"]}, ("country-2", "country-3"), 20),
     ({"kind": "add"}, ("country-1", "country-2"), 55),
     ({"kind": "rename", "regions": ["country-1"], "name": " one "}, ("one", "country-2"), 50),
@@ -448,9 +451,38 @@ def test_nothing_is_written_to_disk(client, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     big = b"silo,records,region\n" + b"".join(b"silo-%d,%d,region-%d\n" % (k, k + 1, k % 9) for k in range(50_000))
     assert client("POST", "/read?name=big.csv", big, FILE).status == 200
-    for name in ("plan.json", "plan.csv", "report.html"):
+    for name in ("plan.json", "plan.csv", "federation.csv", "report.html"):
         assert client.plan(path=f"/download/{name}").status == 200
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_head_says_on_what_terms_and_that_research_protects_nobody(client):
+    head = client.plan().json()["head"]
+    assert "neighbouring federations replace one silo&#39;s whole dataset" in head
+    assert "aggregators are trusted to see what they aggregate" in head
+    assert "protects nobody" in head
+
+
+@pytest.mark.parametrize("source", ["consortium", "hospitals.csv", "nested.csv"])
+def test_a_federation_is_taken_home_and_read_to_the_same_digest(source, client, tmp_path):
+    nested = 'silo,records,region,country\n"a, b",12.5,"n, 1",fr\nc,3,s,de\nd,4,"n, 1",fr\n'
+    files = {"hospitals.csv": HOSPITALS, "nested.csv": nested.encode()}
+    found = federation_from_bytes(files[source], source) if source in files else profile(source)
+    question = {"federation": json.loads(msgspec.json.encode(roster_of(found))), "settings": SETTINGS}
+    reply = client("POST", "/download/federation.csv", json.dumps(question).encode(), JSON)
+    assert reply.status == 200
+    (tmp_path / "federation.csv").write_bytes(reply.body)
+    assert read_federation(str(tmp_path / "federation.csv")).digest == found.digest
+    options = ["--rounds", "10", "--epsilon", "1", "-o", str(tmp_path / "plan.json")]
+    assert cli.run(["plan", str(tmp_path / "federation.csv"), *options]) == 0
+    assert fulcrum.read_plan(tmp_path / "plan.json").federation.digest == found.digest
+
+
+def test_no_saving_is_not_less_than_none():
+    question = Question(federation=roster_of(profile("mild")), settings=Settings(allocation="uniform"))
+    answer = Answer.to(question)
+    assert answer.saving == "0.0%"
+    assert "-0.0%" not in answer.head
 
 
 def test_a_failure_of_ours_is_told_without_its_details(app, monkeypatch, caplog):
@@ -463,19 +495,44 @@ def test_a_failure_of_ours_is_told_without_its_details(app, monkeypatch, caplog)
 def test_too_many_silos_are_refused_at_the_start():
     many = fulcrum.Federation.from_sizes({"r": [1.0] * 100_001})
     with pytest.raises(FederationError, match="100,001 silos are more than the 100,000"):
-        application(many, hosts=None)
+        application(many, hosts=hosts_of("127.0.0.1"))
 
 
 def test_what_is_loopback_and_what_is_not():
     assert all(map(loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
     assert not any(map(loopback, ("0.0.0.0", "::", "192.168.1.1", "example.org", "", "127.0.0.1.example")))
-    assert hosts_of("0.0.0.0") is None
     assert "[fe80::1]" in hosts_of("fe80::1")
+    assert "192.168.1.1" not in hosts_of("127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_a_server_that_listens_everywhere_still_answers_to_no_strange_name(host):
+    client = Client(application(profile("mild"), hosts=hosts_of(host, ["plans.example"])))
+    own = ("127.0.0.1:8000", "192.168.1.7:8000", "[fe80::1]:8000", "localhost", f"{socket.gethostname()}:8000")
+    for name in (*own, "Plans.Example:8000"):
+        assert client("GET", "/", host=name).status == 200, name
+    for name in ("rebound.example:8000", "192.168.1.7.example", "[rebound]", ""):
+        assert client("GET", "/", host=name).status == 400, name
+
+
+def test_a_browser_that_goes_away_leaves_nothing_in_the_log(app, caplog):
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/plan", "raw_path": b"/plan"}
+    scope |= {"query_string": b"", "root_path": "", "headers": headers, "client": None, "server": None}
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(app(scope, gone, send))).result()
+    assert caplog.text == ""
 
 
 def test_settings_and_answers_are_plain(app):
     question = Question(federation=roster_of(profile("mild")), settings=Settings())
-    assert Answer.to(question).head.startswith('<h1 id="title">mild</h1>')
+    assert Answer.to(question).head.count('<h1 id="title">mild</h1>') == 1
 
 
 @pytest.mark.parametrize(
@@ -541,3 +598,22 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
             timer.cancel()
     assert (served.returncode, out, err) == (0, "", "")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["mine.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        (["--host", "0.0.0.0", "--allow-remote", "--name", "a.example", "--name", "b.example"], "a.example"),
+        (["--host", "0.0.0.0", "--allow-remote"], socket.gethostname()),
+    ],
+)
+def test_a_server_that_listens_everywhere_prints_addresses_that_can_be_opened(arguments, others, capsys, monkeypatch):
+    uvicorn = pytest.importorskip("uvicorn")
+    seen = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: seen.append(server.config.app))
+    assert cli.run(["serve", "mild", "--port", "0", *arguments]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("The page is at http://127.0.0.1:")
+    assert f", for other machines at http://{others}:" in told
+    assert ("b.example" in seen[0].hosts) is ("b.example" in arguments)
+    assert "rebound.example" not in seen[0].hosts

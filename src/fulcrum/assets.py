@@ -4,6 +4,7 @@ r"""What the pages are made of: templates, the style and script that they share,
 Markup('{"name":"\\u003c/script\\u003e"}')
 """
 
+import math
 import re
 from importlib import resources
 from typing import Any
@@ -13,7 +14,9 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup, escape
 
 from fulcrum.display import figure
-from fulcrum.drawing import PALETTE, shown_epsilon
+from fulcrum.drawing import PALETTE, percent, shown_epsilon
+from fulcrum.federation import SILO
+from fulcrum.guarantee import ADJACENCY
 from fulcrum.plans import Plan
 
 
@@ -37,7 +40,7 @@ def environment() -> Environment:
     made = Environment(
         loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"figure": figure, "epsilon": shown_epsilon}
+    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent}
     return made
 
 
@@ -66,9 +69,30 @@ def inline_json(data: Any) -> Markup:
 
 
 def claim(plan: Plan) -> Markup:
-    """Returns the guarantee with its epsilons set off."""
+    """Returns the guarantee with its epsilons set off, rounded up to the digits that a page shows of them."""
+
+    def set_off(found: re.Match[str]) -> str:
+        epsilon = found["epsilon"]
+        return f"<strong>{f'epsilon {shown_epsilon(float(epsilon))}' if epsilon else found[0]}</strong>"
+
     said = str(escape(plan.statement.removesuffix(".")))
-    return Markup(re.sub(r"(epsilon [\d.e+-]+|no guarantee)(?= against)", r"<strong>\1</strong>", said))  # noqa: S704
+    number = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
+    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", set_off, said))  # noqa: S704
+
+
+def promise(plan: Plan) -> dict[str, Any]:
+    """Returns what `promise.html` shows: the claim with its terms, and the figures of the first screen."""
+    return {
+        "plan": plan,
+        "name": plan.federation.name,
+        "inner": plan.federation.innermost.name,
+        "claim": claim(plan),
+        "terms": f"neighbouring federations {ADJACENCY}; {plan.assumptions[-2]}",
+        "above": plan.worst_epsilon(),
+        "inside": plan.worst_epsilon(SILO),
+        "infinite": math.inf,
+        "baseline": "uniform silo noise" if plan.injection == "aggregator" else "uniform",
+    }
 
 
 def _variables() -> str:

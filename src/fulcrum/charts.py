@@ -74,8 +74,8 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
 def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
     """Returns what is learned of a silo's class concentration after each round, at most: the worst silo, in nats.
 
-    The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling. None
-    where a silo has no noise against that observer.
+    The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling, which
+    it reaches at once where a silo has no noise against that observer.
     """
     floor, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
     found = [{"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)} for observer in OBSERVERS]

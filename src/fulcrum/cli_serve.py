@@ -12,7 +12,7 @@ from fulcrum.display import check_format, working
 from fulcrum.errors import ParameterError
 from fulcrum.options import FederationArgument, FormatOption, number
 from fulcrum.readers import read_federation
-from fulcrum.serving import application, hosts_of, loopback, missing_extra
+from fulcrum.serving import application, everywhere, hosts_of, loopback, missing_extra
 
 
 def serve_command(
@@ -21,6 +21,12 @@ def serve_command(
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, number("The port to listen on; 0 for any that is free.")] = 8000,
     allow_remote: Annotated[bool, Parameter(help="Listen where other machines can reach it.", negative=())] = False,
+    name: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="HOST: another name under which browsers find it; may be repeated.", negative=(), show_default=False
+        ),
+    ] = (),
     open_browser: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.", negative=())] = False,
     style: FormatOption = "table",
 ) -> int:
@@ -38,12 +44,15 @@ def serve_command(
     except ImportError:
         raise missing_extra() from None
     with working("Preparing the page"):
-        app = application(read_federation(federation), hosts=hosts_of(host))
+        app = application(read_federation(federation), hosts=hosts_of(host, name))
     listener = _listening(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}/"
+    wide = everywhere(host)
+    here = ("::1" if ":" in host else "127.0.0.1") if wide else host
+    at = listener.getsockname()[1]
+    address = f"http://{f'[{here}]' if ':' in here else here}:{at}/"
+    others = f", for other machines at http://{name[0] if name else socket.gethostname()}:{at}/," if wide else ""
     told = {"json": msgspec.json.encode({"address": address}).decode(), "csv": f"address\n{address}"}
-    sys.stdout.write(told.get(style, f"The page is at {address} until Ctrl-C ends it.") + "\n")
+    sys.stdout.write(told.get(style, f"The page is at {address}{others} until Ctrl-C ends it.") + "\n")
     sys.stdout.flush()
     if open_browser:
         webbrowser.open(address)

@@ -8,6 +8,7 @@ serves page, print and file.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -37,8 +38,17 @@ PALETTE: Mapping[str, tuple[str, str]] = {
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
+STILL_FONT = 'Arial, "Liberation Sans", Helvetica, sans-serif'
+"""For pictures on paper: the same widths where they are measured and where they are printed."""
+
+LONGEST_NAME = 36
+"""Letters of a name that a chart shows."""
+
 OBSERVERS = ["above", "inside"]
 """Who sees the sums of regions, and who sees single updates."""
+
+NAME_WIDTH = 260
+"""Pixels that a name in a chart takes at most."""
 
 _WIDTH = 680  # of a picture where the page does not say: the text of an A4 sheet
 
@@ -58,7 +68,7 @@ def theme(*, dark: bool = False) -> Spec:
             "gridColor": colour["line"],
             "domainColor": colour["line"],
             "tickColor": colour["line"],
-            "labelLimit": 170,
+            "labelLimit": NAME_WIDTH,
             "labelPadding": 6,
             "tickCount": 6,
         },
@@ -89,9 +99,9 @@ def theme(*, dark: bool = False) -> Spec:
     }
 
 
-def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH) -> str:
+def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH, font: str = FONT) -> str:
     """Returns a chart as SVG; `width` is that of the plot where the specification leaves it to the page."""
-    return str(_converter().vegalite_to_svg(_drawn(spec, width), config=theme(dark=dark)))
+    return str(_converter().vegalite_to_svg(_drawn(spec, width), config={**theme(dark=dark), "font": font}))
 
 
 def png(spec: Spec, *, dark: bool = False, width: int = _WIDTH, scale: float = 2.0) -> bytes:
@@ -133,6 +143,28 @@ def tooltip(**fields: str | tuple[str, str]) -> list[Spec]:
         else {"field": name, "title": title[0], "format": title[1]}
         for name, title in fields.items()
     ]
+
+
+def short_names(names: Iterable[str]) -> list[str]:
+    """Returns names that fit in a chart, long ones without their middle; those that then look alike stay whole.
+
+    >>> short_names(["north", "A region with a rather long name, number 3"])
+    ['north', 'A region with a r…ng name, number 3']
+    """
+    full = list(names)
+    half = (LONGEST_NAME - 1) // 2
+    short = [name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}" for name in full]
+    alike = Counter(short)
+    return [cut if alike[cut] == 1 else name for cut, name in zip(short, full, strict=True)]
+
+
+def percent(share: float) -> str:
+    """Returns a share in percent, at one digit and never as minus zero.
+
+    >>> percent(0.8799), percent(-0.0001)
+    ('88.0%', '0.0%')
+    """
+    return f"{round(100 * share, 1) + 0.0:.1f}%"
 
 
 def plain_word(name: str) -> str:

@@ -16,7 +16,17 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.display import figure
-from fulcrum.drawing import OBSERVERS, Row, Spec, plain_word, shown_epsilon, spread_scale, tooltip
+from fulcrum.drawing import (
+    NAME_WIDTH,
+    OBSERVERS,
+    Row,
+    Spec,
+    plain_word,
+    short_names,
+    shown_epsilon,
+    spread_scale,
+    tooltip,
+)
 from fulcrum.exposure import largest_by
 from fulcrum.federation import Federation
 from fulcrum.plans import Plan
@@ -28,7 +38,8 @@ _MOST_DOTS = 30
 _DOT = 8  # pixels from one silo to the next
 _ROOT, _TIER = 8, 92  # pixels to the root, and from one tier to the next
 _HEAD = -26  # pixels from the first region up to the headings
-_NOISE_AT, _DOTS_AT = 226, 252  # pixels from a region to the end of its noise, and to its first silo
+_LETTER = 7  # pixels, about
+_NAME_AT, _NOISE, _GAP = 14, 100, 26  # pixels from a region to its name; for its noise; from there to its first silo
 
 
 def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[Row]:
@@ -101,14 +112,20 @@ def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spe
     largest = max(row["silos"] for row in rows if not row["together"])
     per_dot = math.ceil(largest / _MOST_DOTS)
     joints, links = _branches(rows, name, leaf, step)
+    short = short_names(row["name"] for row in rows)
+    room = min(max(112, _LETTER * max(map(len, short))), NAME_WIDTH)
+    noise_at = leaf + _NAME_AT + room + _NOISE
+    dots_at = noise_at + _GAP
     leaves = [
         {key: row[key] for key in ("name", "silos", "noise", "noise_shown")}
         | {
+            "short": short[index],
+            "shade": float(f"{row['noise']:.4g}"),  # equal figures have equal colours
             "x": leaf,
             "y": index * step,
-            "noise_at": leaf + _NOISE_AT,
-            "first_dot": leaf + _DOTS_AT,
-            "last_dot": leaf + _DOTS_AT + (math.ceil(row["silos"] / per_dot) - 1) * _DOT + 0.01,
+            "noise_at": noise_at,
+            "first_dot": dots_at,
+            "last_dot": dots_at + (math.ceil(row["silos"] / per_dot) - 1) * _DOT + 0.01,
             "about": f"{row['silos']:,}" + (f" in {row['regions']:,} {row['inner']}s" if row["regions"] > 1 else ""),
         }
         for index, row in enumerate(rows)
@@ -116,12 +133,12 @@ def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spe
     single = [drawn for drawn, row in zip(leaves, rows, strict=True) if not row["together"]]
     tier, what = rows[0]["tier"], "noise on the sum" if injected else "noise multiplier"
     heads = [
-        {"x": leaf + 14, "label": tier, "align": "left"},
-        {"x": leaf + _NOISE_AT, "label": what, "align": "right"},
-        {"x": leaf + _DOTS_AT, "label": "silos" if per_dot == 1 else f"silos, a dot for {per_dot:,}", "align": "left"},
+        {"x": leaf + _NAME_AT, "label": tier, "align": "left"},
+        {"x": noise_at, "label": what, "align": "right"},
+        {"x": dots_at, "label": "silos" if per_dot == 1 else f"silos, a dot for {per_dot:,}", "align": "left"},
     ]
     least, most = (choose(rows, key=lambda row: float(row["noise"])) for choose in (min, max))
-    colour = {"field": "noise", "type": "quantitative", "legend": None}
+    colour = {"field": "shade", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}
     tips = tooltip(name=tier, about="silos", noise_shown=what)
 
     def layer(values: list[Row], mark: Spec, *, x: str = "x", **encoding: Any) -> Spec:
@@ -137,7 +154,7 @@ def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spe
             f"{name} as a tree of {len(rows)} {tier} nodes. The {what} is {most['noise_shown']} at {most['name']}, the "
             f"most, and {least['noise_shown']} at {least['name']}, the least."
         ),
-        "width": leaf + _DOTS_AT + max(math.ceil(largest / per_dot), 12) * _DOT + 70,
+        "width": dots_at + max(math.ceil(largest / per_dot), 12) * _DOT + 70,
         "height": (len(rows) - 1) * step + 10,
         "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
         "layer": [
@@ -152,7 +169,7 @@ def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spe
             text(joints[1:], "label", align="right", dx=5, dy=-13, limit=_TIER - 6, style="strong"),
             *(text([{**head, "y": _HEAD}], "label", align=head["align"], style="muted") for head in heads),
             layer(leaves, {**point, "size": 110}, color=colour, tooltip=tips),
-            text(leaves, "name", align="left", dx=14, limit=112),
+            text(leaves, "short", align="left", dx=_NAME_AT, limit=room),
             text(leaves, "noise_shown", x="noise_at", align="right", limit=110, style="strong"),
             layer(single, dots, x="first_dot", x2={"field": "last_dot"}, color=colour, tooltip=tips),
             text(single, "about", x="last_dot", align="left", dx=10, style="muted"),
@@ -183,12 +200,19 @@ def _branches(rows: Sequence[Row], name: str, leaf: int, step: int) -> tuple[lis
     return joints, links
 
 
-def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal") -> Spec:
-    """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise."""
-    points, bars, none = [], [], []
-    for row in rows:
+def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal", injected: bool = False) -> Spec:
+    """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise.
+
+    Args:
+        rows: As `region_rows` gives them.
+        allocation: The plan's.
+        injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
+    """
+    points: list[Row] = []
+    bars, none = [], []
+    for row, short in zip(rows, short_names(row["name"] for row in rows), strict=True):
         for observer in OBSERVERS:
-            common = {"name": row["name"], "observer": observer}
+            common = {"name": row["name"], "short": short, "observer": observer}
             mine, uniform = row[observer], row[f"uniform_{observer}"]
             for whose, epsilon in {"uniform": uniform, allocation: mine}.items():
                 if epsilon is not None:
@@ -207,7 +231,7 @@ def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal") -> Spec:
         **spread_scale(point["epsilon"] for point in points),
     }
     place = {
-        "y": {"field": "name", "type": "nominal", "sort": None, "title": None},
+        "y": {"field": "short", "type": "nominal", "sort": None, "title": None},
         "yOffset": {"field": "observer", "type": "nominal", "sort": None, "scale": {"domain": OBSERVERS}},
         "color": {
             "field": "observer",
@@ -224,35 +248,37 @@ def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal") -> Spec:
         "sort": None,
         "scale": {"domain": names, "range": ["circle", "diamond"][: len(names)]},
     }
+    baseline = "uniform silo noise" if injected else "uniform noise"
     tips = tooltip(name=tier, observer="observer", allocation="allocation", shown="worst epsilon")
     worst = {key: _most(row[key] for row in rows) for key in ("above", "inside", "uniform_above", "uniform_inside")}
+    layers: list[Spec] = [
+        {
+            "data": {"values": bars},
+            "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.45},
+            "encoding": {**place, "x": x, "x2": {"field": "to"}},
+        },
+        *(
+            {
+                "data": {"values": [point for point in points if (point["allocation"] == allocation) is filled]},
+                "mark": {"type": "point", "filled": filled, "size": 70, "opacity": 1, "strokeWidth": 1.8},
+                "encoding": {**place, "x": x, "shape": shape, "tooltip": tips},
+            }
+            for filled in (False, True)
+        ),
+        {
+            "data": {"values": none},
+            "mark": {"type": "text", "align": "left", "x": 4, "fontSize": 11},
+            "encoding": {**place, "text": {"field": "label"}},
+        },
+    ]
     return {
         "description": (
             f"Worst epsilon by {tier}: up to {worst['above']} above it and up to {worst['inside']} inside it; "
-            f"with uniform noise {worst['uniform_above']} and {worst['uniform_inside']}."
+            f"with {baseline} {worst['uniform_above']} and {worst['uniform_inside']}."
         ),
         "width": "container",
         "height": (36 if len(rows) <= 14 else 24) * len(rows),
-        "layer": [
-            {
-                "data": {"values": bars},
-                "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.45},
-                "encoding": {**place, "x": x, "x2": {"field": "to"}},
-            },
-            *(
-                {
-                    "data": {"values": [point for point in points if (point["allocation"] == allocation) is filled]},
-                    "mark": {"type": "point", "filled": filled, "size": 70, "opacity": 1, "strokeWidth": 1.8},
-                    "encoding": {**place, "x": x, "shape": shape, "tooltip": tips},
-                }
-                for filled in (False, True)
-            ),
-            {
-                "data": {"values": none},
-                "mark": {"type": "text", "align": "left", "x": 4, "fontSize": 11},
-                "encoding": {**place, "text": {"field": "label"}},
-            },
-        ],
+        "layer": [layer for layer in layers if layer["data"]["values"]],  # an empty one has no extent
     }
 
 

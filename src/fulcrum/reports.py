@@ -26,7 +26,7 @@ from markupsafe import Markup
 from fulcrum.accounting import ObserverPower, observer_power, rounded_up
 from fulcrum.advice import LEVELS, information_ceiling
 from fulcrum.arrays import FloatArray
-from fulcrum.assets import claim, environment, inline_json, inline_script, script, style
+from fulcrum.assets import environment, inline_json, inline_script, promise, script, style
 from fulcrum.charts import (
     accuracy_chart,
     information_chart,
@@ -37,12 +37,11 @@ from fulcrum.charts import (
 )
 from fulcrum.comparison import observer_trade
 from fulcrum.display import figure
-from fulcrum.drawing import Row, Spec, javascript_bundle, shown_epsilon, svg, theme
+from fulcrum.drawing import STILL_FONT, Row, Spec, javascript_bundle, shown_epsilon, svg, theme
 from fulcrum.federation import SILO
-from fulcrum.guarantee import ADJACENCY
 from fulcrum.planfile import package_version
 from fulcrum.plans import Plan
-from fulcrum.profiles import PROFILES
+from fulcrum.profiles import PROFILES, profile
 from fulcrum.region_charts import epsilon_chart, region_rows, tree_chart
 from fulcrum.training.results import Results, read_results
 
@@ -101,14 +100,7 @@ def report(plan: Plan, run: str | Path | None = None) -> str:
         environment()
         .get_template("report.html")
         .render(
-            plan=plan,
-            name=plan.federation.name,
-            inner=plan.federation.innermost.name,
-            claim=claim(plan),
-            terms=f"neighbouring federations {ADJACENCY}; {plan.assumptions[-2]}",
-            above=plan.worst_epsilon(),
-            inside=plan.worst_epsilon(SILO),
-            infinite=math.inf,
+            **promise(plan),
             power=_power(plan),
             ceiling=information_ceiling(plan),
             levels=LEVELS,
@@ -166,7 +158,8 @@ def silo_figures(plan: Plan) -> list[Row]:
 def reproducing_commands(plan: Plan) -> list[str]:
     """Returns the commands that make the plan again, check it and write this report; FEDERATION stands for its file."""
     federation, target = plan.federation, plan.target
-    source = shlex.quote(federation.name) if federation.name in PROFILES else "FEDERATION"
+    built_in = federation.name in PROFILES and profile(federation.name).digest == federation.digest
+    source = shlex.quote(federation.name) if built_in else "FEDERATION"
     if target.spent:
         made = f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS -o plan.json"
     else:
@@ -233,7 +226,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     columns = ("above", "inside", "uniform_above", "uniform_inside")
     yield Drawing(
         key="epsilon",
-        spec=epsilon_chart(regions, allocation=plan.allocation),
+        spec=epsilon_chart(regions, allocation=plan.allocation, injected=injected),
         headings=(regions[0]["tier"], "ε above", "ε inside", "ε above, uniform", "ε inside, uniform"),
         rows=((row["name"], *(_epsilon_cell(row[column]) for column in columns)) for row in regions),
     )
@@ -303,9 +296,10 @@ def _run_drawings(results: Results) -> Iterable[Drawing]:
 
 
 def _figure(drawing: Drawing) -> Figure:
-    # A picture speaks through its figure's caption and table, so its marks need no names, nor in the page a font, of
-    # their own.
-    bare = re.sub(r' (?:aria-[a-z]+|role|font-family)="[^"]*"', "", svg(drawing.spec, width=drawing.width))
+    # A picture speaks through its figure's caption and table, so its marks need no names of their own. Its font is the
+    # one it was measured in, which the style sheet names once.
+    drawn = svg(drawing.spec, width=drawing.width, font=STILL_FONT)
+    bare = re.sub(r' (?:aria-[a-z]+|role|font-family)="[^"]*"', "", drawn)
     picture = Markup(bare.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))  # noqa: S704
     rows = list(drawing.rows)
     return Figure(key=drawing.key, spec=drawing.spec, picture=picture, headings=drawing.headings, rows=rows)

@@ -6,7 +6,9 @@ another page, or under another name than the server's own, is refused.
 
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+import socket
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -25,7 +27,7 @@ from fulcrum.plans import Plan
 from fulcrum.readers import federation_from_bytes
 from fulcrum.reports import report
 from fulcrum.rosters import roster_of
-from fulcrum.whatif import Answer, Question, Settings, head, regions, too_many
+from fulcrum.whatif import Answer, Question, Settings, federation_csv, head, regions, too_many
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -57,6 +59,7 @@ HEADERS: Mapping[str, str] = {
 DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
     "plan.json": ("application/json", lambda made: to_json(made.content())),
     "plan.csv": ("text/csv; charset=utf-8", lambda made: exported(made, "csv").encode()),
+    "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
     "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
 }
 """What can be taken home: its kind, and how it is made."""
@@ -89,10 +92,10 @@ class Guard:
 
     Args:
         application: What answers.
-        hosts: Names of this server, in lower case; None admits any.
+        hosts: Names of this server, in lower case.
     """
 
-    def __init__(self, application: Application, *, hosts: Collection[str] | None) -> None:
+    def __init__(self, application: Application, *, hosts: Container[str]) -> None:
         self.application = application
         self.hosts = hosts
 
@@ -125,7 +128,7 @@ class Guard:
     def _admit(self, scope: Message) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "").lower()
-        if self.hosts is not None and _without_port(host) not in self.hosts:
+        if _without_port(host) not in self.hosts:
             raise _Refusal(400, "this server is not called that. Open the address that fulcrum serve printed")
         if scope["method"] in ("GET", "HEAD"):
             return
@@ -136,12 +139,12 @@ class Guard:
             raise _Refusal(413, _too_large())
 
 
-def application(federation: Federation, *, hosts: Collection[str] | None) -> Guard:
+def application(federation: Federation, *, hosts: Container[str]) -> Guard:
     """Returns the application whose page starts with a federation.
 
     Args:
         federation: What the page shows first.
-        hosts: Names that the server answers to; None for any.
+        hosts: Names that the server answers to, as `hosts_of` gives them.
 
     Raises:
         MissingExtraError: Starlette or vl-convert-python is not installed.
@@ -157,17 +160,48 @@ def loopback(host: str) -> bool:
     """
     if host == "localhost":
         return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return address is not None and address.is_loopback
 
 
-def hosts_of(host: str) -> Collection[str] | None:
-    """Returns the names that a server at `host` answers to; one that listens everywhere answers to any."""
-    if host in ("0.0.0.0", "::", ""):  # noqa: S104, asked for with an option of its own
-        return None
-    return {"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host.lower()}
+def everywhere(host: str) -> bool:
+    """Says whether a server at an address listens on every address of its machine.
+
+    >>> everywhere("0.0.0.0"), everywhere("::"), everywhere("127.0.0.1")
+    (True, True, False)
+    """
+    address = _address(host)
+    return host == "" if address is None else address.is_unspecified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Names that a server answers to, in lower case, and whether it answers to any address in figures too.
+
+    A page elsewhere can point a name of its own here, and then read what it is answered; an address it cannot.
+    """
+
+    names: frozenset[str]
+    addresses: bool = False
+
+    def __contains__(self, host: object) -> bool:
+        """Says whether a host, without its port, is one of them."""
+        return host in self.names or (self.addresses and isinstance(host, str) and _address(host) is not None)
+
+
+def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
+    """Returns what a server at `host` answers to: that, this machine's own names, and the names given.
+
+    One that listens everywhere also answers to any address in figures and to the name of its machine.
+
+    >>> "192.168.1.7" in hosts_of("0.0.0.0"), "example.org" in hosts_of("0.0.0.0")
+    (True, False)
+    >>> "example.org" in hosts_of("0.0.0.0", ["Example.org"])
+    True
+    """
+    found = {"localhost", "127.0.0.1", "[::1]", *names}
+    found |= {socket.gethostname(), socket.getfqdn()} if everywhere(host) else {f"[{host}]" if ":" in host else host}
+    return Hosts(names=frozenset(name.lower() for name in found if name), addresses=everywhere(host))
 
 
 def missing_extra() -> MissingExtraError:
@@ -181,7 +215,7 @@ def _routes(federation: Federation) -> "Starlette":
         from anyio.to_thread import run_sync
         from starlette.applications import Starlette
         from starlette.exceptions import HTTPException
-        from starlette.requests import Request
+        from starlette.requests import ClientDisconnect, Request
         from starlette.responses import Response
         from starlette.routing import Route
     except ImportError:
@@ -234,6 +268,8 @@ def _routes(federation: Federation) -> "Starlette":
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, _Refusal):
             return _json({"error": str(error)}, status=error.status)
+        if isinstance(error, ClientDisconnect):  # nobody is there to be told
+            return _json({"error": "the request was not sent whole"}, status=400)
         status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
         return _json({"error": _REASONS.get(status, "the request is wrong")}, status=status, headers=headers)
 
@@ -248,7 +284,7 @@ def _routes(federation: Federation) -> "Starlette":
             Route("/plan", planned, methods=["POST"]),
             Route("/download/{name}", downloaded, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: refused, _Refusal: refused, Exception: refused},
+        exception_handlers={HTTPException: refused, _Refusal: refused, ClientDisconnect: refused, Exception: refused},
     )
 
 
@@ -352,6 +388,14 @@ async def _tell(send: Send, status: int, reason: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Returns the address that a host is in figures, with or without brackets; None for a name."""
+    try:
+        return ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        return None
 
 
 def _without_port(host: str) -> str:

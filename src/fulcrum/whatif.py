@@ -6,7 +6,8 @@
 '88.0%'
 """
 
-import math
+import csv
+import io
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -15,9 +16,9 @@ import numpy as np
 from jinja2 import Environment
 
 from fulcrum.allocation import ALLOCATIONS
-from fulcrum.assets import claim, environment
+from fulcrum.assets import environment, promise
 from fulcrum.display import figure
-from fulcrum.drawing import Row, Spec
+from fulcrum.drawing import Row, Spec, percent
 from fulcrum.editing import MOST_SILOS, added, merged, removed, renamed, rescaled, resized, split
 from fulcrum.errors import FederationError, ParameterError, listing, suggestion
 from fulcrum.federation import SILO, Federation
@@ -152,7 +153,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
         edited = question.edit is not None
         return cls(
             head=head(made),
-            saving=f"{100 * made.saving:.1f}%",
+            saving=percent(made.saving),
             budget=figure(made.noise_budget),
             charts={drawing.key: drawing.spec for drawing in plan_drawings(made, points=_TRADES)},
             columns=silo_figures(made),
@@ -163,18 +164,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def head(made: Plan) -> str:
     """Returns the first screen as HTML: the claim, both epsilons, saving, dispersion, and what to think about."""
-    return (
-        _templates()
-        .get_template("serve_head.html")
-        .render(
-            plan=made,
-            inner=made.federation.innermost.name,
-            claim=claim(made),
-            above=made.worst_epsilon(),
-            inside=made.worst_epsilon(SILO),
-            infinite=math.inf,
-        )
-    )
+    return _templates().get_template("serve_head.html").render(promise(made))
 
 
 def regions(federation: Federation) -> str:
@@ -197,6 +187,25 @@ def regions(federation: Federation) -> str:
         .get_template("serve_regions.html")
         .render(rows=rows, inner=inner.name, more=len(inner.nodes) - len(rows), most=MOST_SILOS)
     )
+
+
+def federation_csv(federation: Federation) -> str:
+    """Returns a federation as the CSV file that `fulcrum plan` reads: a line for each silo, tiers inner to outer.
+
+    >>> print(federation_csv(Federation.from_sizes({"north": [120, 80.5], "south": [300]})).splitlines()[:3])
+    ['silo,records,region', 'north-1,120,north', 'north-2,80.5,north']
+    """
+    roster = roster_of(federation)
+    places = [*roster.tiers, *([roster.group] if roster.group else [])]
+    columns: dict[str, list[Any]] = {"silo": roster.silos, "records": roster.records}
+    columns |= {place.name: [place.nodes[code] for code in place.codes] for place in places}
+    if roster.epsilon is not None:
+        columns["epsilon"] = roster.epsilon  # nothing is written where a silo declares none
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
 
 
 def too_many(silos: int) -> str:

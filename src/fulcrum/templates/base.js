@@ -57,6 +57,8 @@ const fulcrum = (() => {
         for (const [name, values] of Object.entries(datasets)) before.view.data(name, values);
         await before.view.description(description).runAsync();
       } else {
+        const theme = data.themes[isDark() ? "dark" : "light"];
+        const width = live.clientWidth;
         const made = await vegaEmbed(live, { ...frame, description, datasets }, {
           ast: true, // expressions are interpreted: the page's policy forbids eval
           actions: false,
@@ -64,11 +66,16 @@ const fulcrum = (() => {
           mode: "vega-lite",
           defaultStyle: false,
           tooltip: { disableDefaultStyle: true },
-          config: data.themes[isDark() ? "dark" : "light"],
+          config: {
+            ...theme,
+            axis: { ...theme.axis, labelLimit: Math.min(theme.axis.labelLimit, 0.4 * width) },
+            legend: { ...theme.legend, ...(width < 480 && { columns: 1, labelLimit: width - 40 }) },
+          },
         });
         before?.finalize();
         shown.set(key, { look, view: made.view, finalize: made.finalize });
         figure.classList.add("drawn");
+        figure.classList.toggle("wider", live.scrollWidth > live.clientWidth + 1);
       }
     } catch (error) {
       console.error(key, error);
@@ -248,5 +255,5 @@ const fulcrum = (() => {
     addEventListener("afterprint", draw);
   }
 
-  return { byId, data, drawCharts, drawChart, fillTable, followTheme, buildTable };
+  return { byId, data, drawCharts, fillTable, followTheme, buildTable };
 })();

@@ -1,6 +1,7 @@
 /* The page one plays with: it holds the federation and the settings, asks the server, and swaps in what it is told. */
 (() => {
   const { byId, data, drawCharts, fillTable, followTheme, buildTable } = fulcrum;
+  const PAUSE = 500; // milliseconds without another answer, before one is told
   const PATIENCE = 300; // milliseconds after which a question that a slider has overtaken is given up
   const controls = [...document.querySelectorAll("[data-setting]")];
   let federation; // its roster, as JSON text, and its columns for the table
@@ -9,6 +10,7 @@
   let waiting = []; // questions not yet sent
   let running = null; // the one under way
   let answers = 0;
+  let telling; // the timer of what is told to those who listen
 
   function hold(roster) {
     const places = [...roster.tiers, ...(roster.group ? [roster.group] : [])];
@@ -23,8 +25,16 @@
     };
   }
 
+  /* A number as it is written: 1,000 and 1,000.5 have thousands, 2,5 and 0,125 a decimal comma. NaN where it is none. */
+  function parsed(text) {
+    const written = text.trim();
+    if (/^[1-9]\d{0,2}(,\d{3})+(\.\d+)?$/.test(written)) return Number(written.replaceAll(",", ""));
+    if (/^\d+,\d+$/.test(written)) return Number(written.replace(",", "."));
+    return written ? Number(written) : NaN;
+  }
+
   /* Settings, and sliders beside their numbers; far-reaching ones go by ratios. */
-  const number = (control) => Number(control.querySelector("input[type=text]").value.trim().replace(",", ".") || NaN);
+  const number = (control) => parsed(control.querySelector("input[type=text]").value);
   function limits(control) {
     const { low, high } = control.dataset;
     return "log" in control.dataset ? [Math.log(low), Math.log(high), 1000] : [Number(low), Number(high), Number(high)];
@@ -142,6 +152,11 @@
     await drawCharts(charts);
     fillTable(federation.roster.silos.length, [...federation.columns, ...answer.columns]);
     document.documentElement.dataset.answers = answers += 1;
+    clearTimeout(telling);
+    telling = setTimeout(() => {
+      const [above, inside, saving] = [...document.querySelectorAll("#headline dd")].map((figure) => figure.textContent);
+      byId("told").textContent = `worst epsilon ${above} above, ${inside} inside, saving ${saving}`;
+    }, PAUSE);
   }
 
   /* Regions by hand. */
@@ -172,8 +187,8 @@
     const { region } = target.closest("tr").dataset;
     const refused = () => (target.value = target.defaultValue);
     if (kind === "rename") return edit({ kind, regions: [region], name: target.value }, `Renamed ${region}.`, refused);
-    const value = Number(target.value.trim().replace(",", ".") || NaN);
-    if (Number.isNaN(value)) {
+    const value = parsed(target.value);
+    if (!Number.isFinite(value)) {
       tell("edit-error", `${region}: this must be a number, got '${target.value}'`);
       return refused();
     }

@@ -4,7 +4,7 @@
 >>> merged(north, ["north", "south"]).innermost.nodes
 ('north + south',)
 >>> split(north, "north").innermost.nodes
-('north', 'south', 'north 2')
+('north', 'north 2', 'south')
 
 Each function returns a new federation. Outer tiers follow: a node that no region is left in goes with it.
 """

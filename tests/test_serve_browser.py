@@ -357,7 +357,7 @@ def test_the_page_follows_a_slider_without_delay(silos, limit, opened):
     after(page, lambda: chosen(page, "many.csv", many(silos, 20)))
     assert page.locator("#count").inner_text() == f"{silos:,} of {silos:,} silos"
     took = []
-    deadline = time.monotonic() + 12
+    deadline = time.monotonic() + 30
     while len(took) < 6 or (min(took) >= limit and time.monotonic() < deadline):
         took += page.evaluate(
             """async (from) => {
@@ -378,4 +378,4 @@ def test_the_page_follows_a_slider_without_delay(silos, limit, opened):
             }""",
             300 + len(took),
         )
-    assert min(took) < 2 * limit, took  # twice, since machines are noisy; a calm one keeps to the limit itself
+    assert min(took) < limit, took

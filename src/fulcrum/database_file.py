@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
@@ -37,6 +38,21 @@ Statement: TypeAlias = tuple[str, tuple[object, ...]]
 
 _PAGE_BYTES = 32_768  # payloads are large: an eighth of the pages, and of the writes, of SQLite's default
 _FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError)
+
+
+class ClosedAtTheEnd:
+    """What is held by a `with` and let go at its end."""
+
+    def close(self) -> None:
+        """Lets it go; a subclass says what."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class DatabaseFile:
@@ -64,9 +80,9 @@ class DatabaseFile:
     application: ClassVar[int]
     version: ClassVar[int]
     schema: ClassVar[str]
-    noun: ClassVar[str] = "a ledger"
-    wanted: ClassVar[str] = "the file of the ledger"
-    advice: ClassVar[str] = "Restore a copy and compare it with a witness"
+    noun: ClassVar[str]
+    wanted: ClassVar[str]
+    advice: ClassVar[str]
 
     def __init__(self, path: Path, connection: sqlite3.Connection, hold: io.FileIO, *, writable: bool) -> None:
         self.path = path
@@ -96,8 +112,12 @@ class DatabaseFile:
 
     @classmethod
     def check_kind(cls, file: Path, application: int, version: int) -> None:
-        """Refuses an SQLite file of another kind or format. A subclass says how."""
-        raise NotImplementedError
+        """Refuses an SQLite file of another kind or format."""
+        if application != cls.application:
+            raise LedgerError(f"{file} is an SQLite file but not {cls.noun}")
+        if version != cls.version:
+            known = f"this Fulcrum knows format {cls.version}. Update Fulcrum"
+            raise LedgerError(f"{file} is {cls.noun} of format {version}, {known}")
 
     @classmethod
     @contextlib.contextmanager

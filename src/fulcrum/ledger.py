@@ -23,10 +23,9 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeAlias
 
-from fulcrum.database_file import MOST_BYTES, PathLike
+from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import LedgerError, RefusedReleaseError
 from fulcrum.ledger_entries import Allowance, Cost, Entry, entry_of, text, whole
 from fulcrum.ledger_file import FORMAT, LedgerFile
@@ -68,7 +67,7 @@ class LedgerCheck:
     detail: str
 
 
-class Ledger:
+class Ledger(ClosedAtTheEnd):
     """The ledger of one silo; made by `open` and `read`.
 
     Guarantees, on a disk that keeps what it says it has synced:
@@ -121,14 +120,6 @@ class Ledger:
     def close(self) -> None:
         """Lets the ledger go; closing it again does nothing."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def silo(self) -> str:

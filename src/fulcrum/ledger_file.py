@@ -5,7 +5,6 @@ to copy the two, is in `fulcrum.database_file`.
 """
 
 import contextlib
-from pathlib import Path
 from typing import Self
 
 from fulcrum.database_file import DatabaseFile, PathLike
@@ -39,21 +38,14 @@ class LedgerFile(DatabaseFile):
     application = 0x46554C43  # "FULC"
     version = FORMAT
     schema = _SCHEMA
+    noun = "a ledger"
+    wanted = "the file of the ledger"
+    advice = "Restore a copy and compare it with a witness"
 
     @classmethod
     def opened(cls, path: PathLike, *, silo: str) -> contextlib.AbstractContextManager[Self]:
         """Opens a file to release from, creating it for the silo where there is none; see `writing`."""
         return cls.writing(path, ("INSERT INTO silo VALUES (?, NULL)", (silo,)))
-
-    @classmethod
-    def check_kind(cls, file: Path, application: int, version: int) -> None:
-        """Refuses what is not a ledger of this format."""
-        if application != cls.application:
-            raise LedgerError(f"{file} is an SQLite file but not a ledger")
-        if version != FORMAT:
-            raise LedgerError(
-                f"{file} is a ledger of format {version}, this Fulcrum knows format {FORMAT}. Update Fulcrum"
-            )
 
     def contents(self) -> tuple[str, str | None, dict[str, Allowance], list[Entry]]:
         """Returns the silo, its current plan, all its plans and its entries, each of the type it was written as."""

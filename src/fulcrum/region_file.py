@@ -61,12 +61,6 @@ class RegionFile(DatabaseFile):
         if hold.read(16) != b"SQLite format 3\0":
             raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged")
 
-    @classmethod
-    def check_kind(cls, file: Path, application: int, version: int) -> None:
-        """Refuses what is not the file of a region of this format."""
-        if (application, version) != (cls.application, FORMAT):
-            raise LedgerError(f"{file} is an SQLite file but not {cls.noun} of format {FORMAT}")
-
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Keeps other threads out, and refuses where the file cannot be relied on."""

@@ -19,7 +19,6 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -27,7 +26,7 @@ import numpy as np
 from scipy import special
 
 from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
-from fulcrum.database_file import MOST_BYTES, PathLike
+from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, LedgerError
 from fulcrum.exposure import remaining_noise
 from fulcrum.plans import Plan
@@ -61,7 +60,7 @@ class RegionRound:
     missing: tuple[str, ...]
 
 
-class Region:
+class Region(ClosedAtTheEnd):
     """A regional aggregator's memory; made by `open`. Threads may share it, processes may not.
 
     Guarantees, on a disk that keeps what it says it has synced:
@@ -100,14 +99,6 @@ class Region:
     def close(self) -> None:
         """Lets the file go; closing it again does nothing. `close_round` closes a round."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def members(self) -> frozenset[str]:

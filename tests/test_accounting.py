@@ -7,6 +7,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from fulcrum.accounting import (
     ACCOUNTANTS,
@@ -15,6 +16,7 @@ from fulcrum.accounting import (
     noise_for,
     observer_power,
     observer_power_at,
+    observer_power_of_shift,
     rounded_up,
 )
 from fulcrum.errors import ParameterError
@@ -249,3 +251,51 @@ def test_bad_arguments_are_refused_in_one_line(call, line):
     with pytest.raises(ParameterError) as caught:
         call()
     assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("accountant", ["exact", "renyi"])
+def test_what_has_no_noise_has_no_guarantee_and_what_is_no_number_no_answer(accountant):
+    for multiplier in (5e-324, 1e-200, 1e-155, 1e-101):
+        assert epsilon_of(multiplier, rounds=10, delta=1e-5, accountant=accountant) == math.inf
+    for multiplier in (1e-90, 1e-20):
+        found = epsilon_of(multiplier, rounds=10, delta=1e-5, accountant=accountant)
+        assert found == pytest.approx(2 * 10 / multiplier**2, rel=1e-3)
+    for shift in (math.nan, -1e-9, [0.5, math.nan]):
+        with pytest.raises(ParameterError, match="shift must be a number of at least 0"):
+            epsilon_of_shift(shift, delta=1e-5, accountant=accountant)
+
+
+@given(shift=st.floats(1e-6, 30), rate=st.floats(1e-6, 0.5))
+def test_what_is_proven_of_an_observer_covers_what_it_can_do_with_gaussian_noise(shift, rate):
+    true = observer_power_of_shift(shift, false_positive_rate=rate)
+    proven = observer_power_of_shift(shift, accountant="renyi", false_positive_rate=rate)
+    assert true.guessing_rate == pytest.approx(stats.norm.cdf(shift / 2), rel=1e-12)
+    assert true.guessing_rate <= proven.guessing_rate <= 1
+    assert true.true_positive_rate <= proven.true_positive_rate <= 1
+    if shift <= 0.5:  # and not by much
+        assert proven.guessing_rate - 0.5 <= 1.3 * (true.guessing_rate - 0.5)
+
+
+def test_what_is_proven_of_an_observer_holds_for_discrete_gaussians():
+    """Sums over the integers of the two distributions, the best event for each hypothesis."""
+    width, moved = 16.0, 9
+    x = np.arange(-600, 601)
+    one, other = (np.exp(-((x - mean) ** 2) / (2 * width**2)) for mean in (0, moved))
+    one, other = one / one.sum(), other / other.sum()
+    proven = observer_power_of_shift(moved / width, accountant="renyi")
+    assert (1 + np.abs(one - other).sum() / 2) / 2 <= proven.guessing_rate
+    order = np.argsort(one / other)
+    accused = np.cumsum(one[order]) <= 0.01
+    assert other[order][accused].sum() <= proven.true_positive_rate
+
+
+def test_a_distance_between_the_noise_drawn_and_the_noise_accounted_for_helps_the_observer():
+    for accountant in ("exact", "renyi"):
+        without, with_it = (observer_power_of_shift(0.3, accountant=accountant, distance=d) for d in (0.0, 1e-3))
+        assert with_it.guessing_rate == pytest.approx(without.guessing_rate + 1e-3)
+        assert with_it.true_positive_rate > without.true_positive_rate + 1e-3
+        more = observer_power_of_shift(0.3, accountant=accountant, false_positive_rate=0.011)
+        assert with_it.true_positive_rate == pytest.approx(more.true_positive_rate + 1e-3)
+    for wrong in ({"shift": math.nan}, {"shift": -1.0}, {"shift": 1.0, "distance": -1.0}):
+        with pytest.raises(ParameterError, match="must be numbers of at least 0"):
+            observer_power_of_shift(**wrong)

@@ -32,7 +32,7 @@ class World:
             epsilon={"region": 1.0, "silo": 6.0},
             parameters=40,
             purpose=purpose,
-            colluders=1,
+            dropouts=1,
             keys=self.keys,
             **options,
         )

@@ -71,7 +71,7 @@ def test_small_regions_are_fully_exposed_to_a_coalition():
 def test_the_worst_coalition_is_the_worst_of_all_coalitions(regions, colluders, seed, tier):
     federation = federation_of(regions)
     noise = np.random.default_rng(seed).uniform(0, 1, len(federation))
-    found = remaining_noise(federation, noise, tier=tier, colluders=colluders)
+    found = remaining_noise(federation, noise, tier=tier, uncounted=colluders)
     region_of, node_of = federation.membership("region"), federation.membership(tier)
     for silo in range(len(federation)):
         left = 0.0

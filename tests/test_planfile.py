@@ -37,9 +37,19 @@ def test_no_guarantee_is_null():
     assert epsilon_entry(0.0) == 0.0
 
 
+def test_a_plan_of_the_first_format_is_refused_with_the_reason(tmp_path):
+    path = tmp_path / "plan.json"
+    plan("mild", rounds=3, epsilon=1.0).save(path)
+    path.write_text(path.read_text().replace("fulcrum.plan/2", "fulcrum.plan/1"))
+    with pytest.raises(
+        PlanError, match=r"is of format fulcrum.plan/1, which said less than it must of who the observers"
+    ):
+        read_plan(path)
+
+
 def test_the_file_says_what_it_must(saved):
     content = json.loads(saved.read_text())
-    assert content["format"] == "fulcrum.plan/1"
+    assert content["format"] == "fulcrum.plan/2"
     assert content["guarantee"]["sensitivity"] == 2.0
     assert "replace one silo" in content["guarantee"]["adjacency"]
     assert len(content["guarantee"]["assumptions"]) == 8
@@ -137,8 +147,8 @@ def test_a_changed_file_is_noticed(saved, edit):
         (lambda c: c["settings"].update(rounds="ten"), r"Expected `int`, got `str` - at `\$.settings.rounds`"),
         (lambda c: c["settings"].pop("delta"), "missing required field `delta`"),
         (lambda c: c.update(surprise=1), "unknown field `surprise`"),
-        (lambda c: c.update(format="fulcrum.plan/9"), "is not a plan of format fulcrum.plan/1, got 'fulcrum.plan/9'"),
-        (lambda c: c.pop("format"), "is not a plan of format fulcrum.plan/1, got None"),
+        (lambda c: c.update(format="fulcrum.plan/9"), "is not a plan of format fulcrum.plan/2, got 'fulcrum.plan/9'"),
+        (lambda c: c.pop("format"), "is not a plan of format fulcrum.plan/2, got None"),
     ],
 )
 def test_a_malformed_file_is_refused_with_the_place(saved, edit, reason):

@@ -152,17 +152,61 @@ def test_saving_never_leaves_half_a_file(tmp_path):
 
 def test_statement_and_assumptions_name_both_observers():
     made = plan("severe", epsilon=0.99, **SEVERE)
-    assert "epsilon 0.99 against anyone who sees the sums of its region" in made.statement
+    assert "epsilon 0.99 against anyone outside its region who sees the sums of its region, and" in made.statement
     assert "epsilon 10.0583 against whoever sees its own updates" in made.statement
     whole = plan("severe", rounds=10, epsilon={"federation": 1.0}, colluders=2)
-    assert "epsilon 1 against anyone who sees the global sum alone" in whole.statement
-    assert "even if up to 2 silos of each region collude or drop out" in whole.statement
+    assert "epsilon 1 against anyone outside the federation who sees the global sum and no sum below it" in (
+        whole.statement
+    )
+    assert whole.statement.endswith(", even if up to 2 silos of each region collude.")
     injected = plan("severe", rounds=10, epsilon=1.0, injection="aggregator")
     assert "no guarantee against whoever sees its own updates" in injected.statement
     assert any("none can collude it away" in line for line in injected.assumptions)
     assert any("trusted to see" in line for line in made.assumptions)
     both = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
     assert any("may be curious" in line for line in both.assumptions)
+
+
+def test_the_observer_of_an_outer_tier_sees_no_sum_below_it():
+    nested = Federation.from_sizes({"a": [5, 3], "b": [4], "c": [7]}, outer={"country": {"x": ["a", "b"], "y": ["c"]}})
+    made = plan(nested, rounds=3, epsilon={"region": 2.0, "country": 1.0})
+    said = "epsilon 1 against anyone outside its country who sees the sums of its country and no sum below them"
+    assert said in made.statement
+
+
+def test_a_fellow_member_knows_its_own_noise_and_the_words_leave_it_out():
+    made = plan(Federation.from_sizes({"r": [1, 1, 1, 1]}), rounds=10, epsilon=1.0)
+    # Seen by one of the other three, who subtracts its own noise.
+    assert made.epsilon(colluders=1).max() == pytest.approx(1.17, abs=0.01)
+    assert "against anyone outside its region who sees" in made.statement
+    assert "no silo of a region helps an observer of its sums, or is one: it can subtract its own noise" in (
+        made.assumptions
+    )
+    covered = plan(made.federation, rounds=10, epsilon=1.0, colluders=1)
+    assert covered.epsilon_above.max() <= 1.0
+    assert "up to 1 silo of each region helps an observer, or is one" in covered.assumptions
+
+
+def test_dropouts_and_colluders_are_counted_together_and_named_apart():
+    both = plan("severe", rounds=10, epsilon=1.0, colluders=1, dropouts=2)
+    alone = plan("severe", rounds=10, epsilon=1.0, colluders=3)
+    assert (both.noise_multiplier == alone.noise_multiplier).all()
+    assert (both.colluders, both.dropouts) == (1, 2)
+    assert both.statement.endswith(
+        ", even if up to 1 silo of each region colludes and up to 2 others of each region are missing from a sum."
+    )
+    lost = plan("severe", rounds=10, epsilon=1.0, dropouts=1)
+    assert lost.statement.endswith(", even if up to 1 silo of each region is missing from a sum.")
+    assert any("up to 1 silo of each region may miss a round" in line for line in lost.assumptions)
+    assert lost.epsilon(dropouts=0).max() < 1.0 < lost.epsilon(colluders=1).max()
+    assert any("--dropouts 2 or --colluders 1" in advice.text for advice in lost.advice)
+
+
+def test_where_the_optimum_is_not_the_least_it_says_so():
+    outer = plan("severe", rounds=10, epsilon={"region": 1.0, "federation": 0.3}, colluders=1)
+    assert [advice.kind for advice in outer.advice].count("coalitions") == 1
+    for target in ({"epsilon": 1.0, "colluders": 1}, {"epsilon": {"region": 1.0, "federation": 0.3}}):
+        assert "coalitions" not in [advice.kind for advice in plan("severe", rounds=10, **target).advice]
 
 
 @pytest.mark.parametrize("purpose", ["research", "deployment"])
@@ -225,6 +269,7 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
             "floor names region 'regoin-1'. Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
         ),
         ({"rounds": 1, "epsilon": 1.0, "colluders": -1}, "colluders must be a whole number of at least 0, got -1"),
+        ({"rounds": 1, "epsilon": 1.0, "dropouts": 0.5}, "dropouts must be a whole number of at least 0, got 0.5"),
         (
             {"rounds": 1, "epsilon": 1.0, "colluders": -1, "injection": "aggregator"},
             "colluders must be a whole number of at least 0, got -1",

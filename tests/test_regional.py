@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fulcrum
+from fulcrum.accounting import epsilon_of_shift
 from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.errors import ExchangeError, LedgerError, LedgerInUseError
 from fulcrum.exposure import remaining_noise
@@ -43,8 +45,8 @@ class World:
         silos = [silo for members in SIZES.values() for silo in members]
         self.keys = {name: new_key(folder / name) for name in silos}
         self.keys |= {name: new_key(folder / name, "sealing") for name in SIZES}
-        self.plan, self.tight = self.made(colluders=1), self.made(colluders=0)
-        self.research = self.made(colluders=1, purpose="research")
+        self.plan, self.tight = self.made(dropouts=1), self.made(dropouts=0)
+        self.research = self.made(dropouts=1, purpose="research")
         self.sealers = {}
 
     def made(self, parameters=PARAMETERS, purpose="deployment", sizes=SIZES, **options):
@@ -307,7 +309,7 @@ def test_too_few_releases_are_withheld_and_may_be_summed_later(world, region):
 
 
 @pytest.mark.parametrize("absent", MEMBERS)
-def test_a_plan_does_without_its_colluders_and_never_rescales(world, region, absent):
+def test_a_plan_does_without_its_dropouts_and_never_rescales(world, region, absent):
     sent = [world.release(silo) for silo in MEMBERS if silo != absent]
     for made in sent:
         region.accept(world.seal(made), 1)
@@ -319,7 +321,7 @@ def test_a_plan_does_without_its_colluders_and_never_rescales(world, region, abs
     assert region.close_round(1).to_bytes() == total.to_bytes()
 
 
-def test_a_plan_without_colluders_needs_every_silo(world, path):
+def test_a_plan_without_dropouts_needs_every_silo(world, path):
     with world.open(path, world.tight) as region:
         for silo in MEMBERS[:2]:
             region.accept(world.sealed(silo, plan=world.tight), 1)
@@ -342,9 +344,24 @@ def test_less_noise_than_the_plan_counts_on_is_withheld(world, region, monkeypat
     assert "less than the plan counts on" in region.close_round(1).reason
 
 
+def test_a_dropout_does_not_use_up_a_colluder(world, tmp_path):
+    both = world.made(colluders=1, dropouts=1, sizes={"north": dict.fromkeys((*MEMBERS, "nice"), 100)})
+    variance = both.noise_variance
+    for absent, colluder in itertools.permutations(range(4), 2):
+        honest = [index for index in range(4) if index not in (absent, colluder)]
+        left = both.federation.weights[0] / math.sqrt(variance[honest].sum())
+        spent = epsilon_of_shift(2 * math.sqrt(both.rounds) * left, delta=both.delta, accountant="renyi")
+        assert spent <= 1.0
+    alone = world.made(colluders=1)
+    with world.open(tmp_path / "alone", alone) as region:
+        for silo in MEMBERS[:2]:
+            region.accept(world.sealed(silo, plan=alone), 1)
+        assert region.close_round(1).reason == "1 of 3 silos are missing, the plan does without 0"
+
+
 def test_whoever_drops_out_the_noise_left_is_what_the_plan_counts_on(world):
     plan = world.plan
-    counted = remaining_noise(plan.federation, plan.noise_variance, tier="region", colluders=1)
+    counted = remaining_noise(plan.federation, plan.noise_variance, tier="region", uncounted=1)
     for absent in range(3):
         there = [index for index in range(3) if index != absent]
         assert plan.noise_variance[there].sum() >= counted[there].max() * (1 - 1e-9)

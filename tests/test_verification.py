@@ -1,7 +1,11 @@
+import ast
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
 
+from fulcrum import verification
 from fulcrum.federation import Federation, Tier
 from fulcrum.planfile import content_digest
 from fulcrum.planning import plan
@@ -18,6 +22,11 @@ PLANS = [
     {"epsilon": 1.0, "colluders": 1},
     {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 2},
     {"epsilon": 1.0, "allocation": "least-noise", "colluders": 1},
+    {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 1, "dropouts": 1},
+    {"epsilon": 1.0, "dropouts": 2},
+    {"epsilon": {"region": 1.0, "silo": 8.0, "federation": 0.5}, "purpose": "deployment", "parameters": 9},
+    {"information": 2.2, "floor": Coupling(20), "bound": "capacity", "parameters": 9},
+    {"information": 2.2, "floor": Coupling(20), "bound": "capacity"},
     {"epsilon": 1.0, "injection": "aggregator"},
     {"information": 2.2, "floor": Coupling(20)},
     {"budget": 3.0},
@@ -43,6 +52,43 @@ def test_a_large_plan_read_off_a_table_verifies():
     tier = Tier.from_labels("region", [f"r{k}" for k in rng.integers(0, 5, len(sizes))])
     made = plan(Federation(name="long tail", sizes=sizes, tiers=(tier,)), rounds=10, epsilon=1.0)
     assert [check for check in verify(made.content()) if not check.holds] == []
+
+
+def short_by(share):
+    """A deployment plan of less noise than its steps and needs ask for."""
+    content = plan(
+        NESTED, rounds=10, epsilon={"region": 1.0, "silo": 8.0}, purpose="deployment", parameters=9
+    ).content()
+    content.silos[:] = [
+        msgspec.structs.replace(entry, noise_multiplier=entry.noise_multiplier * (1 - share)) for entry in content.silos
+    ]
+    return content
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-6, 1e-8])
+def test_noise_that_is_short_by_a_little_fails(share):
+    failed = {check.name for check in verify(short_by(share)) if not check.holds}
+    assert "requirement at region" in failed
+    assert [check for check in verify(short_by(0.0)) if not check.holds] == []
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 5e-324, 1e-200, 1e-155])
+def test_a_multiplier_that_conceals_nothing_is_told_apart_without_a_traceback(multiplier):
+    content = plan("isic-paper", rounds=10, epsilon=1.0).content()
+    content = change_silo(content, noise_multiplier=multiplier)
+    failed = {check.name for check in verify(content) if not check.holds}
+    assert {"epsilon at silo", "requirement at region"} <= failed
+
+
+def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
+    shared = {
+        node.module
+        for node in ast.walk(ast.parse(Path(verification.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
+    assert ours == {"accounting", "federation", "guarantee", "planfile", "plans"}
+    assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
 
 
 def change_silo(content, **change):

@@ -33,6 +33,7 @@ _MOST_ROUNDS = 10**9
 _LEAST_EPSILON, _MOST_EPSILON = 1e-12, 1e12
 _TABLE_FROM = 20_000  # entries from which a table is cheaper than solving for each
 _TABLE_STEP = 5e-4  # relative spacing in mu; a chord is then at most 1e-7 above the curve, relatively
+_MOST_SHIFT = 1e100  # beyond it squares and their products leave floating point
 _BLOCK = 32_768  # entries looked up at a time, so that temporaries stay in cache
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NEWTON_STEPS = 100
@@ -129,9 +130,20 @@ def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact
     """Returns the epsilon of one Gaussian release whose mean moves by `shift` standard deviations (mu).
 
     This is the currency of composition: rounds with different multipliers add up in mu², mu² = sum of 4 / s_t².
+
+    =============  =================================================
+    shift          epsilon
+    =============  =================================================
+    0              0
+    inf            inf, and so are shifts too large for their square
+    negative, NaN  raises `ParameterError`
+    =============  =================================================
     """
     _check(delta=delta, accountant=accountant)
     shifts = np.atleast_1d(np.asarray(shift, dtype=np.float64))
+    if not (shifts >= 0).all():
+        raise ParameterError(f"shift must be a number of at least 0, got {shifts[~(shifts >= 0)].flat[0]}")
+    shifts = np.where(shifts > _MOST_SHIFT, np.inf, shifts)  # as good as no noise at all
     curve = _CURVES[accountant]
     solved = _tabulated if shifts.size >= _TABLE_FROM else _solved
     todo = (shifts > 0) & (shifts < np.inf)
@@ -167,13 +179,50 @@ def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float
     '0.553 0.020'
     """
     _check(rounds=rounds)
-    _check_rate(false_positive_rate)
     if not multiplier >= 0:
         raise ParameterError(f"noise multiplier must be at least 0, got {multiplier}")
     shift = math.inf if multiplier == 0 else 2 * math.sqrt(rounds) / multiplier
+    return observer_power_of_shift(shift, false_positive_rate=false_positive_rate)
+
+
+def observer_power_of_shift(
+    shift: float, *, accountant: str = "exact", distance: float = 0.0, false_positive_rate: float = 0.01
+) -> ObserverPower:
+    """Returns what the best observer can do whom releases give a shift of mu in all (mu² adds up over releases).
+
+    With `exact`, what it can do where noise is continuous and Gaussian. With `renyi`, a bound that needs only what that
+    accountant proves, a Renyi divergence of at most alpha mu²/2 at every order, so that it holds for lattice noise too:
+    the two possible outputs have a Kullback-Leibler divergence of at most mu²/2, hence a total variation distance of at
+    most mu/2 (Pinsker) and sqrt(1 - exp(-mu²/2)) (Bretagnolle and Huber 1979); and an event of probability q under one
+    has at most exp(-(sqrt(log 1/q) - mu/sqrt 2)²) under the other, the least over alpha of
+    (q exp(alpha mu²/2))^((alpha - 1)/alpha) (van Erven and Harremoes 2014, probability preservation).
+
+    >>> proven = observer_power_of_shift(0.2656, accountant="renyi")
+    >>> f"{proven.guessing_rate:.3f} {proven.true_positive_rate:.3f}"
+    '0.566 0.022'
+
+    Args:
+        shift: mu.
+        accountant: One of `ACCOUNTANTS`.
+        distance: How far, in total variation, the noise that is drawn may be from the one accounted for.
+        false_positive_rate: The rate of wrong accusations it allows itself.
+    """
+    _check(accountant=accountant)
+    _check_rate(false_positive_rate)
+    if not (shift >= 0 and distance >= 0):
+        raise ParameterError(f"shift and distance must be numbers of at least 0, got {shift} and {distance}")
+    wrong = min(false_positive_rate + distance, 1.0)  # what may be accused wrongly under the noise accounted for
+    if accountant == "exact":
+        guessing = float(ndtr(shift / 2))
+        accusing = float(ndtr(ndtri(wrong) + shift))
+    else:
+        far = min(shift / 2, math.sqrt(-math.expm1(-(min(shift, _MOST_SHIFT) ** 2) / 2)))
+        short = math.sqrt(-math.log(wrong)) - shift / math.sqrt(2)
+        guessing = (1 + far) / 2
+        accusing = math.exp(-(short**2)) if short > 0 else 1.0
     return ObserverPower(
-        guessing_rate=float(ndtr(shift / 2)),
-        true_positive_rate=float(ndtr(ndtri(false_positive_rate) + shift)),
+        guessing_rate=min(1.0, guessing + distance),
+        true_positive_rate=min(1.0, accusing + distance),
         false_positive_rate=false_positive_rate,
     )
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fulcrum.accounting import epsilon_of, rounded_up
+from fulcrum.accounting import rounded_up
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ParameterError, listing
 from fulcrum.exposure import sum_by, worst_coalitions
 from fulcrum.federation import SILO
 from fulcrum.leakage import finest_resolution, informativeness
@@ -66,7 +66,9 @@ def advice_on(plan: "Plan") -> tuple[Advice, ...]:
         *_on_curious_aggregator(plan),
         *_on_signal(plan),
         *_on_information(plan),
+        *_on_moves(plan),
         *_on_dropout(plan),
+        *_on_coalitions_outside(plan),
         *_on_structure(plan),
     ]
     return tuple(sorted(found, key=lambda advice: not advice.warning))
@@ -105,7 +107,7 @@ def best_merge(plan: "Plan") -> Merge | None:
     }
 
     def least(silos: np.ndarray[tuple[int], np.dtype[np.intp]]) -> float:
-        return _region_noise(squared[silos], need[silos], base[silos], plan.colluders)
+        return _region_noise(squared[silos], need[silos], base[silos], requirement.uncounted)
 
     alone = {region: least(silos) for region, silos in members.items()}
     best: Merge | None = None
@@ -127,10 +129,10 @@ def information_ceiling(plan: "Plan") -> float:
     return math.log(LEVELS) if plan.coupling is None else prior_entropy(plan.coupling, levels=LEVELS)
 
 
-def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, colluders: int) -> float:
-    """The noise variance one region needs with a constant multiplier, against coalitions of up to `colluders`."""
+def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, uncounted: int) -> float:
+    """The noise variance one region needs with a constant multiplier, that of `uncounted` silos not counted."""
     together = np.zeros(len(squared), dtype=np.intp)
-    coalition = worst_coalitions(squared, together, 1, colluders)[1]
+    coalition = worst_coalitions(squared, together, 1, uncounted)[1]
     level = float((need / np.maximum(squared.sum() - coalition, squared)).max())
     return float(np.maximum(level * squared, base).sum())
 
@@ -160,13 +162,7 @@ def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
     if SILO in plan.epsilon_target:
         return []
     inside, above = float(plan.epsilon_inside.max()), float(plan.epsilon_above.max())
-    weight = float((plan.federation.weights**2).sum())
-    uniform = epsilon_of(
-        math.sqrt(plan.uniform_noise_budget / weight),
-        rounds=plan.rounds,
-        delta=plan.delta,
-        accountant=plan.accountant,
-    )
+    uniform = plan.uniform().worst_epsilon(SILO)
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
     text = (
@@ -220,15 +216,46 @@ def _on_dropout(plan: "Plan") -> list[Advice]:
     if len(plan.federation) > _DROPOUT_CHECK_UP_TO or plan.injection == "aggregator":
         return []
     now = float(plan.epsilon_above.max())
-    then = float(plan.epsilon(colluders=plan.colluders + 1).max())
+    then = float(plan.epsilon(dropouts=plan.dropouts + 1).max())
     if then <= now * (1 + 1e-9):
         return []
-    more = "one silo" if plan.colluders == 0 else f"{plan.colluders + 1} silos"
+    more = "one more silo" if plan.colluders or plan.dropouts else "one silo"
     text = (
         f"If {more} of each {inner} dropped out or colluded, the worst epsilon above it would be {_shown(then)} "
-        f"instead of {_shown(now)}. To provision for it: --colluders {plan.colluders + 1}."
+        f"instead of {_shown(now)}. To provision for it: --dropouts {plan.dropouts + 1} or --colluders "
+        f"{plan.colluders + 1}."
     )
     return [Advice(kind="dropout", warning=False, text=text)]
+
+
+def _on_moves(plan: "Plan") -> list[Advice]:
+    """Names who changed region since the plan before: coalitions of past and future then differ."""
+    if not plan.moved:
+        return []
+    federation = plan.federation
+    inner = federation.innermost
+    now = dict(zip(federation.silo_names.tolist(), inner.parent_of.tolist(), strict=True))
+    told = [f"{silo} ({before} to {inner.nodes[now[silo]]})" for silo, before in sorted(plan.moved.items())]
+    text = f"Moved to another {inner.name} since the plan before: {listing(told)}."
+    if plan.colluders:
+        text += (
+            f" Colluders are counted in every {inner.name} of every plan so far, so two that were in different ones "
+            "may be in one now, or were before."
+        )
+    return [Advice(kind="moved", warning=plan.colluders > 0, text=text)]
+
+
+def _on_coalitions_outside(plan: "Plan") -> list[Advice]:
+    """Says where the optimum is not claimed to be the least."""
+    inner = plan.federation.innermost.name
+    outside = sorted(set(plan.requirement.multiplier) - {SILO, inner})
+    if not outside or not plan.requirement.uncounted or plan.allocation != "optimal":
+        return []
+    text = (
+        f"With colluders or dropouts and a target on {listing(outside)}, every target is met, but up to about half as "
+        "much noise again as the least may be needed for it."
+    )
+    return [Advice(kind="coalitions", warning=False, text=text)]
 
 
 def _on_delta(plan: "Plan") -> list[Advice]:

@@ -44,11 +44,18 @@ class Requirement:
 
     Attributes:
         multiplier: Tier name to q; tiers that are not named ask for nothing.
-        colluders: Silos of each region whose noise does not count, the worst coalition for each silo.
+        colluders: Silos of each region that share their noise with the observer.
+        dropouts: Silos of each region that may be missing from a sum.
     """
 
     multiplier: Mapping[str, float | FloatArray]
     colluders: int = 0
+    dropouts: int = 0
+
+    @property
+    def uncounted(self) -> int:
+        """Silos of each region whose noise does not count, the worst ones for each silo."""
+        return self.colluders + self.dropouts
 
     def need(self, federation: Federation, tier: str) -> FloatArray:
         """Returns by silo the noise variance that must conceal it at `tier`, w² q²."""
@@ -89,12 +96,13 @@ def allocate(
 
 
 ALLOCATIONS: dict[str, str] = {
-    "optimal": "the least noise that meets every target, constant within a region",
+    "optimal": "the least noise that meets every target with one multiplier a region; with colluders or dropouts and "
+    "targets on outer tiers it meets them, with at times more than the least noise",
     "uniform": "one multiplier for every silo",
     "size": "multiplier proportional to 1/sqrt(m), m the number of silos in the region",
     "inverse-size": "multiplier proportional to 1/m, the rule of trusted aggregators",
     "misallocated": "the optimal multipliers dealt to the regions in a random order",
-    "least-noise": "under collusion, the least noise when multipliers may differ within a region",
+    "least-noise": "with colluders or dropouts, the least noise when multipliers may differ within a region",
 }
 """The built-in allocations and what they do."""
 
@@ -146,7 +154,7 @@ def _least_variance(federation: Federation, requirement: Requirement) -> FloatAr
             parent = above[parent]
         if tier not in requirement.multiplier:
             continue
-        if requirement.colluders:
+        if requirement.uncounted:
             level = _raised_against_coalitions(federation, requirement, tier, block_of, parent, level)
         else:
             need = largest_by(
@@ -204,18 +212,19 @@ def _raised_against_coalitions(
     """Raises the lowest levels at each node that falls short, counting only the noise that no coalition takes away.
 
     On the innermost tier this is the paper's constant multiplier with rho_r = W_r over the honest remainder, in closed
-    form; on outer tiers the common level is found by bisection.
+    form; on outer tiers the common level is found by bisection, which meets every need, but a linear program over
+    levels that differ may need less noise.
     """
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
     need = requirement.need(federation, tier)
     if tier == federation.innermost.name and block_of is federation.innermost.parent_of:
-        honest = remaining_noise(federation, squared, tier=tier, colluders=requirement.colluders)
+        honest = remaining_noise(federation, squared, tier=tier, uncounted=requirement.uncounted)
         return np.maximum(level, largest_by(node_of, need / honest, count))
 
     def short(common: FloatArray) -> Any:
         variance = squared * np.maximum(level, common[node_of_block])[block_of]
-        lacking = need > remaining_noise(federation, variance, tier=tier, colluders=requirement.colluders)
+        lacking = need > remaining_noise(federation, variance, tier=tier, uncounted=requirement.uncounted)
         return largest_by(node_of, lacking.astype(float), count) > 0
 
     low = np.zeros(count)
@@ -252,7 +261,7 @@ def _least_variance_under_collusion(federation: Federation, requirement: Require
     sizes = np.bincount(innermost.parent_of, minlength=len(innermost.nodes))
     for members in np.split(order, np.cumsum(sizes)[:-1]):
         n = need[members]
-        m, c = len(n), min(requirement.colluders, len(n) - 1)
+        m, c = len(n), min(requirement.uncounted, len(n) - 1)
         candidates = n[: c + 1][::-1]  # ascending, from n_{c+1}
         above = np.searchsorted(-n[:c], -candidates)  # how many of the first c needs are larger
         rest = candidates[np.argmax(above <= m / (m - c))]
@@ -310,15 +319,15 @@ def _factor(federation: Federation, requirement: Requirement, multiplier: FloatA
     factor = 0.0
     for tier in requirement.multiplier:
         need = requirement.need(federation, tier)
-        if requirement.colluders == 0 and tier != SILO:  # silos of a node share its sum: compare node by node
+        if requirement.uncounted == 0 and tier != SILO:  # silos of a node share its sum: compare node by node
             node_of, count = federation.membership(tier), federation.node_count(tier)
             need, present = largest_by(node_of, need, count), sum_by(node_of, variance, count)
         else:
-            present = remaining_noise(federation, variance, tier=tier, colluders=requirement.colluders)
+            present = remaining_noise(federation, variance, tier=tier, uncounted=requirement.uncounted)
         bare = (present <= 0) & (need > 0)
         if bare.any():
             where = int(np.argmax(bare))
-            by_node = tier in federation.tier_names[1:-1] and requirement.colluders == 0
+            by_node = tier in federation.tier_names[1:-1] and requirement.uncounted == 0
             where_name = federation.tier(tier).nodes[where] if by_node else federation.silo_name(where)
             raise AllocationError(
                 f"the allocation leaves no noise at all against an observer of the tier {tier!r} at {where_name!r}"

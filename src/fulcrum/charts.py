@@ -75,12 +75,15 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
     """Returns what is learned of a silo's class concentration after each round, at most: the worst silo, in nats.
 
     The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling, which
-    it reaches at once where a silo has no noise against that observer.
+    it reaches at once where a silo has no noise against that observer. At round 0 stands what is known before: the
+    floor, and what earlier plans released.
     """
-    floor, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
-    found = [{"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)} for observer in OBSERVERS]
+    lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
+    found: list[Row] = []
     rounds = np.unique(np.linspace(1, plan.rounds, min(points, plan.rounds)).round().astype(int)).tolist()
-    for observer, tier in zip(OBSERVERS, (None, SILO), strict=True):
+    for observer, tier in zip(OBSERVERS, (plan.federation.innermost.name, SILO), strict=True):
+        floor = lateral + plan.information_before(tier)
+        found.append({"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)})
         noise, levels = plan.effective_multiplier(tier), np.unique(floor)
         least = [float(noise[floor == level].min()) for level in levels] if len(levels) < 100 else None
         pairs = (noise, floor) if least is None else (np.array(least), levels)

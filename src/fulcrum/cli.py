@@ -26,6 +26,7 @@ from fulcrum.federation import SILO
 from fulcrum.leakage import cost_of_coupling, informativeness_of
 from fulcrum.options import (
     ColludersOption,
+    DropoutsOption,
     FederationArgument,
     FormatOption,
     OutputOption,
@@ -70,12 +71,18 @@ app.command(follow_app)
 
 
 @app.command
-def exposure(federation: FederationArgument, *, colluders: ColludersOption = 0, style: FormatOption = "table") -> int:
+def exposure(
+    federation: FederationArgument,
+    *,
+    colluders: ColludersOption = 0,
+    dropouts: DropoutsOption = 0,
+    style: FormatOption = "table",
+) -> int:
     """Show how exposed each region is, and what a uniform multiplier wastes."""
     check_format(style)
     with working("Reading the federation"):
         found = read_federation(federation)
-        profiles = [exposure_of(found, tier=tier.name, colluders=colluders) for tier in found.tiers]
+        profiles = [exposure_of(found, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in found.tiers]
     inner = found.innermost.name
     rows = [
         {
@@ -96,7 +103,10 @@ def exposure(federation: FederationArgument, *, colluders: ColludersOption = 0, 
         Column(key="effective_size", heading="effective size"),
         Column(key="exposure", heading="exposure"),
     )
-    against = f", {colluders} of each {inner} colluding or gone" if colluders else ""
+    lost = [
+        f"{count} of each {inner} {how}" for count, how in ((colluders, "colluding"), (dropouts, "missing")) if count
+    ]
+    against = "".join(f", {part}" for part in lost)
     waste = [
         (
             f"dispersion of {profile.tier}",
@@ -117,7 +127,14 @@ def exposure(federation: FederationArgument, *, colluders: ColludersOption = 0, 
         {"tier": profile.tier, "dispersion": profile.dispersion, "noise_factor": profile.noise_factor}
         for profile in profiles
     ]
-    data = {"federation": found.name, "silos": len(found), "colluders": colluders, "tiers": tiers, "nodes": rows}
+    data = {
+        "federation": found.name,
+        "silos": len(found),
+        "colluders": colluders,
+        "dropouts": dropouts,
+        "tiers": tiers,
+        "nodes": rows,
+    }
     show(Result(data=data, rows=rows, picture=picture), style)
     return 0
 
@@ -195,7 +212,7 @@ def compare_command(
     if train:
         heading += f"; {learning.data}, {_seeds(seeds)}"
     notes = ["Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."]
-    if target.colluders:
+    if target.colluders or target.dropouts:
         notes.append("Optimal keeps one multiplier a region, least-noise does not.")
     if train:
         notes.append("Gain: points of accuracy above uniform, paired over seeds.")

@@ -11,7 +11,15 @@ from fulcrum.display import Column, Result, check_format, facts, remarks, show, 
 from fulcrum.errors import ParameterError
 from fulcrum.ledger import Ledger
 from fulcrum.ledger import verify as verify_ledger
-from fulcrum.options import FormatOption, OutputOption, PlanArgument, number, option
+from fulcrum.options import (
+    AllocationOption,
+    FormatOption,
+    OutputOption,
+    PlanArgument,
+    look_here_for,
+    number,
+    option,
+)
 from fulcrum.pictures import show_checks, show_plan
 from fulcrum.plans import read_plan
 from fulcrum.policy import read_policy
@@ -134,6 +142,7 @@ def replan_command(
     *,
     federation: Annotated[str, Parameter(help="The federation from now on.")],
     ledgers: Annotated[Path, Parameter(help="The folder that holds NAME.ledger of every silo.")],
+    allocation: AllocationOption | None = None,
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
@@ -141,7 +150,8 @@ def replan_command(
     check_format(style)
     if not ledgers.is_dir():
         raise ParameterError(f"{ledgers} is not a folder of ledgers")
-    made = replan(read_plan(plan_file), federation, ledgers)
+    look_here_for(allocation or "")
+    made = replan(read_plan(plan_file), federation, ledgers, allocation=allocation)
     if output is not None:
         made.save(output)
     show_plan(made, output, style)

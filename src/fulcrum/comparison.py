@@ -7,12 +7,12 @@ uniform  budget 11.134, inside 1.00
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fulcrum.allocation import ALLOCATIONS, Requirement, Shape, allocate
+from fulcrum.allocation import ALLOCATIONS, Shape, allocate
 from fulcrum.federation import SILO, Federation
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
@@ -49,11 +49,11 @@ def compared_allocations(
 ) -> list[str | Shape]:
     """Returns the allocations that a comparison sets side by side, the user's own last.
 
-    `least-noise` differs from the optimum under collusion alone, and takes a target on the innermost tier alone.
+    `least-noise` differs from the optimum with colluders or dropouts alone, and takes a target on the innermost tier.
     """
     epsilon = target.get("epsilon")
     innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
-    fits = bool(target.get("colluders")) and innermost_alone
+    fits = bool(target.get("colluders") or target.get("dropouts")) and innermost_alone
     names: list[str | Shape] = [name for name in ALLOCATIONS if name != "least-noise" or fits]
     return names if own is None or own in names else [*names, own]
 
@@ -101,14 +101,14 @@ def observer_trade(made: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     others = {tier: asked for tier, asked in made.requirement.multiplier.items() if tier != SILO}
     if made.injection == "aggregator" or not others:
         return ()
-    outside = Requirement(multiplier=others, colluders=made.colluders)
+    outside = replace(made.requirement, multiplier=others)
     least = float(allocate(federation, outside).min())
     most = float(allocate(federation, outside, "uniform")[0])
     if least >= most * (1 - 1e-9):
         return ()
     found = []
     for inside in np.geomspace(least, most, points).tolist():
-        asked = Requirement(multiplier=others | {SILO: inside}, colluders=made.colluders)
+        asked = replace(outside, multiplier=others | {SILO: inside})
         kept = made.with_noise("optimal", allocate(federation, asked))
         factor = (made.noise_budget / kept.noise_budget) ** 0.5
         scaled = made.with_noise("optimal", factor * kept.noise_multiplier)

@@ -33,7 +33,8 @@ class Exposure:
         peak_weight: W, the largest squared weight.
         exposure: rho = W / V, or against the worst coalition W over what the honest are left with.
         effective_size: 1 / rho: equal silos that would conceal as well.
-        colluders: Silos of each region that share their noise with the observer, or that dropped out.
+        colluders: Silos of each region that share their noise with the observer.
+        dropouts: Silos of each region that may be missing from a sum.
         dispersion: 1 - <rho>_V / rho_max, the share of the noise variance that a uniform multiplier wastes.
         noise_factor: 1 / sqrt(1 - dispersion), the same as a factor in the noise multiplier.
     """
@@ -46,29 +47,31 @@ class Exposure:
     exposure: FloatArray
     effective_size: FloatArray
     colluders: int
+    dropouts: int
     dispersion: float
     noise_factor: float
 
 
-def exposure_of(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> Exposure:
+def exposure_of(federation: Federation, *, tier: str | None = None, colluders: int = 0, dropouts: int = 0) -> Exposure:
     """Returns the exposure profile of a tier, the innermost by default.
 
     Args:
         federation: Who reports to whom.
         tier: Where the observer stands: "silo", a tier of the federation, or "federation".
-        colluders: Up to this many silos of each region share their noise with the observer, or drop out: the sum then
-            holds that much less noise. The coalition is the worst one, silo by silo; a silo never colludes against
-            itself, so a region of at most `colluders + 1` silos has exposure 1.
+        colluders: Up to this many silos of each region share their noise with the observer.
+        dropouts: Up to this many more silos of each region are missing from a sum, and their noise with them. The
+            silos whose noise does not count are the worst ones for each silo; its own noise always counts, so a
+            region of at most `colluders + dropouts + 1` silos has exposure 1.
     """
-    check_colluders(colluders)
+    uncounted = check_count("colluders", colluders) + check_count("dropouts", dropouts)
     tier = federation.innermost.name if tier is None else tier
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
     mass, peak = sum_by(node_of, squared, count), largest_by(node_of, squared, count)
-    if colluders == 0 or tier == SILO:
+    if uncounted == 0 or tier == SILO:
         rho = peak / mass
     else:
-        rho = largest_by(node_of, squared / remaining_noise(federation, squared, tier=tier, colluders=colluders), count)
+        rho = largest_by(node_of, squared / remaining_noise(federation, squared, tier=tier, uncounted=uncounted), count)
     spread = 1 - float(rho @ mass / mass.sum()) / float(rho.max())
     spread = max(spread, 0.0) if spread > 1e-15 else 0.0  # rounding alone is not dispersion
     if tier == SILO:
@@ -83,41 +86,41 @@ def exposure_of(federation: Federation, *, tier: str | None = None, colluders: i
         peak_weight=peak,
         exposure=rho,
         effective_size=1 / rho,
-        colluders=colluders,
+        colluders=int(colluders),
+        dropouts=int(dropouts),
         dispersion=spread,
         noise_factor=1 / math.sqrt(1 - spread),
     )
 
 
-def dispersion(federation: Federation, *, tier: str | None = None, colluders: int = 0) -> float:
+def dispersion(federation: Federation, *, tier: str | None = None, colluders: int = 0, dropouts: int = 0) -> float:
     """Returns the exposure dispersion: the share of the noise budget that topology-aware allocation saves.
 
     It is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are
     equally exposed. See `exposure_of` for the arguments.
     """
-    return exposure_of(federation, tier=tier, colluders=colluders).dispersion
+    return exposure_of(federation, tier=tier, colluders=colluders, dropouts=dropouts).dispersion
 
 
-def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, colluders: int = 0) -> FloatArray:
+def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, uncounted: int = 0) -> FloatArray:
     """Returns by silo the noise variance that conceals it from an observer of `tier`, against the worst coalition.
 
     Args:
         federation: Who reports to whom.
         variance: The noise variance that each silo brings into its sum, w² sigma², in units of C².
         tier: Where the observer stands.
-        colluders: Silos of each region whose noise the observer can subtract. The worst coalition takes the largest
-            variances among the others; the silo's own noise always counts. An observer inside the region (tier
-            "silo") sees single updates, so only the silo's own noise conceals it anyway.
+        uncounted: Silos of each region, colluders and dropouts together, whose noise does not count. The worst ones
+            hold the largest variances among the others; the silo's own noise always counts. An observer inside the
+            region (tier "silo") sees single updates, so only the silo's own noise conceals it anyway.
     """
-    check_colluders(colluders)
     if tier == SILO:
         return variance
     node_of, count = federation.membership(tier), federation.node_count(tier)
     total = sum_by(node_of, variance, count)
-    if colluders == 0:
+    if uncounted == 0:
         return total[node_of]
     region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-    taken, own_coalition = worst_coalitions(variance, region_of, regions, colluders)
+    taken, own_coalition = worst_coalitions(variance, region_of, regions, uncounted)
     node_of_region = np.zeros(regions, dtype=np.intp)
     node_of_region[region_of] = node_of
     taken_at_node = sum_by(node_of_region, taken, count)
@@ -127,17 +130,17 @@ def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, 
 
 
 def worst_coalitions(
-    variance: FloatArray, region_of: IntArray, regions: int, colluders: int
+    variance: FloatArray, region_of: IntArray, regions: int, size: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns what the worst coalition takes: by region, and by silo among the others of its region."""
+    """Returns what the worst `size` silos of a region take away: by region, and by silo among the others of its own."""
     order = np.lexsort((-variance, region_of))
     sizes = np.bincount(region_of, minlength=regions)
     rank = np.empty(len(variance), dtype=np.intp)
     rank[order] = np.arange(len(variance)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    first = rank < colluders
+    first = rank < size
     taken = sum_by(region_of[first], variance[first], regions)
     next_one = np.zeros(regions)
-    at_edge = rank == colluders
+    at_edge = rank == size
     next_one[region_of[at_edge]] = variance[at_edge]
     # A silo among the largest is not in its own coalition: the next largest takes its place.
     return taken, taken[region_of] - np.where(first, variance - next_one[region_of], 0.0)
@@ -155,7 +158,8 @@ def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
     return largest
 
 
-def check_colluders(colluders: int) -> None:
-    """Raises `ParameterError` unless a coalition's size is a whole number of at least 0."""
-    if isinstance(colluders, bool) or not isinstance(colluders, (int, np.integer)) or colluders < 0:
-        raise ParameterError(f"colluders must be a whole number of at least 0, got {colluders}")
+def check_count(name: str, count: int) -> int:
+    """Returns a number of silos, or raises `ParameterError` unless it is a whole number of at least 0."""
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
+        raise ParameterError(f"{name} must be a whole number of at least 0, got {count}")
+    return int(count)

@@ -47,6 +47,16 @@ def mechanism_information(
         return like_input((2.0 if bound == "paper" else 0.5) * rounds * (1 / s) ** 2)
 
 
+def information_of_shift(squared_shift: FloatArray, *, bound: str = "paper") -> FloatArray:
+    """Returns the nats that releases of this squared shift in all (mu², the sum of 4 / s²) reveal at most.
+
+    It is `mechanism_information` for releases of which the shift alone is known: mu²/2 by `paper`, mu²/8 by `capacity`
+    in the limit of many parameters, which is never below the capacity for fewer.
+    """
+    _check_channel(1, bound, None)
+    return np.asarray(squared_shift) / (2 if bound == "paper" else 8)
+
+
 def multiplier_for_information(
     nats: FloatLike, *, rounds: int, bound: str = "paper", parameters: int | None = None
 ) -> float | FloatArray:

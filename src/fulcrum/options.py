@@ -46,7 +46,9 @@ PlanArgument = Annotated[Path, Parameter(help="A plan file, as `fulcrum plan -o`
 FormatOption = Annotated[str, Parameter(name="--format", help=f"One of {listing(FORMATS)}.")]
 OutputOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")]
 RunOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")]
-ColludersOption = Annotated[int, number("Silos of each region that may collude or drop out.")]
+ColludersOption = Annotated[int, number("Silos of each region that may share their noise with an observer.")]
+DropoutsOption = Annotated[int, number("Silos of each region that may be missing from a sum.")]
+AllocationOption = Annotated[str, option("How noise is distributed; module:function for your own.")]
 
 
 @Parameter(name="*")
@@ -59,12 +61,13 @@ class TargetOptions:
     epsilon_inside: Annotated[float | None, option("Target against whoever sees single updates.")] = None
     delta: Annotated[float, option("The DP parameter.")] = 1e-5
     accountant: Annotated[str | None, option("exact (default for research) or renyi (for deployment).")] = None
-    allocation: Annotated[str, option("How noise is distributed; module:function for your own.")] = "optimal"
+    allocation: AllocationOption = "optimal"
     information: Annotated[float | None, option("Target bound on what is learned of a silo, in nats.")] = None
     floor: Annotated[str | None, option("Lateral floor, nats: a number, region=number,..., or coupling=number.")] = None
     bound: Annotated[str, option("paper or capacity.")] = "paper"
     budget: Annotated[float | None, option("Spend this much noise variance instead of meeting a target.")] = None
     colluders: ColludersOption = 0
+    dropouts: DropoutsOption = 0
     parameters: Annotated[int | None, number("Number of trainable parameters.")] = None
     clip_norm: Annotated[float, option("Clip norm of an update.")] = 1.0
     injection: Annotated[str, option("Who draws noise: silo or aggregator.")] = "silo"
@@ -72,8 +75,7 @@ class TargetOptions:
 
     def arguments(self, federation: Federation) -> dict[str, Any]:
         """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""
-        if ":" in self.allocation and "" not in sys.path:
-            sys.path.append("")  # the user's own function may stand in the current folder
+        look_here_for(self.allocation)
         settings = {name: value for name, value in vars(self).items() if name not in ("allocation", "epsilon_inside")}
         epsilon = None if self.epsilon is None else _by_name(self.epsilon, "--epsilon", federation.innermost.name)
         if self.epsilon_inside is not None:
@@ -81,6 +83,12 @@ class TargetOptions:
                 raise ParameterError("--epsilon silo=... and --epsilon-inside ask for the same thing. Give one of them")
             epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
         return settings | {"epsilon": epsilon, "floor": _floor(self.floor)}
+
+
+def look_here_for(allocation: str) -> None:
+    """Lets a user's own allocation stand in the current folder."""
+    if ":" in allocation and "" not in sys.path:
+        sys.path.append("")
 
 
 @Parameter(name="*")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from fulcrum.accounting import observer_power
 from fulcrum.comparison import Comparison
 from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, remarks, show, table
 from fulcrum.exports import exported
@@ -63,7 +62,8 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
 def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     """Returns the picture of a plan: its regions, its guarantee, its cost, its advice."""
     inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
-    profile, noise = exposure_of(made.federation, colluders=made.colluders), np.sqrt(made.node_noise(inner.name))
+    profile = exposure_of(made.federation, colluders=made.colluders, dropouts=made.dropouts)
+    noise = np.sqrt(made.node_noise(inner.name))
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
         members = inner.parent_of == index
@@ -86,15 +86,16 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         Column(key="above", heading="ε above", epsilon=True),
         Column(key="inside", heading="ε inside", epsilon=True),
     )
-    power = observer_power(float(made.effective_multiplier().min()), rounds=made.rounds)
+    power = made.observer_power()
     summary = [
         ("guarantee", made.statement),
         ("noise budget", f"{figure(made.noise_budget)} C², uniform would need {figure(made.uniform_noise_budget)}"),
         ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
         (
             "in words",
-            f"an observer above tells two possible datasets of a silo apart {power.guessing_rate:.1%} of the time "
-            f"at best, and accuses rightly {power.true_positive_rate:.1%} of the time at 1 % wrong accusations",
+            f"an observer above{' of all released so far and to come' if made.follows else ''} tells two possible "
+            f"datasets of a silo apart {power.guessing_rate:.1%} of the time at best, and accuses rightly "
+            f"{power.true_positive_rate:.1%} of the time at 1 % wrong accusations",
         ),
     ]
     if made.floor is not None:

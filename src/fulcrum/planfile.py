@@ -1,4 +1,4 @@
-"""The file format of a plan, `fulcrum.plan/1`: versioned JSON that says what was promised, to whom, against whom.
+"""The file format of a plan, `fulcrum.plan/2`: versioned JSON that says what was promised, to whom, against whom.
 
 The schema is the types below; an epsilon of null means that there is no guarantee (infinite). Epsilons are rounded
 up, never down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
@@ -31,7 +31,13 @@ from fulcrum.leakage import BOUNDS
 if TYPE_CHECKING:
     from fulcrum.plans import Plan
 
-FORMAT = "fulcrum.plan/1"
+FORMAT = "fulcrum.plan/2"
+
+_OUTDATED = {
+    "fulcrum.plan/1": "said less than it must of who the observers are, and let dropouts use up colluders; in "
+    "deployment its lattices differed by region"
+}
+"""Formats whose plans are not read, and why."""
 
 _LARGEST = 1e100
 
@@ -66,6 +72,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     seed: int
     injection: str
     colluders: int
+    dropouts: int
     parameters: int | None
     epsilon: dict[str, float]
     information: float | None
@@ -116,7 +123,8 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
 class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One silo: its place, its noise, and its epsilon against an observer of each tier.
 
-    `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include.
+    `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include;
+    `moved_from` is its region in the plan before, where that was another one.
     """
 
     silo: str
@@ -127,6 +135,7 @@ class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     preference: float | None = None
     group: str | None = None
     spent: dict[str, float] | None = None
+    moved_from: str | None = None
 
 
 class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -175,6 +184,7 @@ def content_of(plan: "Plan") -> PlanFile:
             seed=plan.seed,
             injection=plan.injection,
             colluders=plan.colluders,
+            dropouts=plan.dropouts,
             parameters=plan.parameters,
             epsilon=dict(target.epsilon),
             information=target.information,
@@ -213,6 +223,7 @@ def content_of(plan: "Plan") -> PlanFile:
                 preference=None if preferences is None or math.isnan(preferences[index]) else float(preferences[index]),
                 group=None if groups is None else groups.nodes[groups.parent_of[index]],
                 spent={tier: float(spent[index]) for tier, spent in target.spent.items()} or None,
+                moved_from=plan.moved.get(name),
             )
             for index, (name, records, multiplier) in enumerate(
                 zip(
@@ -277,6 +288,10 @@ def read_content(path: str | Path) -> PlanFile:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {error}. Make a plan with: fulcrum plan FEDERATION -o {path}") from None
     found = header.get("format") if isinstance(header, dict) else None
+    if isinstance(found, str) and found in _OUTDATED:
+        raise PlanError(
+            f"{path} is of format {found}, which {_OUTDATED[found]}. Make the plan again with: fulcrum plan"
+        )
     if found != FORMAT:
         raise PlanError(f"{path} is not a plan of format {FORMAT}, got {found!r}. Make one with: fulcrum plan")
     try:
@@ -324,6 +339,9 @@ def _problems(content: PlanFile) -> Iterator[str]:
     lists = [settings.floor, *settings.required_multiplier.values()]
     if any(isinstance(values, list) and len(values) != len(silos) for values in lists):
         yield "a list by silo has another length than the roster"
+    for values in settings.required_multiplier.values():
+        if not all(0 <= asked <= _LARGEST for asked in (values if isinstance(values, list) else [values])):
+            yield "a required multiplier is out of its range"
     if not settings.required_multiplier or not set(settings.required_multiplier) | set(settings.epsilon) <= set(
         observers
     ):
@@ -339,10 +357,13 @@ def _problems(content: PlanFile) -> Iterator[str]:
         yield "what was spent before is not told for every silo and tier"
     if any(not 0 <= value < math.inf for entry in silos for value in (entry.spent or {}).values()):
         yield "what was spent before is not a number of at least 0"
+    if any(entry.moved_from in ("", entry.node) for entry in silos):
+        yield "a silo moved from the place where it is"
     if (
         not in_range
         or not 0 <= settings.reserve < settings.delta
         or settings.colluders < 0
+        or settings.dropouts < 0
         or (settings.parameters is not None and settings.parameters < 1)
     ):
         yield "a setting is out of its range"
@@ -394,7 +415,7 @@ def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
     federation = plan.federation
     tier = federation.tiers[depth]
     outer = federation.tiers[depth + 1] if depth + 1 < len(federation.tiers) else None
-    profile = exposure_of(federation, tier=tier.name, colluders=plan.colluders)
+    profile = exposure_of(federation, tier=tier.name, colluders=plan.colluders, dropouts=plan.dropouts)
     worst = np.zeros(len(tier.nodes))
     np.maximum.at(worst, federation.membership(tier.name), plan.epsilon(tier.name))
     injected = plan.aggregator_noise_multiplier if depth == 0 else None

@@ -20,9 +20,9 @@ from fulcrum.accounting import epsilon_of
 from fulcrum.allocation import Shape, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
-from fulcrum.exposure import check_colluders, sum_by
+from fulcrum.exposure import check_count, sum_by
 from fulcrum.federation import SILO, Federation
-from fulcrum.lattice import check_parameters, check_width, delta_reserve
+from fulcrum.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import INJECTIONS, PURPOSES
 from fulcrum.plans import Plan
@@ -49,12 +49,14 @@ def plan(
     clip_norm: float = 1.0,
     parameters: int | None = None,
     colluders: int = 0,
+    dropouts: int = 0,
     injection: str = "silo",
     purpose: str = "research",
     keys: Mapping[str, str] | None = None,
     seed: int = 0,
     spent: Mapping[str, FloatArray] | None = None,
     reserved: float = 0.0,
+    moved: Mapping[str, str] | None = None,
 ) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
@@ -77,7 +79,9 @@ def plan(
             epsilon.
         clip_norm: C.
         parameters: d, the number of trainable parameters; None is the limit of large d.
-        colluders: Silos of each region that may collude with the observer or drop out.
+        colluders: Silos of each region that may collude with the observer: they know their own noise.
+        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
+            counted without the worst colluders and dropouts together.
         injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, to be carried by the plan.
@@ -85,10 +89,14 @@ def plan(
         spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes; the
             innermost tier and "silo" at least.
         reserved: The part of delta that lattice noise of earlier rounds has cost.
+        moved: By silo that changed its region since the plan before, the region it was in.
     """
     federation = read_federation(federation)
     accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
-    _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, colluders=colluders, seed=seed)
+    _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, seed=seed)
+    uncounted = {"colluders": check_count("colluders", colluders), "dropouts": check_count("dropouts", dropouts)}
+    if injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
+        uncounted = dict.fromkeys(uncounted, 0)
     _check_purpose(purpose, parameters, injection)
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
@@ -102,9 +110,7 @@ def plan(
         bound=bound,
         parameters=None if parameters is None else int(parameters),
         budget=None if budget is None else float(budget),
-        colluders=0
-        if injection == "aggregator"
-        else int(colluders),  # noise that no silo holds cannot be colluded away
+        **uncounted,
         spent=_spent_everywhere(federation, spent),
         reserve=reserved,
     )
@@ -147,6 +153,7 @@ def plan(
             coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
             seed=int(seed),
             purpose=purpose,
+            moved=dict(moved or {}),
             keys=dict(keys or {}),
         )
 
@@ -178,20 +185,27 @@ def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None
 
 
 def _reserve(made: Plan) -> float:
-    """Returns the part of delta that lattice noise costs a plan, twice what its largest epsilon asks for.
+    """Returns the part of delta that lattice noise costs a plan, twice what the observer of any tier asks for.
 
-    The reserve itself moves epsilon by far less than the factor of two covers.
+    An observer of a tier meets the noise of all silos of the node whose sum it sees. The reserve itself moves epsilon
+    by far less than the factor of two covers.
     """
     federation = made.federation
-    members = np.bincount(federation.innermost.parent_of)
     for silo in range(len(federation)):
-        within = int(members[federation.innermost.parent_of[silo]])
-        check_width(made.lattice_width(silo), within, federation.silo_name(silo))
-    reserve = 2 * delta_reserve(
-        rounds=made.rounds,
-        parameters=check_parameters(made.parameters),
-        members=int(members.max()),
-        epsilon=max(float(made.epsilon_above.max()), float(made.epsilon_inside.max())),
+        check_fits(
+            signal=made.lattice_signal(silo),
+            width=made.lattice_width(silo),
+            members=len(federation),
+            silo=federation.silo_name(silo),
+        )
+    reserve = 2 * max(
+        delta_reserve(
+            rounds=made.rounds,
+            parameters=check_parameters(made.parameters),
+            members=int(np.bincount(federation.membership(tier)).max()),
+            epsilon=made.worst_epsilon(tier),
+        )
+        for tier in federation.tier_names
     )
     if reserve > made.delta / 2:
         raise ParameterError(
@@ -201,7 +215,7 @@ def _reserve(made: Plan) -> float:
     return reserve
 
 
-def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, colluders: int, seed: int) -> None:
+def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, seed: int) -> None:
     if not (
         isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
     ):
@@ -217,4 +231,3 @@ def _check_settings(*, clip_norm: float, parameters: int | None, injection: str,
         )
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
-    check_colluders(colluders)

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fulcrum.accounting import epsilon_of_shift
+from fulcrum.accounting import ObserverPower, epsilon_of_shift, observer_power_of_shift
 from fulcrum.advice import Advice, advice_on
 from fulcrum.allocation import Requirement, allocate, noise_variance
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, PlanError
-from fulcrum.exposure import dispersion, remaining_noise, sum_by
+from fulcrum.exposure import check_count, dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
 from fulcrum.guarantee import assumptions, statement
 from fulcrum.lattice import check_parameters, lattice_step
-from fulcrum.leakage import mechanism_information
+from fulcrum.leakage import information_of_shift, mechanism_information
 from fulcrum.planfile import (
     PlanFile,
     content_digest,
@@ -51,6 +51,7 @@ class Plan:
         coupling: The coupling behind the floor, where one was given.
         seed: Of the allocations that draw.
         purpose: One of `PURPOSES`.
+        moved: By silo that changed its region since the plan before, the region it was in.
         keys: Public keys by silo and region name, for those who insist on knowing their peers.
         sealed: The digest of the file the plan was read from.
         issuer: The public key whose signature of that file was checked.
@@ -67,6 +68,7 @@ class Plan:
     coupling: float | None
     seed: int
     purpose: str = "research"
+    moved: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     sealed: str = field(default="", init=False)  # not copied to a changed plan, which neither is of that file
     issuer: str = field(default="", init=False)
@@ -93,8 +95,18 @@ class Plan:
 
     @property
     def colluders(self) -> int:
-        """Silos of each region whose noise the guarantee does not count on."""
+        """Silos of each region that may share their noise with an observer."""
         return self.target.colluders
+
+    @property
+    def dropouts(self) -> int:
+        """Silos of each region that may be missing from a sum."""
+        return self.target.dropouts
+
+    @property
+    def follows(self) -> bool:
+        """Whether silos released before this plan, which its epsilons include."""
+        return bool(self.target.spent)
 
     @property
     def parameters(self) -> int | None:
@@ -115,24 +127,32 @@ class Plan:
         mass = sum_by(region_of, squared, len(self.aggregator_noise_multiplier))
         return squared * (self.aggregator_noise_multiplier**2 / mass)[region_of]
 
-    def effective_multiplier(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+    def effective_multiplier(
+        self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
+    ) -> FloatArray:
         """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
 
         Args:
             tier: Where the observer stands.
-            colluders: Silos of each region that collude with the observer or dropped out; the plan's own by default.
-                Noise that aggregators inject cannot be colluded away.
+            colluders: Silos of each region that collude with the observer; the plan's own number by default.
+            dropouts: Silos of each region that are missing from the sum; the plan's own number by default. Noise that
+                aggregators inject is neither colluded away nor missing.
         """
         tier = self.federation.innermost.name if tier is None else tier
         if tier == SILO:
             return self.noise_multiplier
-        count = self.colluders if colluders is None or self.injection == "aggregator" else colluders
-        present = remaining_noise(self.federation, self.noise_variance, tier=tier, colluders=count)
+        uncounted = 0
+        if self.injection == "silo":
+            uncounted += self.colluders if colluders is None else check_count("colluders", colluders)
+            uncounted += self.dropouts if dropouts is None else check_count("dropouts", dropouts)
+        present = remaining_noise(self.federation, self.noise_variance, tier=tier, uncounted=uncounted)
         return np.sqrt(present) / self.federation.weights
 
-    def epsilon(self, tier: str | None = None, *, colluders: int | None = None) -> FloatArray:
+    def epsilon(
+        self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
+    ) -> FloatArray:
         """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
-        shift = self._shift(tier, colluders)
+        shift = self._shift(tier, colluders=colluders, dropouts=dropouts)
         delta = self.target.accounted_delta
         spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences
@@ -144,12 +164,21 @@ class Plan:
 
     def worst_epsilon(self, tier: str | None = None) -> float:
         """Returns the largest epsilon of any silo against an observer of `tier`, solved for that silo alone."""
-        worst = self._shift(tier, None).max()
+        worst = self._shift(tier).max()
         return float(epsilon_of_shift(worst, delta=self.target.accounted_delta, accountant=self.accountant))
 
-    def _shift(self, tier: str | None, colluders: int | None) -> FloatArray:
+    def observer_power(self, tier: str | None = None) -> ObserverPower:
+        """Returns what the best observer of `tier` can do to the silo worst off, all that was released before included.
+
+        In research the tight figures of continuous noise; in deployment what is proven for the lattice noise drawn.
+        """
+        accountant = "renyi" if self.purpose == "deployment" else "exact"
+        worst = float(self._shift(tier).max())
+        return observer_power_of_shift(worst, accountant=accountant, distance=self.target.reserve)
+
+    def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:
         """By silo, mu over all rounds and whatever was spent before."""
-        multiplier = self.effective_multiplier(tier, colluders=colluders)
+        multiplier = self.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
         with np.errstate(divide="ignore"):
             shift = 2 * np.sqrt(self.rounds) / multiplier
         before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
@@ -178,14 +207,15 @@ class Plan:
 
     @cached_property
     def lattice_steps(self) -> FloatArray | None:
-        """By region, the step of the lattice that its silos release on; None in research."""
+        """By region, the step of the lattice that its silos release on, the same for all; None in research."""
         if self.purpose != "deployment":
             return None
-        federation, parameters = self.federation, check_parameters(self.parameters)
-        least = np.full(len(federation.innermost.nodes), np.inf)
-        np.minimum.at(least, federation.innermost.parent_of, federation.weights)
-        steps = [lattice_step(least_weight=w, clip_norm=self.clip_norm, parameters=parameters) for w in least.tolist()]
-        return read_only(np.array(steps))  # type: ignore[no-any-return]
+        step = lattice_step(
+            least_weight=float(self.federation.weights.min()),
+            clip_norm=self.clip_norm,
+            parameters=check_parameters(self.parameters),
+        )
+        return read_only(np.full(len(self.federation.innermost.nodes), step))  # type: ignore[no-any-return]
 
     def cost(self, silo: int) -> dict[str, float]:
         """Returns the squared shift (mu²) that one release of a silo spends, against both observers, by tier."""
@@ -207,15 +237,16 @@ class Plan:
 
     @cached_property
     def mechanism_information(self) -> FloatArray:
-        """By silo, nats that all rounds reveal of its class concentration above its region, beyond the floor."""
-        return np.asarray(
-            mechanism_information(
-                self.effective_multiplier(),
-                rounds=self.rounds,
-                bound=self.target.bound,
-                parameters=self.parameters,
-            )
+        """By silo, nats that all its releases reveal of its class concentration above its region, beyond the floor."""
+        found = mechanism_information(
+            self.effective_multiplier(), rounds=self.rounds, bound=self.target.bound, parameters=self.parameters
         )
+        return np.asarray(found + self.information_before(self.federation.innermost.name))
+
+    def information_before(self, tier: str) -> FloatArray:
+        """Returns by silo the nats that its releases before this plan reveal to an observer of `tier`, at most."""
+        spent = self.target.spent.get(tier, np.zeros(len(self.federation)))
+        return np.asarray(information_of_shift(spent, bound=self.target.bound))
 
     @cached_property
     def noise_budget(self) -> float:
@@ -236,7 +267,7 @@ class Plan:
     @cached_property
     def dispersion(self) -> float:
         """The exposure dispersion of the innermost tier: the saving to expect where floors agree."""
-        return dispersion(self.federation, colluders=self.colluders)
+        return dispersion(self.federation, colluders=self.colluders, dropouts=self.dropouts)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -258,6 +289,8 @@ class Plan:
                 for tier in tiers
             },
             colluders=self.colluders,
+            dropouts=self.dropouts,
+            follows=self.follows,
         )
 
     @property
@@ -267,9 +300,11 @@ class Plan:
             innermost=self.federation.innermost.name,
             injection=self.injection,
             curious_aggregator=SILO in self.epsilon_target,
-            colluders=self.colluders,
             purpose=self.purpose,
             accountant=self.accountant,
+            colluders=self.colluders,
+            dropouts=self.dropouts,
+            follows=self.follows,
         )
 
     @cached_property
@@ -296,10 +331,14 @@ class Plan:
 
     def lattice_width(self, silo: int) -> float:
         """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
+        return float(self.noise_multiplier[silo] * self.lattice_signal(silo))
+
+    def lattice_signal(self, silo: int) -> float:
+        """Returns how large a coordinate of a silo's clipped, weighted update may be, w C, in lattice steps."""
         if self.lattice_steps is None:
             raise PlanError("a research plan has no lattice. Make one with purpose='deployment'")
         step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
-        return float(self.noise_multiplier[silo] * self.federation.weights[silo] * self.clip_norm / step)
+        return float(self.federation.weights[silo] * self.clip_norm / step)
 
     def node_noise(self, tier: str) -> FloatArray:
         """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
@@ -322,6 +361,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
             for tier, asked in settings.required_multiplier.items()
         },
         colluders=settings.colluders,
+        dropouts=settings.dropouts,
     )
     noise = None
     if settings.injection == "aggregator":
@@ -340,6 +380,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
             parameters=settings.parameters,
             budget=settings.budget,
             colluders=settings.colluders,
+            dropouts=settings.dropouts,
             reserve=settings.reserve,
             spent=_spent_by_tier(content),
         ),
@@ -352,6 +393,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         coupling=settings.coupling,
         seed=settings.seed,
         purpose=content.purpose,
+        moved={entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
         keys=content.keys,
     )
     object.__setattr__(made, "sealed", content.digest)

@@ -1,7 +1,7 @@
 """What a regional aggregator does, whatever engine carries it: takes in sealed releases, sends up sums, or withholds.
 
 A region sends up one sum a round and never another. It sums only where the noise present is what the plan counts on:
-all its silos, or all but `plan.colluders` of them. Weights are never renormalised. Everything else is refused or
+all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Everything else is refused or
 withheld: a doubt never passes.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.database_file` says why, and how to copy
@@ -28,7 +28,7 @@ from scipy import special
 from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
 from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, LedgerError
-from fulcrum.exposure import remaining_noise
+from fulcrum.exposure import remaining_noise, worst_coalitions
 from fulcrum.plans import Plan
 from fulcrum.region_file import RegionFile
 from fulcrum.releasing import Layout, Release
@@ -216,17 +216,20 @@ class Region(ClosedAtTheEnd):
     def _lacking(self, present: set[str]) -> str | None:
         """Why the noise present is not what the plan counts on, if so.
 
-        The plan counts, for each silo, on the noise of its region less that of the worst `colluders` others, who
-        collude or drop out. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
+        The plan counts, for each silo, on the noise of its region less that of the worst `dropouts` and `colluders`
+        together. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
         """
-        plan, inner = self._plan, self._plan.federation.innermost
+        plan, variance = self._plan, self._plan.noise_variance
         absent = len(self._members) - len(present)
-        if not present or absent > plan.colluders:
-            return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.colluders}"
+        if not present or absent > plan.dropouts:
+            return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.dropouts}"
         where = [self._members[silo] for silo in sorted(present)]
-        there = math.fsum(plan.noise_variance[where].tolist())
-        counted = remaining_noise(plan.federation, plan.noise_variance, tier=inner.name, colluders=plan.colluders)
-        if there < float(counted[where].max()) * (1 - _TOLERANCE):
+        _, subtracted = worst_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
+        left = math.fsum(variance[where].tolist()) - subtracted
+        counted = remaining_noise(
+            plan.federation, variance, tier=plan.federation.innermost.name, uncounted=plan.colluders + plan.dropouts
+        )
+        if (left < counted[where] * (1 - _TOLERANCE)).any():
             return f"the noise of {len(present)} silos is less than the plan counts on"
         return None
 

@@ -1,7 +1,14 @@
 """A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
 
 What a silo has spent is read from its ledger. The promise stays: every silo's epsilon over everything it ever
-released is at most the old target, so a silo that has spent more needs more noise from now on.
+released is at most the old target, so a silo that has spent more needs more noise from now on. The budget was fixed
+before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was chosen
+after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016; for the
+renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022).
+
+Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
+different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so
+far. The plan says so and names who moved.
 """
 
 from collections.abc import Mapping
@@ -10,15 +17,22 @@ from typing import Any
 
 import numpy as np
 
+from fulcrum.allocation import ALLOCATIONS, Shape
 from fulcrum.errors import PlanError, UnreachableTargetError
-from fulcrum.federation import SILO
+from fulcrum.federation import SILO, Federation
 from fulcrum.ledger import Ledger
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
 from fulcrum.readers import read_federation
 
 
-def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | Path]) -> Plan:
+def replan(
+    old: Plan,
+    federation: Any,
+    ledgers: str | Path | Mapping[str, str | Path],
+    *,
+    allocation: str | Shape | None = None,
+) -> Plan:
     """Returns a plan of the remaining rounds for a changed federation.
 
     Fails closed: a silo of the old plan that stays must show its ledger, since nobody else knows what it has spent.
@@ -27,7 +41,14 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
         old: The plan in force, with targets in epsilon.
         federation: The federation from now on: a `Federation`, or anything `read_federation` takes.
         ledgers: The ledger files by silo name, or the folder that holds NAME.ledger for each.
+        allocation: As in `plan`; the old plan's by default, if it is built in. A plan is data: a function that it
+            names is never imported, so a user's own allocation is given again.
     """
+    if allocation is None and old.allocation not in ALLOCATIONS:
+        raise PlanError(
+            f"the plan was made with the allocation {old.allocation!r}, which is not built in, and what a plan file "
+            "names is not run. Give the allocation again (--allocation module:function)"
+        )
     if not old.epsilon_target:
         raise PlanError("a plan is replanned by its epsilon targets, and this one has none")
     if old.target.information is not None or old.floor is not None or old.target.budget is not None:
@@ -62,14 +83,29 @@ def replan(old: Plan, federation: Any, ledgers: str | Path | Mapping[str, str | 
         delta=old.delta,
         epsilon=dict(old.epsilon_target),
         accountant=old.accountant,
-        allocation=old.allocation,
+        allocation=old.allocation if allocation is None else allocation,
         clip_norm=old.clip_norm,
         parameters=old.parameters,
         colluders=old.colluders,
+        dropouts=old.dropouts,
         injection=old.injection,
         purpose=old.purpose,
         keys=old.keys,
         seed=old.seed,
         spent={inner: above, SILO: inside},
         reserved=old.target.reserve,
+        moved=_moved(old.federation, changed),
     )
+
+
+def _moved(old: Federation, new: Federation) -> dict[str, str]:
+    """Returns the silos that are in another region than before, each with the region it was in."""
+    before, after = (
+        dict(
+            zip(
+                them.silo_names.tolist(), (them.innermost.nodes[code] for code in them.innermost.parent_of), strict=True
+            )
+        )
+        for them in (old, new)
+    )
+    return {silo: before[silo] for silo, region in after.items() if before.get(silo, region) != region}

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from fulcrum.accounting import ObserverPower, observer_power, rounded_up
+from fulcrum.accounting import rounded_up
 from fulcrum.advice import LEVELS, information_ceiling
 from fulcrum.arrays import FloatArray
 from fulcrum.assets import environment, inline_json, inline_script, promise, script, style
@@ -101,7 +101,7 @@ def report(plan: Plan, run: str | Path | None = None) -> str:
         .get_template("report.html")
         .render(
             **promise(plan),
-            power=_power(plan),
+            power=plan.observer_power(),
             ceiling=information_ceiling(plan),
             levels=LEVELS,
             figures=figures,
@@ -161,7 +161,8 @@ def reproducing_commands(plan: Plan) -> list[str]:
     built_in = federation.name in PROFILES and profile(federation.name).digest == federation.digest
     source = shlex.quote(federation.name) if built_in else "FEDERATION"
     if target.spent:
-        made = f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS -o plan.json"
+        own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
+        made = f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     else:
         options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
         if target.budget is not None:
@@ -176,6 +177,7 @@ def reproducing_commands(plan: Plan) -> list[str]:
             "accountant": plan.accountant,
             "allocation": plan.allocation,
             "colluders": plan.colluders or None,
+            "dropouts": plan.dropouts or None,
             "parameters": plan.parameters,
             "clip-norm": plan.clip_norm,
             "injection": plan.injection,
@@ -303,13 +305,6 @@ def _figure(drawing: Drawing) -> Figure:
     picture = Markup(bare.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))  # noqa: S704
     rows = list(drawing.rows)
     return Figure(key=drawing.key, spec=drawing.spec, picture=picture, headings=drawing.headings, rows=rows)
-
-
-def _power(plan: Plan) -> ObserverPower | None:
-    """Returns what the best observer above can do; None where it also saw what was released before this plan."""
-    if plan.target.spent:
-        return None
-    return observer_power(float(plan.effective_multiplier().min()), rounds=plan.rounds)
 
 
 def _numbers(heading: str, values: FloatArray, *, epsilon: bool = False) -> Row:

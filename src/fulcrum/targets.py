@@ -50,7 +50,8 @@ class Target:
         bound: How noise becomes information, "paper" or "capacity".
         parameters: Trainable parameters d; None is the limit of large d.
         budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
-        colluders: Silos of each region whose noise does not count.
+        colluders: Silos of each region that may share their noise with an observer.
+        dropouts: Silos of each region that may be missing from a sum.
         reserve: What the lattice sampler costs in delta; accountants get the rest.
         spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
     """
@@ -65,6 +66,7 @@ class Target:
     parameters: int | None = None
     budget: float | None = None
     colluders: int = 0
+    dropouts: int = 0
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
 
@@ -97,7 +99,7 @@ class Target:
             for other in tightened[1:]:
                 combined = np.maximum(combined, other)
             asked[inner] = float(combined) if np.ndim(combined) == 0 else combined
-        return Requirement(multiplier=asked, colluders=self.colluders)
+        return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts)
 
     def reached_with_budget(self, federation: Federation, allocation: str | Shape, seed: int) -> "Target":
         """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""

@@ -1,7 +1,9 @@
 """Recomputes a plan file's every number from its multipliers and roster, without the solver, and compares two plans.
 
 The path is deliberately another one than the planner's: exact sums silo by silo (`math.fsum`), coalitions by sorting
-each region, targets read from the settings. What it shares with the planner is the accountant alone.
+each region, targets read from the settings, information and lattice by formulas of its own. Of all that computes a
+plan it shares the accountant alone; beside that, it reads the file by the file's own types and compares the words of
+the guarantee with the template they are made from.
 
 >>> from fulcrum.planning import plan
 >>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
@@ -18,14 +20,18 @@ from pathlib import Path
 from fulcrum.accounting import epsilon_of_shift
 from fulcrum.federation import ROOT, SILO
 from fulcrum.guarantee import ADJACENCY, assumptions, statement
-from fulcrum.lattice import LEAST_WIDTH, delta_reserve, lattice_step
-from fulcrum.leakage import mechanism_information
 from fulcrum.planfile import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
 from fulcrum.plans import Plan
 
 _SOLVED_AT_ONCE = 1_000
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
+
+# What deployment must keep, stated anew: `fulcrum.lattice` and `fulcrum.discrete_gaussian` prove it.
+_STEPS_A_SIGNAL = 100  # of the lightest silo's w C over sqrt(d), at least
+_LEAST_WIDTH = 16.0  # steps
+_FARTHEST = 32  # widths that a draw may be away
+_LOG_DISTANCE = -108 * math.log(2)  # of a coordinate of one silo's noise, in total variation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,16 +116,25 @@ def _words(content: PlanFile) -> Check:
     for tier in [inner, SILO, *(tier for tier in settings.epsilon if tier not in (inner, SILO))]:
         stated = [entry.epsilon[tier] for entry in content.silos]
         worst[tier] = None if None in stated else max(value for value in stated if value is not None)
+    follows = content.silos[0].spent is not None
     said = statement(
-        rounds=settings.rounds, delta=settings.delta, innermost=inner, worst=worst, colluders=settings.colluders
+        rounds=settings.rounds,
+        delta=settings.delta,
+        innermost=inner,
+        worst=worst,
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+        follows=follows,
     )
     rests_on = assumptions(
         innermost=inner,
         injection=settings.injection,
         curious_aggregator=SILO in settings.epsilon,
-        colluders=settings.colluders,
         purpose=content.purpose,
         accountant=settings.accountant,
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+        follows=follows,
     )
     for name, stated_words, true_words in (
         ("statement", content.guarantee.statement, said),
@@ -160,6 +175,9 @@ class Recomputed:
 
     def __init__(self, content: PlanFile) -> None:
         self.settings = content.settings
+        # Below what was promised even where the reserve is less than a rounding of it.
+        promised, reserve = content.settings.delta, content.settings.reserve
+        self.delta = min(promised - reserve, math.nextafter(promised, 0.0)) if reserve else promised
         total = math.fsum(entry.records for entry in content.silos)
         self.weight = [entry.records / total for entry in content.silos]
         self.multiplier = [entry.noise_multiplier for entry in content.silos]
@@ -186,19 +204,19 @@ class Recomputed:
             ]
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
-        """By silo, the noise that conceals it at a tier after the worst coalition of each region is gone."""
+        """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
         if tier == SILO:
             return variance
-        colluders = self.settings.colluders
+        uncounted = self.settings.colluders + self.settings.dropouts
         total = _sums(self.path[tier], variance)
-        if not colluders:
+        if not uncounted:
             return [total[node] for node in self.path[tier]]
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
         ordered = {region: sorted(values, reverse=True) for region, values in by_region.items()}
-        taken = {region: values[:colluders] for region, values in ordered.items()}
-        next_one = {region: values[colluders] if colluders < len(values) else 0.0 for region, values in ordered.items()}
+        taken = {region: values[:uncounted] for region, values in ordered.items()}
+        next_one = {region: values[uncounted] if uncounted < len(values) else 0.0 for region, values in ordered.items()}
         node_of = dict(zip(self.region, self.path[tier], strict=True))
         gone = _sums([node_of[region] for region in taken], (math.fsum(values) for values in taken.values()))
         found = []
@@ -219,14 +237,14 @@ class Recomputed:
         """By silo, the epsilon at a tier; solved a few at a time, so that none is read off a table."""
         settings = self.settings
         shifts = [
-            math.sqrt(4 * settings.rounds / multiplier**2 + before) if multiplier else math.inf
+            math.hypot(2 * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
             for multiplier, before in zip(self.effective(tier), self.spent[tier], strict=True)
         ]
         distinct = sorted(set(shifts))
         solved: dict[float, float] = {}
         for start in range(0, len(distinct), _SOLVED_AT_ONCE):
             some = distinct[start : start + _SOLVED_AT_ONCE]
-            found = epsilon_of_shift(some, delta=settings.delta - settings.reserve, accountant=settings.accountant)
+            found = epsilon_of_shift(some, delta=self.delta, accountant=settings.accountant)
             solved |= zip(some, found.tolist(), strict=True)
         return [solved[shift] for shift in shifts]
 
@@ -256,29 +274,32 @@ class Recomputed:
 
 
 def _lattice(content: PlanFile, seen: Recomputed) -> Check:
-    """Whether lattices are fine enough, noise is wide enough on them, and what it costs in delta is reserved."""
-    settings, members = content.settings, Counter(seen.region)
-    if settings.injection != "silo":
-        return Check(name="lattice", holds=False, detail="silos draw no noise of their own")
-    parameters = settings.parameters or 0
-    least: dict[str, float] = {}
-    for region, weight in zip(seen.region, seen.weight, strict=True):
-        least[region] = min(least.get(region, weight), weight)
-    step = {
-        region: lattice_step(least_weight=weight, clip_norm=settings.clip_norm, parameters=parameters)
-        for region, weight in least.items()
-    }
-    for node in content.tiers[seen.innermost]:
-        if node.lattice_step != step[node.name]:
-            detail = f"{seen.innermost} {node.name!r} has the step {node.lattice_step}, recomputed {step[node.name]}"
+    """Whether all regions share a lattice that is fine enough, all that is released fits it, and delta is reserved."""
+    settings, silos = content.settings, len(content.silos)
+    if settings.injection != "silo" or not settings.parameters:
+        return Check(name="lattice", holds=False, detail="silos draw no noise of their own, or for no known model")
+    finest = min(seen.weight) * settings.clip_norm / (_STEPS_A_SIGNAL * math.sqrt(settings.parameters))
+    steps = {node.lattice_step or 0.0 for node in content.tiers[seen.innermost]}
+    step = max(steps)
+    if len(steps) > 1 or math.frexp(step)[0] != 0.5 or not finest / 2 < step * (1 + _TOLERANCE) <= finest * (1 + 2e-9):
+        detail = f"steps from {min(steps):.3g} to {step:.3g}, not the one largest power of two up to {finest:.3g}"
+        return Check(name="lattice", holds=False, detail=detail)
+    largest = min(2.0**52, 2.0**63 / silos)
+    for entry, weight in zip(content.silos, seen.weight, strict=True):
+        signal = weight * settings.clip_norm / step
+        width = entry.noise_multiplier * signal
+        if not (width >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
+            detail = f"silo {entry.silo!r} has noise {width:.3g} steps wide, and a signal of {signal:.3g}"
             return Check(name="lattice", holds=False, detail=detail)
-    for entry, weight, region in zip(content.silos, seen.weight, seen.region, strict=True):
-        width = entry.noise_multiplier * weight * settings.clip_norm / step[region]
-        if width < LEAST_WIDTH:
-            return Check(name="lattice", holds=False, detail=f"silo {entry.silo!r} has noise {width:.3g} steps wide")
-    worst = max(max(seen.epsilon(seen.innermost)), max(seen.epsilon(SILO)))
-    needed = delta_reserve(rounds=settings.rounds, parameters=parameters, members=max(members.values()), epsilon=worst)
-    detail = f"{len(step)} lattices, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"
+    needed = max(
+        settings.rounds
+        * settings.parameters
+        * max(Counter(nodes).values())
+        # (1 + e^epsilon) times the distance, which no large epsilon may overflow
+        * (math.exp(_LOG_DISTANCE) + math.exp(min(max(seen.epsilon(tier)) + _LOG_DISTANCE, 700.0)))
+        for tier, nodes in seen.path.items()
+    )
+    detail = f"one step of {step:.3g}, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"
     return Check(name="lattice", holds=settings.reserve >= needed, detail=detail)
 
 
@@ -305,17 +326,24 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
         found.append(_equal("budget", content.summary.noise_budget, settings.budget))
     if settings.information is not None:
         floor = _by_silo(settings.floor or 0.0, len(content.silos))
-        worst = max(
-            float(
-                mechanism_information(s, rounds=settings.rounds, bound=settings.bound, parameters=settings.parameters)
-            )
-            + lateral
-            for s, lateral in zip(seen.effective(inner), floor, strict=True)
-        )
+        worst = max(_information(content, s) + lateral for s, lateral in zip(seen.effective(inner), floor, strict=True))
         detail = f"worst {worst:.6g} nats, promised {settings.information:.6g}"
         holds = worst <= settings.information * (1 + _TOLERANCE)
         found.append(Check(name="information bound", holds=holds, detail=detail))
     return found
+
+
+def _information(content: PlanFile, multiplier: float) -> float:
+    """The nats that all rounds reveal at most at an effective multiplier, by the plan's bound."""
+    settings = content.settings
+    if not multiplier:
+        return math.inf
+    ratio = 1 / multiplier
+    if settings.bound == "paper":
+        return settings.rounds * 2 * ratio * ratio
+    if settings.parameters is None:
+        return settings.rounds * ratio * ratio / 2
+    return settings.rounds * settings.parameters / 2 * math.log1p(ratio * ratio / settings.parameters)
 
 
 def _met(content: PlanFile, tier: str, seen: Recomputed) -> Check:

@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     delta: float = 1e-5
     epsilon_inside: float | None = None
     colluders: int = 0
+    dropouts: int = 0
     allocation: Text = "optimal"
     accountant: Text = "exact"
 
@@ -54,7 +55,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.allocation not in ALLOCATIONS:  # "module:function" would run what it names
             near = suggestion(self.allocation, ALLOCATIONS)
             raise ParameterError(f"unknown allocation {self.allocation!r}. Known: {listing(ALLOCATIONS)}.{near}")
-        for name, low, high in (("rounds", 1, MOST_ROUNDS), ("colluders", 0, MOST_SILOS)):
+        limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
+        for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise ParameterError(f"{name} must be from {low} to {high:,}")
         epsilon = {federation.innermost.name: self.epsilon}
@@ -66,6 +68,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             delta=self.delta,
             epsilon=epsilon,
             colluders=self.colluders,
+            dropouts=self.dropouts,
             allocation=self.allocation,
             accountant=self.accountant,
         )

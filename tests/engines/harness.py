@@ -42,7 +42,7 @@ class Federation:
         *,
         purpose="deployment",
         rounds=4,
-        colluders=0,
+        dropouts=0,
         patience=40.0,
         train="slow_head",
         members=MEMBERS,
@@ -50,7 +50,7 @@ class Federation:
         rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
         (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
         plan = fulcrum.plan(
-            str(folder / "fed.csv"), rounds=rounds, epsilon=5.0, parameters=34, purpose=purpose, colluders=colluders
+            str(folder / "fed.csv"), rounds=rounds, epsilon=5.0, parameters=34, purpose=purpose, dropouts=dropouts
         )
         self.deployment = Deployment(
             plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience

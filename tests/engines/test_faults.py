@@ -254,7 +254,7 @@ def test_a_network_cut_of_thirty_seconds_mends_itself(federation):
 
 
 def test_a_plan_made_for_dropouts_goes_on_without_one(federation):
-    fed = federation(rounds=3, colluders=1, patience=15)
+    fed = federation(rounds=3, dropouts=1, patience=15)
     fed.start()
     fed.submit()
     fed.wait_for(2)

@@ -51,6 +51,7 @@ class ComparisonResult(msgspec.Struct, kw_only=True):
     delta: float
     accountant: str
     colluders: int
+    dropouts: int = 0
     epsilon: dict[str, float]
     information: float | None
     budget: float | None
@@ -101,8 +102,8 @@ def _same_target(found: ComparisonResult, plan: Plan) -> bool:
     drawn = found.size_law != "declared" or plan.allocation == "misallocated"
     mine = [row.noise_budget for row in found.rows if row.allocation == plan.allocation and not drawn]
     return (
-        (found.federation_digest, found.rounds, found.delta, found.accountant, found.colluders)
-        == (plan.federation.digest, plan.rounds, plan.delta, plan.accountant, plan.colluders)
+        (found.federation_digest, found.rounds, found.delta, found.accountant, found.colluders, found.dropouts)
+        == (plan.federation.digest, plan.rounds, plan.delta, plan.accountant, plan.colluders, plan.dropouts)
         and (found.epsilon, found.information) == asked
         and found.budget == target.budget
         and all(math.isclose(budget, plan.noise_budget, rel_tol=1e-6) for budget in mine)

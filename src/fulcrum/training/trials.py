@@ -134,6 +134,7 @@ def save_comparison(
         "delta": target.get("delta", 1e-5),
         "accountant": target.get("accountant") or "exact",
         "colluders": target.get("colluders", 0),
+        "dropouts": target.get("dropouts", 0),
         "epsilon": epsilon_by_tier(federation, target.get("epsilon")),
         "information": target.get("information"),
         "budget": target.get("budget"),

@@ -236,7 +236,7 @@ def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: 
         role,
         region=next((region for region, members in deployment.regions.items() if name in members), name),
         silos=deployment.regions.get(name, []),
-        spare=plan.colluders,
+        spare=plan.dropouts,
         digest=plan.digest,
         train="" if train == BUILT_IN else train,
         keys_made=keys_made,
@@ -374,7 +374,7 @@ def _write_job(deployment: Deployment, folder: Path) -> None:
     by_role: dict[str, list[str]] = {}
     for name, role in deployment.sites.items():
         by_role.setdefault(role, []).append(name)
-    spare = sum(min(deployment.plan.colluders, len(members) - 1) for members in deployment.regions.values())
+    spare = sum(min(deployment.plan.dropouts, len(members) - 1) for members in deployment.regions.values())
     _write_json(
         folder / "meta.json",
         {

@@ -63,10 +63,9 @@ of this site: two sums of one round with different members would expose a silo.
 
 ## When a round is withheld
 
-A sum goes up only if the noise in it is what the plan counts on: at most {spare} of the silos may be missing, and
-each that is missing is one colluder fewer that the plan covers in that round. `log.txt`
-says who was missing or refused, and why. Withholding costs nothing above this region; the silos stay charged against
-whoever runs it, which has seen their releases.
+A sum goes up only if the noise in it is what the plan counts on: at most {spare} of the silos may be missing.
+`log.txt` says who was missing or refused, and why. Withholding costs nothing above this region; the silos stay charged
+against whoever runs it, which has seen their releases.
 """
 
 _SERVER = """# The server

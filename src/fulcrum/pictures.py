@@ -93,9 +93,9 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
         (
             "in words",
-            f"an observer above{' of all released so far and to come' if made.follows else ''} tells two possible "
-            f"datasets of a silo apart {power.guessing_rate:.1%} of the time at best, and accuses rightly "
-            f"{power.true_positive_rate:.1%} of the time at 1 % wrong accusations",
+            f"an observer above{', who also saw all that was released before,' if made.follows else ''} tells two "
+            f"possible datasets of a silo apart {power.shown(power.guessing_rate)} of the time at best, and accuses "
+            f"rightly {power.shown(power.true_positive_rate)} of the time at 1 % wrong accusations",
         ),
     ]
     if made.floor is not None:

@@ -227,7 +227,7 @@ class Plan:
 
     @cached_property
     def epsilon_above(self) -> FloatArray:
-        """By silo, against anyone who sees the sums of the innermost tier."""
+        """By silo, against anyone outside its region who sees the sums of the innermost tier."""
         return read_only(self.epsilon())  # type: ignore[no-any-return]
 
     @cached_property

@@ -152,6 +152,37 @@ def test_a_deployment_plan_is_calibrated_by_what_is_proven_for_lattice_noise():
     assert all(check.holds for check in fulcrum.verify(made))
 
 
+def narrowed(content, width):
+    """Gives the first silo noise of another width, in steps."""
+    weight = content.silos[0].records / sum(entry.records for entry in content.silos)
+    multiplier = width * content.tiers["region"][0].lattice_step / weight
+    content.silos[0] = msgspec.structs.replace(content.silos[0], noise_multiplier=multiplier)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(12.0, "12 steps wide"), (15.9, "15.9 steps"), (2.0**50, "1.13e+15 steps")]
+)
+def test_verification_refuses_noise_that_is_too_narrow_or_too_wide(width, shown):
+    content = fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66).content()
+    narrowed(content, width)
+    found = next(check for check in fulcrum.verify(content) if check.name == "lattice")
+    assert not found.holds
+    assert shown in found.detail
+
+
+@pytest.mark.parametrize("target", [{"epsilon": {"silo": 0.1}}, {"epsilon": 1.0}])
+def test_verification_knows_the_reserve_that_is_needed(target):
+    made = fulcrum.plan("severe", rounds=10, purpose="deployment", parameters=66, **target)
+    needed = max(
+        delta_reserve(rounds=10, parameters=66, members=members, epsilon=made.worst_epsilon(tier))
+        for tier, members in (("silo", 1), ("region", 60), ("federation", 96))
+    )
+    for share, holds in ((0.999, False), (1.001, True)):
+        content = made.content()
+        content.settings.reserve = needed * share
+        assert next(check.holds for check in fulcrum.verify(content) if check.name == "lattice") is holds
+
+
 @pytest.mark.parametrize(
     "forge",
     [

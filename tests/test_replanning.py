@@ -146,7 +146,12 @@ def spent_against(silo, coalition, *parts):
 @pytest.fixture
 def moved(tmp_path):
     """Three of six rounds are done with one colluder a region allowed; then a silo moves and others join."""
-    target = {"epsilon": {"region": 2.0, "silo": 30.0}, "parameters": 2, "purpose": "deployment", "colluders": 1}
+    target = {
+        "epsilon": {"region": 2.0, "silo": 30.0},
+        "parameters": 2,
+        "purpose": "deployment",
+        "colluders": 1,
+    }
     before = fulcrum.Federation.from_sizes({"x": {"i": 1, "a": 1, "b": 1}})
     after = fulcrum.Federation.from_sizes({"x": {"i": 1, "b": 1, "k": 1}, "y": {"a": 1, "l": 1, "m": 1, "n": 1}})
     old = fulcrum.plan(before, rounds=6, **target)
@@ -189,6 +194,13 @@ def test_who_moved_is_named(moved, tmp_path):
     assert fulcrum.read_plan(tmp_path / "new.json").moved == {"a": "x"}
     assert all(check.holds for check in fulcrum.verify(tmp_path / "new.json"))
     assert not old.moved
+
+
+def test_who_may_collude_and_who_may_be_missing_stays_as_promised(tmp_path):
+    old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, colluders=2, dropouts=1, **TARGET)
+    released_so_far(old, tmp_path, 1)
+    new = replan(old, old.federation, tmp_path)
+    assert (new.colluders, new.dropouts) == (2, 1)
 
 
 def test_a_replanned_plan_says_which_rounds_it_speaks_of_and_whose_theorem_it_rests_on(moved):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import installed_browser, launched
 from test_charts import SEVERE, charts_of
+from test_paper import load
 
 import fulcrum
 from fulcrum.drawing import STILL_FONT, fitted_svg, svg
@@ -17,6 +18,7 @@ from fulcrum.reports import report
 pytest.importorskip("vl_convert", reason="pictures need vl-convert-python")
 
 GENERIC = ("sans-serif", "serif", "monospace")
+MOST_ALONE = 8  # families that a browser is started with alone; every one is tried in a browser that has them all
 NAMES = [f"A region with a rather long administrative name, number {k}" for k in range(1, 6)]
 OUTSIDE = """
 (pictures) => pictures.flatMap((picture) => {
@@ -32,9 +34,13 @@ IN_FONT = "(pictures, family) => pictures.forEach((picture) => picture.style.set
 
 def installed_families():
     """The font families of this machine with their files; none where fontconfig's tools are missing."""
-    if shutil.which("fc-list") is None:
-        return {}
-    listed = subprocess.run(["fc-list", ":", "file", "family"], capture_output=True, text=True, check=True).stdout
+    return {} if shutil.which("fc-list") is None else listed_families(os.environ)
+
+
+def listed_families(env):
+    """The families with the letters of English that fontconfig offers under some variables, with their files."""
+    command = ["fc-list", ":lang=en", "file", "family"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
     found = {}
     for line in sorted(listed.splitlines()):
         file, _, names = line.partition(": ")
@@ -110,9 +116,8 @@ def test_on_paper_nothing_is_cut_where_there_is_one_font_alone(browser, long_nam
     families = installed_families()
     if not families:
         pytest.skip("fontconfig lists no fonts, so a machine with one alone cannot be made")
-    widest = max(families, key=lambda family: ("Mono" in family, family))
-    for family in sorted({min(families), widest}):
-        folder = tmp_path / family
+    for family in sorted(families)[:: -(-len(families) // MOST_ALONE)]:
+        folder = tmp_path / f"fonts of {family}"
         folder.mkdir()
         for number, file in enumerate(families[family]):
             (folder / f"{number}{file.suffix}").symlink_to(file)
@@ -121,9 +126,23 @@ def test_on_paper_nothing_is_cut_where_there_is_one_font_alone(browser, long_nam
             f"<fontconfig><dir>{folder}</dir><cachedir>{tmp_path}/cache</cachedir></fontconfig>", encoding="utf-8"
         )
         env = {**os.environ, "FONTCONFIG_FILE": str(config)}
-        listed = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True, check=True, env=env).stdout
-        assert {line.partition(",")[0].strip() for line in listed.splitlines()} == {family}
+        assert set(listed_families(env)) == {family}
         with launched(browser.browser_type, installed_browser(), env=env) as alone:
             page = alone.new_page()
             page.goto(long_names)
             assert on_paper(page).evaluate_all(OUTSIDE) == [], family
+
+
+def test_a_figure_of_the_paper_is_whole_in_any_font(visit, tmp_path):
+    points = [{"task": "a task of a rather long name", "epsilon": 1.0, "accuracy": 0.7, "error": 0.1}]
+    references = [{"task": "a task of a rather long name", "accuracy": 0.9, "whose": "ours"}]
+    figures = load("_figures")
+    spec = figures.privacy_utility_figure(points, references, operating_point=0.99)
+    _, path = figures.write_figure(spec, tmp_path, "figure")
+    picture = visit(path.as_uri()).locator("svg").first
+    for family in (*GENERIC, *installed_families()):
+        picture.evaluate(
+            "(picture, family) => picture.querySelectorAll('text').forEach((text) => { text.style.fontFamily = family; })",
+            quoted(family),
+        )
+        assert picture.evaluate(f"(picture) => ({OUTSIDE.strip()})([picture])") == [], family

@@ -28,8 +28,11 @@ SILO = "silo"
 ROOT = "federation"
 """The tier of an observer who sees the global sum alone."""
 
-RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
-"""Columns with a meaning of their own; every other column is a tier."""
+KNOWN_COLUMNS = (SILO, "records", "epsilon", "group")
+"""Columns with a meaning of their own; every other column is a tier, or refused."""
+
+RESERVED_COLUMNS = ("weight", "share", "from", "until")
+"""Columns kept free for a meaning that they are to have; until then they are refused, in capitals too."""
 
 _BATCH = 1_000_000
 _LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
@@ -105,8 +108,8 @@ class Federation:
             if column is not None and len(column) != silos:
                 raise FederationError(f"{self.name} has {silos} sizes and {len(column)} {name}. Give one a silo")
         for tier in self.tiers:
-            if tier.name in (*RESERVED_COLUMNS, ROOT):
-                raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
+            if problem := tier_name_problem(tier.name):
+                raise FederationError(problem)
         children = silos
         for tier in self.tiers:
             if len(tier.parent_of) != children:
@@ -278,6 +281,29 @@ class Federation:
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+
+def tier_name_problem(name: str) -> str:
+    """Returns why a tier cannot bear this name, or an empty string.
+
+    >>> tier_name_problem("federation")
+    "a tier cannot be called 'federation': that name has a meaning of its own"
+    """
+    if name in (*KNOWN_COLUMNS, ROOT):
+        return f"a tier cannot be called {name!r}: that name has a meaning of its own"
+    if reserved := reserved_problem(name):
+        return f"a tier cannot be called {name!r}: {reserved}"
+    return "" if name and name.isprintable() else f"a tier's name must be printable and not empty, got {name!r}"
+
+
+def reserved_problem(name: str) -> str:
+    """Returns that a name is reserved, and what to do; an empty string where it is not.
+
+    >>> reserved_problem("Weight"), reserved_problem("country")
+    ('that name is reserved for later use. Rename it or leave it out', '')
+    """
+    later = name.strip().lower() in RESERVED_COLUMNS
+    return "that name is reserved for later use. Rename it or leave it out" if later else ""
 
 
 def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:

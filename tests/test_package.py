@@ -9,6 +9,7 @@ SOURCE = Path(fulcrum.__file__).parent
 ORDER = [
     "errors",
     "arrays",
+    "csv_text",
     "federation",
     "profiles",
     "silo_table",

@@ -293,7 +293,8 @@ def tier_name_problem(name: str) -> str:
         return f"a tier cannot be called {name!r}: that name has a meaning of its own"
     if reserved := reserved_problem(name):
         return f"a tier cannot be called {name!r}: {reserved}"
-    return "" if name and name.isprintable() else f"a tier's name must be printable and not empty, got {name!r}"
+    problem = _name_problem(name)
+    return f"a tier's name must {problem}, got {name!r}" if problem else ""
 
 
 def reserved_problem(name: str) -> str:
@@ -304,6 +305,15 @@ def reserved_problem(name: str) -> str:
     """
     later = name.strip().lower() in RESERVED_COLUMNS
     return "that name is reserved for later use. Rename it or leave it out" if later else ""
+
+
+def _name_problem(name: object) -> str:
+    """Returns what a name must be and is not, or an empty string."""
+    # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return "be printable and not empty"
+    # Tables are read without space around a cell, so such a silo would come back as another.
+    return "have no space around it" if name[0] == " " or name[-1] == " " else ""
 
 
 def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:
@@ -331,9 +341,8 @@ def _as_size(size: Any, silo: str) -> float:
 
 def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
     for row, name in enumerate(names):
-        # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise FederationError(f"{locate(row)}: a silo's name must be printable and not empty, got {name!r}")
+        if problem := _name_problem(name):
+            raise FederationError(f"{locate(row)}: a silo's name must {problem}, got {name!r}")
     if isinstance(names, np.ndarray):
         return names
     return np.array(names, dtype=np.dtypes.StringDType())
@@ -397,9 +406,9 @@ def _in_order(tier: Tier) -> Tier:
 def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
     """Turns a tier given by silo into one given by child, after checking that no child has two parents."""
     for label in tier.nodes:
-        if not label or not label.isprintable():
+        if problem := _name_problem(label):
             row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
-            raise FederationError(f"{locate(row)}: a {tier.name}'s name must be printable and not empty, got {label!r}")
+            raise FederationError(f"{locate(row)}: a {tier.name}'s name must {problem}, got {label!r}")
     if not below:
         return tier
     child = below[0].parent_of

@@ -80,6 +80,7 @@ ORDER = [
     "assets",
     "reports",
     "whatif",
+    "web_server",
     "serving",
     "options",
     "pictures",

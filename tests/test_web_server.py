@@ -73,9 +73,10 @@ def test_seventy_half_sent_requests_hold_up_no_other(half, port):
         for _ in range(70):
             held.enter_context(connected(port, HALVES[half]))
         start = time.monotonic()
-        status, page = answered(port)
-        assert (status, page[:15]) == (200, b"<!doctype html>")
-        assert time.monotonic() - start < 5
+        while (status := answered(port)[0]) == 503 and time.monotonic() - start < 30:
+            time.sleep(0.1)  # those that were given up are on their way out
+        assert status == 200
+        assert time.monotonic() - start < 3  # room is made, before any deadline is over
 
 
 @pytest.mark.parametrize("half", HALVES)

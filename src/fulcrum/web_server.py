@@ -1,8 +1,8 @@
 """The web server beneath the page: where it listens, how much it takes at once, when it gives a connection up.
 
 Half a request costs nothing to send and would hold a place for ever. A connection is therefore dropped where a whole
-request, or the taking of an answer, is too slow; and where all places are taken, a newcomer gets that of whoever has
-waited longest with half a request.
+request, or the taking of an answer, is too slow; and where half of the places are taken by halves of requests, a
+newcomer gets that of whoever has kept it longest.
 """
 
 import asyncio
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MOST_CONNECTIONS = 64
 """Connections that are served at once."""
+
+MOST_WAITING = MOST_CONNECTIONS // 2
+"""Connections among them that may be without a whole request."""
 
 PATIENCE = 5.0
 """Seconds that a connection may take for a request or for an answer, however short it is."""
@@ -84,7 +87,7 @@ def _connection() -> type[asyncio.Protocol]:
             super().connection_made(transport)
             others = (other for other in self.connections if isinstance(other, Connection))
             waiting = [other for other in others if other.request_timer is not None]
-            if len(self.connections) >= MOST_CONNECTIONS and waiting:
+            if len(waiting) >= MOST_WAITING:
                 min(waiting, key=lambda other: other.waits_since).give_up()
             self.watch()
 

@@ -7,7 +7,6 @@ import json
 import pytest
 from hypothesis import example, given
 from hypothesis.strategies import composite, floats, integers, lists, none, sampled_from, text
-from test_readers import written
 
 import fulcrum
 from fulcrum.cli import run
@@ -73,7 +72,9 @@ def test_a_federation_written_as_csv_is_read_back_the_same(federation):
 def evil(tmp_path):
     sizes = {region: {f"{region}{k}": 100 * k for k in (1, 2)} for region in EVIL}
     federation = Federation.from_sizes(sizes, outer={"=tier": {"@all": list(sizes)}}, name="evil")
-    return federation, written(tmp_path, "evil.csv", federation_csv(federation))
+    path = tmp_path / "evil.csv"
+    path.write_text(federation_csv(federation), encoding="utf-8")
+    return federation, path
 
 
 def test_no_command_writes_a_formula(evil, tmp_path, capsys, monkeypatch):

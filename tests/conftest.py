@@ -23,12 +23,18 @@ def chromium(executable):
     """A browser, driven by Playwright, that asks for nothing of its own."""
     from playwright import sync_api
 
+    with sync_api.sync_playwright() as playwright, launched(playwright.chromium, executable) as opened:
+        yield opened
+
+
+@contextmanager
+def launched(kind, executable, **options):
+    """A browser of a kind that Playwright knows; `env` replaces the variables it runs under."""
     quiet = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
     quiet = (*quiet, "disable-component-update", "disable-sync")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=executable, args=[f"--{flag}" for flag in quiet])
-        yield opened
-        opened.close()
+    opened = kind.launch(executable_path=executable, args=[f"--{flag}" for flag in quiet], **options)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -120,6 +120,7 @@ def test_comparisons_leave_out_what_does_not_apply(command):
 
 
 def test_train_shows_rounds_and_writes_the_run(command):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     command("plan", "mild", "--rounds", 4, "--epsilon", 5, "-o", "plan.json")
     code, out, err = command("train", "plan.json", "--data", "digits", "--seeds", 2, "-o", "run", "--format", "json")
     assert code == 0
@@ -138,6 +139,7 @@ def test_train_shows_rounds_and_writes_the_run(command):
 
 
 def test_compare_trains_every_allocation(command):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     arguments = ["--rounds", 3, "--epsilon", 3, "--train", "--data", "digits", "--seeds", 2]
     code, out, _ = command("compare", "mild", *arguments, "--format", "json")
     rows = {row["allocation"]: row for row in json.loads(out)}
@@ -289,6 +291,17 @@ BAD = {
 }
 
 
+NEED_DIGITS = (
+    "no seeds",
+    "learning rate",
+    "data's seed",
+    "no records",
+    "endless records",
+    "run into a file",
+    "size law",
+)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_line_and_exit_code_two(command, name):
     Path("silos.csv").write_text(CSV)
@@ -296,6 +309,8 @@ def test_bad_input_is_one_line_and_exit_code_two(command, name):
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
     before = Path("plan.json").read_bytes()
     arguments, reason = BAD[name]
+    if name in NEED_DIGITS:
+        pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     code, out, err = command(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("fulcrum: ")

@@ -2,6 +2,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from floors import CORE as CORE_REQUIREMENTS
+from floors import TESTS, pins
 
 import fulcrum
 
@@ -9,6 +11,7 @@ SOURCE = Path(fulcrum.__file__).parent
 ORDER = [
     "errors",
     "arrays",
+    "csv_text",
     "federation",
     "profiles",
     "silo_table",
@@ -79,6 +82,7 @@ ORDER = [
     "assets",
     "reports",
     "whatif",
+    "web_server",
     "serving",
     "options",
     "pictures",
@@ -151,6 +155,15 @@ def test_only_core_packages_are_imported_at_the_top():
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
                 assert not {name.split(".")[0] for name in names} & OPTIONAL, module
+
+
+def test_every_core_dependency_has_a_floor_and_no_ceiling():
+    assert set(pins(CORE_REQUIREMENTS)) == CORE
+    assert pins(["numpy>=2.0"]) == {"numpy": "numpy==2.0"}
+    assert {"pytest", "polars"} <= set(pins(TESTS))
+    for wrong in ("numpy", "numpy>=2.0,<3", "numpy==2.0", "numpy~=2.0"):
+        with pytest.raises(SystemExit, match="lowest version that works"):
+            pins([wrong])
 
 
 def test_the_public_names_are_sorted_and_documented():

@@ -202,6 +202,7 @@ def test_figures_are_written_as_a_specification_and_as_svg(kept, tmp_path, capsy
     svg = (tmp_path / "gain_figure.svg").read_text("utf-8")
     for words in ("exposure dispersion", "gain over uniform noise, points", "misallocated"):
         assert words in svg
+    assert svg.count("<text") == svg.count(" textLength=") > 0
 
 
 def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_path, monkeypatch):

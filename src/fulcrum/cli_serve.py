@@ -12,7 +12,8 @@ from fulcrum.display import check_format, working
 from fulcrum.errors import ParameterError
 from fulcrum.options import FederationArgument, FormatOption, number
 from fulcrum.readers import read_federation
-from fulcrum.serving import application, everywhere, hosts_of, loopback, missing_extra
+from fulcrum.serving import application, everywhere, hosts_of, loopback
+from fulcrum.web_server import listening, web_server
 
 
 def serve_command(
@@ -39,13 +40,9 @@ def serve_command(
         )
     if not 0 <= port <= 65_535:
         raise ParameterError(f"--port must be from 0 to 65535, got {port}")
-    try:
-        import uvicorn
-    except ImportError:
-        raise missing_extra() from None
     with working("Preparing the page"):
-        app = application(read_federation(federation), hosts=hosts_of(host, name))
-    listener = _listening(host, port)
+        server = web_server(application(read_federation(federation), hosts=hosts_of(host, name)))
+    listener = listening(host, port)
     wide = everywhere(host)
     here = ("::1" if ":" in host else "127.0.0.1") if wide else host
     at = listener.getsockname()[1]
@@ -56,19 +53,6 @@ def serve_command(
     sys.stdout.flush()
     if open_browser:
         webbrowser.open(address)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=64,
-            timeout_graceful_shutdown=2,
-        )
-    )
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:  # how one ends it
@@ -76,15 +60,3 @@ def serve_command(
     finally:
         listener.close()
     return 0
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens, or raises with the reason in one line."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0]  # newer Pythons add the address
-        raise ParameterError(
-            f"cannot listen on {host} port {port}: {reason}. Give another: --port {port % 65_535 + 1}"
-        ) from None

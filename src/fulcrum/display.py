@@ -7,8 +7,6 @@ in the picture alone.
 ('0.000123', '12,346', '∞')
 """
 
-import csv
-import io
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fulcrum.accounting import rounded_up
+from fulcrum.csv_text import csv_text
 from fulcrum.errors import ParameterError, listing, suggestion
 
 FORMATS = ("table", "json", "csv")
@@ -224,12 +223,11 @@ def _cell(value: Any, epsilon: bool) -> str:
 
 
 def _csv(result: Result) -> str:
-    text = io.StringIO()
     fields = list(result.fields or (result.rows[0] if result.rows else ()))
-    writer = csv.DictWriter(text, fieldnames=fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(result.rows)
-    return text.getvalue()
+    for row in result.rows:
+        if not row.keys() <= set(fields):
+            raise ValueError(f"a row has {listing(row)}, and the columns are {listing(fields)}")
+    return csv_text([fields, *([row.get(field) for field in fields] for row in result.rows)])
 
 
 def _finite(data: Any) -> Any:

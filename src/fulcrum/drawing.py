@@ -7,9 +7,11 @@ A chart is a Vega-Lite specification in a plain dict. It holds no colours: `them
 serves page, print and file.
 """
 
+import html
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fulcrum.accounting import rounded_up
@@ -39,7 +41,7 @@ PALETTE: Mapping[str, tuple[str, str]] = {
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 STILL_FONT = 'Arial, "Liberation Sans", Helvetica, sans-serif'
-"""For pictures on paper: the same widths where they are measured and where they are printed."""
+"""For pictures on paper: fonts of equal widths, so that what is printed is rarely narrowed or widened."""
 
 LONGEST_NAME = 36
 """Letters of a name that a chart shows."""
@@ -51,6 +53,7 @@ NAME_WIDTH = 260
 """Pixels that a name in a chart takes at most."""
 
 _WIDTH = 680  # of a picture where the page does not say: the text of an A4 sheet
+_TEXT = re.compile(r'<text((?: [\w:-]+="[^"]*")*)>([^<]+)</text>')  # no chart has text of several lines
 
 
 def theme(*, dark: bool = False) -> Spec:
@@ -101,7 +104,22 @@ def theme(*, dark: bool = False) -> Spec:
 
 def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH, font: str = FONT) -> str:
     """Returns a chart as SVG; `width` is that of the plot where the specification leaves it to the page."""
-    return str(_converter().vegalite_to_svg(_drawn(spec, width), config={**theme(dark=dark), "font": font}))
+    return fitted_svg(_drawn(spec, width), config={**theme(dark=dark), "font": font})
+
+
+def fitted_svg(spec: Spec, *, config: Spec | None = None) -> str:
+    """Returns a specification as SVG whose every text takes the room that was measured for it, in whatever font.
+
+    A reader's machine may not have the font that the picture was laid out in: a wider one would be cut at the edges.
+    """
+    drawn = str(_converter().vegalite_to_svg(spec, config=config))
+    widths = iter(_measured(_TEXT.findall(drawn)))
+
+    def fitted(found: re.Match[str]) -> str:
+        attributes, text = found.groups()
+        return f'<text{attributes} textLength="{next(widths):.1f}" lengthAdjust="spacingAndGlyphs">{text}</text>'
+
+    return _TEXT.sub(fitted, drawn)
 
 
 def png(spec: Spec, *, dark: bool = False, width: int = _WIDTH, scale: float = 2.0) -> bytes:
@@ -178,6 +196,30 @@ def _converter() -> Any:
     except ImportError:
         raise MissingExtraError("charts need vl-convert-python. Run: pip install 'fulcrum-dp[report]'") from None
     return vl_convert
+
+
+def _measured(texts: Sequence[tuple[str, str]]) -> list[float]:
+    """Returns the widths of texts, each with its attributes in SVG, as the layout measured them: Vega tells bounds."""
+    named = {"font": "font-family", "fontSize": "font-size", "fontStyle": "font-style", "fontWeight": "font-weight"}
+    rows = []
+    for attributes, text in texts:
+        given = {key: html.unescape(value) for key, value in re.findall(r'([\w:-]+)="([^"]*)"', attributes)}
+        row: Row = {key: given[name] for key, name in named.items() if name in given}
+        rows.append(row | {"fontSize": float(row["fontSize"].removesuffix("px")), "text": html.unescape(text)})
+    encoding = {key: {"field": key} for key in (*named, "text")}
+    spec = {
+        "data": [{"name": "texts", "values": rows}],
+        "marks": [
+            {"type": "text", "name": "drawn", "from": {"data": "texts"}, "encode": {"enter": encoding}},
+            {
+                "type": "rect",
+                "from": {"data": "drawn"},
+                "encode": {"enter": {"x": {"field": "bounds.x1"}, "x2": {"field": "bounds.x2"}}},
+            },
+        ],
+    }
+    [frame] = _converter().vega_to_scenegraph(spec)["scenegraph"]["items"]
+    return [bar["width"] for bar in frame["items"][1]["items"]]
 
 
 def _drawn(spec: Spec, width: int) -> Spec:

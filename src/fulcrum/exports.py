@@ -8,10 +8,10 @@ Settings for engines carry the plan's digest, so that whoever reads them can tel
 drawn by Fulcrum: these are settings, not switches of an engine's own privacy code.
 """
 
-import csv
-import io
 import json
+from typing import Any
 
+from fulcrum.csv_text import csv_text
 from fulcrum.errors import ParameterError, listing, suggestion
 from fulcrum.plans import Plan
 
@@ -33,16 +33,14 @@ def _csv(plan: Plan) -> str:
     places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
     tiers, inner = federation.tier_names, federation.innermost
     in_sum = {node.name: node.noise_multiplier for node in content.tiers[inner.name]}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     header = ["silo", "records", *(tier.name for tier in federation.tiers), "weight", "noise_multiplier"]
-    writer.writerow([*header, f"{inner.name}_noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)])
+    rows: list[list[Any]] = [[*header, f"{inner.name}_noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)]]
     for index, entry in enumerate(content.silos):
         nodes = [tier.nodes[place[index]] for tier, place in zip(federation.tiers, places, strict=True)]
         epsilon = ["inf" if entry.epsilon[tier] is None else entry.epsilon[tier] for tier in tiers]
         noise = [entry.noise_multiplier, in_sum[entry.node]]
-        writer.writerow([entry.silo, entry.records, *nodes, float(federation.weights[index]), *noise, *epsilon])
-    return text.getvalue()
+        rows.append([entry.silo, entry.records, *nodes, float(federation.weights[index]), *noise, *epsilon])
+    return csv_text(rows)
 
 
 def _flower(plan: Plan) -> str:

@@ -28,8 +28,11 @@ SILO = "silo"
 ROOT = "federation"
 """The tier of an observer who sees the global sum alone."""
 
-RESERVED_COLUMNS = (SILO, "records", "epsilon", "group")
-"""Columns with a meaning of their own; every other column is a tier."""
+KNOWN_COLUMNS = (SILO, "records", "epsilon", "group")
+"""Columns with a meaning of their own; every other column is a tier, or refused."""
+
+RESERVED_COLUMNS = ("weight", "share", "from", "until")
+"""Columns kept free for a meaning that they are to have; until then they are refused, in capitals too."""
 
 _BATCH = 1_000_000
 _LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
@@ -105,8 +108,8 @@ class Federation:
             if column is not None and len(column) != silos:
                 raise FederationError(f"{self.name} has {silos} sizes and {len(column)} {name}. Give one a silo")
         for tier in self.tiers:
-            if tier.name in (*RESERVED_COLUMNS, ROOT):
-                raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
+            if problem := tier_name_problem(tier.name):
+                raise FederationError(problem)
         children = silos
         for tier in self.tiers:
             if len(tier.parent_of) != children:
@@ -280,6 +283,39 @@ class Federation:
         return len(self.sizes)
 
 
+def tier_name_problem(name: str) -> str:
+    """Returns why a tier cannot bear this name, or an empty string.
+
+    >>> tier_name_problem("federation")
+    "a tier cannot be called 'federation': that name has a meaning of its own"
+    """
+    if name in (*KNOWN_COLUMNS, ROOT):
+        return f"a tier cannot be called {name!r}: that name has a meaning of its own"
+    if reserved := reserved_problem(name):
+        return f"a tier cannot be called {name!r}: {reserved}"
+    problem = _name_problem(name)
+    return f"a tier's name must {problem}, got {name!r}" if problem else ""
+
+
+def reserved_problem(name: str) -> str:
+    """Returns that a name is reserved, and what to do; an empty string where it is not.
+
+    >>> reserved_problem("Weight"), reserved_problem("country")
+    ('that name is reserved for later use. Rename it or leave it out', '')
+    """
+    later = name.strip().lower() in RESERVED_COLUMNS
+    return "that name is reserved for later use. Rename it or leave it out" if later else ""
+
+
+def _name_problem(name: object) -> str:
+    """Returns what a name must be and is not, or an empty string."""
+    # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
+    if not isinstance(name, str) or not name or not name.isprintable():
+        return "be printable and not empty"
+    # Tables are read without space around a cell, so such a silo would come back as another.
+    return "have no space around it" if name[0] == " " or name[-1] == " " else ""
+
+
 def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:
     """Returns the node of each child, after checking that every child has exactly one."""
     above: dict[str, str] = {}
@@ -305,9 +341,8 @@ def _as_size(size: Any, silo: str) -> float:
 
 def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
     for row, name in enumerate(names):
-        # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
-        if not isinstance(name, str) or not name or not name.isprintable():
-            raise FederationError(f"{locate(row)}: a silo's name must be printable and not empty, got {name!r}")
+        if problem := _name_problem(name):
+            raise FederationError(f"{locate(row)}: a silo's name must {problem}, got {name!r}")
     if isinstance(names, np.ndarray):
         return names
     return np.array(names, dtype=np.dtypes.StringDType())
@@ -371,9 +406,9 @@ def _in_order(tier: Tier) -> Tier:
 def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
     """Turns a tier given by silo into one given by child, after checking that no child has two parents."""
     for label in tier.nodes:
-        if not label or not label.isprintable():
+        if problem := _name_problem(label):
             row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
-            raise FederationError(f"{locate(row)}: a {tier.name}'s name must be printable and not empty, got {label!r}")
+            raise FederationError(f"{locate(row)}: a {tier.name}'s name must {problem}, got {label!r}")
     if not below:
         return tier
     child = below[0].parent_of

@@ -22,6 +22,7 @@ import narwhals as nw
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.csv_text import plain_cell
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
 from fulcrum.federation import SILO, Federation
 from fulcrum.profiles import PROFILES, profile
@@ -135,7 +136,7 @@ def _csv_federation(stream: TextIO, file: str, name: str) -> Federation:
     for separator, word in _SEPARATORS.items():
         if len(first) == 1 and separator in first[0]:
             raise FederationError(f"{file} line {line}: columns are separated by {word}. Separate them by commas")
-    header = checked_header(first, f"{file} line {line}")
+    header = checked_header([plain_cell(name.strip()) for name in first], f"{file} line {line}")
     silos = Silos(label_columns(header), lambda row: f"{file} line {lines[row]}")
     batch: list[list[str]] = []
     for line, row in rows:
@@ -168,8 +169,8 @@ def _csv_rows(reader: Any, file: str) -> Iterator[tuple[int, list[str]]]:
 
 def _add_cells(silos: Silos, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     columns = dict(zip(header, (list(map(str.strip, column)) for column in zip(*rows, strict=True)), strict=True))
-    labels = {name: columns[name] for name in label_columns(header)}
-    silos.add(columns[SILO], columns["records"], labels, columns.get("epsilon"))
+    labels = {name: list(map(plain_cell, columns[name])) for name in label_columns(header)}
+    silos.add(list(map(plain_cell, columns[SILO])), columns["records"], labels, columns.get("epsilon"))
 
 
 def _read_parquet(path: Path, file: str) -> Federation:

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from fulcrum.errors import FederationError
-from fulcrum.federation import Federation
-from fulcrum.silo_table import MOST_COLUMNS, Labels, Silos, tier_name_problem
+from fulcrum.federation import Federation, tier_name_problem
+from fulcrum.silo_table import MOST_COLUMNS, Labels, Silos
 
 
 class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -19,7 +19,7 @@ from fulcrum.allocation import ALLOCATIONS
 from fulcrum.assets import environment, inline_json, script, style
 from fulcrum.drawing import javascript_bundle, theme
 from fulcrum.editing import MOST_SILOS
-from fulcrum.errors import FederationError, FulcrumError, MissingExtraError, ParameterError
+from fulcrum.errors import FederationError, FulcrumError, ParameterError
 from fulcrum.exports import exported
 from fulcrum.federation import Federation
 from fulcrum.planfile import package_version, to_json
@@ -27,6 +27,7 @@ from fulcrum.plans import Plan
 from fulcrum.readers import federation_from_bytes
 from fulcrum.reports import report
 from fulcrum.rosters import roster_of
+from fulcrum.web_server import missing_extra
 from fulcrum.whatif import Answer, Question, Settings, federation_csv, head, regions, too_many
 
 if TYPE_CHECKING:
@@ -202,11 +203,6 @@ def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
     found = {"localhost", "127.0.0.1", "[::1]", *names}
     found |= {socket.gethostname(), socket.getfqdn()} if everywhere(host) else {f"[{host}]" if ":" in host else host}
     return Hosts(names=frozenset(name.lower() for name in found if name), addresses=everywhere(host))
-
-
-def missing_extra() -> MissingExtraError:
-    """Returns what is said where the packages of the page are not installed."""
-    return MissingExtraError("fulcrum serve needs starlette and uvicorn. Run: pip install 'fulcrum-dp[serve]'")
 
 
 def _routes(federation: Federation) -> "Starlette":

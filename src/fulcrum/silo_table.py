@@ -15,7 +15,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, NameArray
 from fulcrum.errors import FederationError, listing
-from fulcrum.federation import RESERVED_COLUMNS, ROOT, SILO, Federation, Tier
+from fulcrum.federation import KNOWN_COLUMNS, SILO, Federation, Tier, reserved_problem, tier_name_problem
 
 REQUIRED_COLUMNS = (SILO, "records", "region")
 """Columns that every table must have."""
@@ -42,8 +42,8 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 def checked_header(header: Sequence[str], where: str) -> list[str]:
     """Returns the column names, stripped, after deciding that each has a meaning: the one rule for every table.
 
-    `silo`, `records` and `region` are required; `epsilon` and `group` may stand anywhere; every other column must
-    stand after `region` and is an outer tier, inner to outer.
+    `silo`, `records` and `region` are required; `epsilon` and `group` may stand anywhere; `weight`, `share`, `from` and
+    `until` are reserved; every other column must stand after `region` and is an outer tier, inner to outer.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
     ['silo', 'records', 'region', 'country']
@@ -58,18 +58,20 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
             raise FederationError(f"{where}: column {k + 1} has no name. Name it or remove it")
         if name in names[:k]:
             raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+        if reserved := reserved_problem(name):
+            raise FederationError(f"{where}: a column cannot be called {name!r}: {reserved}")
     for required in REQUIRED_COLUMNS:
         if required not in names:
             raise FederationError(f"{where}: the column {required!r} is missing.{_stand_in(required, names)}")
     for k, name in enumerate(names):
-        if name in RESERVED_COLUMNS or name == "region":
+        if name in KNOWN_COLUMNS or name == "region":
             continue
-        near = misspelt(name, RESERVED_COLUMNS)
+        near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
             raise FederationError(f"{where}: unknown column {name!r}. Did you mean {near!r}?")
         if k < names.index("region"):
             raise FederationError(
-                f"{where}: unknown column {name!r}. Known: {listing((*RESERVED_COLUMNS, 'region'))}. "
+                f"{where}: unknown column {name!r}. Known: {listing((*KNOWN_COLUMNS, 'region'))}. "
                 f"An outer tier stands after 'region'; remove the column if it is none"
             )
         if problem := tier_name_problem(name):
@@ -80,7 +82,7 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
 def _stand_in(required: str, names: Sequence[str]) -> str:
     """Returns the question whether a column there was meant to be the missing one."""
     for name in names:
-        if name not in (*RESERVED_COLUMNS, "region") and (
+        if name not in (*KNOWN_COLUMNS, "region") and (
             name.lower() in _SYNONYMS[required] or misspelt(name, [required])
         ):
             return f" Did you mean the column {name!r} to be {required!r}?"
@@ -103,17 +105,6 @@ def misspelt(word: str, known: Iterable[str]) -> str | None:
         return "epsilon"
     near = difflib.get_close_matches(lower, list(known), n=1, cutoff=0.75)
     return near[0] if near else None
-
-
-def tier_name_problem(name: str) -> str:
-    """Returns why a tier cannot bear this name, or an empty string.
-
-    >>> tier_name_problem("federation")
-    "a tier cannot be called 'federation': that name has a meaning of its own"
-    """
-    if name in (*RESERVED_COLUMNS, ROOT):
-        return f"a tier cannot be called {name!r}: that name has a meaning of its own"
-    return "" if name and name.isprintable() else f"a tier's name must be printable and not empty, got {name!r}"
 
 
 class Silos:

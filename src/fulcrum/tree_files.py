@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
-from fulcrum.federation import Federation
-from fulcrum.silo_table import Silos, misspelt, tier_name_problem
+from fulcrum.federation import Federation, reserved_problem, tier_name_problem
+from fulcrum.silo_table import Silos, misspelt
 
 _KEY = r"""(?:"[^"\\]*"|'[^']*'|[\w-]+)"""
 _KEYS = rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*"
@@ -71,6 +71,8 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
     tiers = _tier_names(data, place)
     known = ("name", "tiers", *tiers, "group")
     for key in data:
+        if reserved := reserved_problem(key):
+            raise FederationError(f"{place(key)}: a key cannot be called {key!r}: {reserved}")
         if key not in known:
             hint = suggestion(key, known) or " An outer tier must be listed in tiers"
             raise FederationError(f"{place(key)}: unknown key {key!r}. Known: {listing(known)}.{hint}")
@@ -87,6 +89,8 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
             where.append((tiers[0], node, silo))
             entry = value if isinstance(value, dict) else {"records": value}
             for key in entry:
+                if reserved := reserved_problem(key):
+                    raise FederationError(f"{place(*where[-1])}: silo {silo!r} has a key {key!r}: {reserved}")
                 if key not in ("records", "epsilon"):
                     hint = suggestion(key, ("records", "epsilon"))
                     raise FederationError(
@@ -291,6 +295,8 @@ def _participants(
         if name in people:
             raise FederationError(f"{where}: participant {name!r} stands there twice, first at line {lines[name]}")
         for key in person:
+            if isinstance(key, str) and (reserved := reserved_problem(key)):
+                raise FederationError(f"{where}: {name!r} has a key {key!r}: {reserved}")
             if isinstance(key, str) and key not in _PARTICIPANT_KEYS and (near := misspelt(key, _PARTICIPANT_KEYS)):
                 raise FederationError(f"{where}: unknown key {key!r} of {name!r}. Did you mean {near!r}?")
         kind = person.get("type")

@@ -6,8 +6,6 @@
 '88.0%'
 """
 
-import csv
-import io
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -17,6 +15,7 @@ from jinja2 import Environment
 
 from fulcrum.allocation import ALLOCATIONS
 from fulcrum.assets import environment, promise
+from fulcrum.csv_text import csv_text
 from fulcrum.display import figure
 from fulcrum.drawing import Row, Spec, percent
 from fulcrum.editing import MOST_SILOS, added, merged, removed, renamed, rescaled, resized, split
@@ -26,6 +25,7 @@ from fulcrum.planning import plan
 from fulcrum.plans import Plan
 from fulcrum.reports import plan_drawings, silo_figures
 from fulcrum.rosters import Roster, federation_of, roster_of
+from fulcrum.silo_table import checked_header
 
 MOST_ROUNDS = 100_000
 """Rounds that the page asks for at most."""
@@ -193,10 +193,13 @@ def regions(federation: Federation) -> str:
 
 
 def federation_csv(federation: Federation) -> str:
-    """Returns a federation as the CSV file that `fulcrum plan` reads: a line for each silo, tiers inner to outer.
+    """Returns a federation as the CSV file that `fulcrum plan` reads back the same: a line for each silo.
 
     >>> print(federation_csv(Federation.from_sizes({"north": [120, 80.5], "south": [300]})).splitlines()[:3])
     ['silo,records,region', 'north-1,120,north', 'north-2,80.5,north']
+
+    Raises:
+        FederationError: No CSV file has such tiers: the innermost is not called "region".
     """
     roster = roster_of(federation)
     places = [*roster.tiers, *([roster.group] if roster.group else [])]
@@ -204,11 +207,11 @@ def federation_csv(federation: Federation) -> str:
     columns |= {place.name: [place.nodes[code] for code in place.codes] for place in places}
     if roster.epsilon is not None:
         columns["epsilon"] = roster.epsilon  # nothing is written where a silo declares none
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
+    try:
+        checked_header(list(columns), "its header")
+    except FederationError as error:
+        raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
+    return csv_text([columns, *zip(*columns.values(), strict=True)])
 
 
 def too_many(silos: int) -> str:

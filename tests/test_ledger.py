@@ -261,7 +261,7 @@ def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(
     rounds, plans = 60, {}
     for name in ("plan-a", "plan-b"):
         plans[name] = Allowance(plan_digest=name, rounds=rounds, shift_above=math.inf, shift_inside=math.inf)
-    together = threading.Barrier(4)
+    together = threading.Barrier(4, timeout=20)
 
     def work(number):
         plan, found = plans["plan-a" if number % 2 else "plan-b"], []

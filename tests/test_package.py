@@ -9,6 +9,7 @@ SOURCE = Path(fulcrum.__file__).parent
 ORDER = [
     "errors",
     "arrays",
+    "fingerprint",
     "federation",
     "profiles",
     "silo_table",
@@ -40,6 +41,8 @@ ORDER = [
     "ledger",
     "mechanism",
     "policy",
+    "layouts",
+    "terms",
     "releasing",
     "signing",
     "sealing",

@@ -83,7 +83,8 @@ class Ledger(ClosedAtTheEnd):
       further work until the ledger is opened again, since only the file knows what a failed sync left behind.
 
     One process holds a ledger at a time, and the kernel releases it however the process ends. Threads may share the
-    object, and keep each other out over several calls with `held`; a forked child may not. `spent`, `sequence`, `head` and `entries` keep answering after `close`.
+    object, and keep each other out over several calls with `held`; a forked child may not. `spent`, `sequence`, `head`
+    and `entries` keep answering after `close`.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -157,6 +158,10 @@ class Ledger(ClosedAtTheEnd):
         """Returns every release, oldest first."""
         with self._lock:
             return tuple(self._entries)
+
+    def releases_besides(self, plan_digest: str) -> int:
+        """Returns how many releases were made under other plans than this one."""
+        return sum(entry.plan_digest != plan_digest for entry in self.entries())
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -72,6 +72,28 @@ def test_a_policy_allows_or_refuses_a_plan(command):
     assert err == "fulcrum: silo 'lille' allows epsilon 1 above its region, the plan spends 2\n"
 
 
+def test_a_policy_counts_what_the_ledger_holds_and_pins_the_regions_key(command):
+    command("keygen", "-o", "north.key", "--kind", "sealing")
+    north = Path("north.key.pub").read_text().strip()
+    Path("keys.toml").write_text(f'north = "{north}"\n')
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
+    released()
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "--seed", 1, "-o", "second.json")
+    rules = f'largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\nlargest_rounds = 5\nregion_key = "{north}"\n'
+    Path("policy.toml").write_text(rules)
+    ask = ["--silo", "lille", "--policy", "policy.toml"]
+    assert command("policy", "second.json", *ask)[0] == 0
+    assert command("policy", "plan.json", *ask, "--ledger", "ledgers/lille.ledger")[0] == 0
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/lille.ledger")
+    assert code == 2
+    assert err == "fulcrum: silo 'lille' allows 5 rounds, the plan has 4, and 2 releases were made under others\n"
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/metz.ledger")
+    assert (code, "is the ledger of silo 'metz', not of 'lille'" in err) == (2, True)
+    Path("policy.toml").write_text(rules.replace(north, "x25519:another"))
+    code, _, err = command("policy", "plan.json", *ask)
+    assert (code, "carries another key for its region 'north'" in err, err.count("\n")) == (2, True, 1)
+
+
 def test_ledgers_are_shown_and_verified(command):
     command("plan", "silos.csv", *PLAN, "-o", "plan.json")
     released()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fulcrum.cli import run
-from fulcrum.ledger import Ledger
+from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.plans import read_plan
 from fulcrum.releasing import release
 
@@ -105,6 +105,26 @@ def test_ledgers_are_shown_and_verified(command):
     assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
     code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
     assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_a_ledger_gives_the_terminal_no_orders(command):
+    orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
+    allowed = Allowance(plan_digest=orders, rounds=2, shift_above=1.0, shift_inside=1.0)
+    with Ledger.open("odd.ledger", silo=orders) as ledger:
+        ledger.begin(allowed)
+        cost = Cost(shift_above=0.1, shift_inside=0.1)
+        ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
+    for arguments in (
+        ("ledger", "show", "odd.ledger"),
+        ("ledger", "show", "odd.ledger", "--format", "json"),
+        ("ledger", "verify", "odd.ledger"),
+        ("ledger", "show", "\x1b[2Jnone.ledger"),
+        ("policy", "\x1b[2Jnone.json", "--silo", orders, "--policy", "\x1b[2J.toml"),
+    ):
+        _, out, err = command(*arguments)
+        assert out or err
+        assert all(char == "\n" or char.isprintable() for char in out + err), arguments
+    assert r"lille\x1b]0;mine\x07" in command("ledger", "show", "odd.ledger")[1]
 
 
 def test_the_remaining_rounds_are_replanned(command):

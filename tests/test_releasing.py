@@ -148,6 +148,19 @@ def test_a_diverged_silo_is_hidden_in_deployment_and_raises_in_research(research
         release(update, research, SILO, 1, noise=SeededNoise(seed=0))
 
 
+def test_a_listener_that_fails_does_not_keep_back_the_release_of_a_diverged_silo(deployment, ledger):
+    def fail(record):
+        raise OSError("no room for logs")
+
+    alarm = logging.getLogger("fulcrum.alarm")
+    alarm.addFilter(fail)
+    try:
+        sent = release(np.full(34, np.nan), deployment, SILO, 1, ledger=ledger)
+    finally:
+        alarm.removeFilter(fail)
+    assert (sent.values.shape, ledger.sequence) == ((34,), 1)
+
+
 @pytest.mark.parametrize(
     "values", [[1e308, -1e308], [5e-324, 1e300], [5e-324, 0.0], [0.0, 0.0], [np.nan, 1.0], [-np.inf, 1e-320]], ids=str
 )

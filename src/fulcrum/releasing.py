@@ -16,6 +16,7 @@ may be sent, and sent again, as it is.
 import logging
 import math
 import operator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,21 +129,29 @@ def release(
 
     - the norm of what enters the noise is at most weight times C, whatever the dtype, shape or rounding;
     - noise is at least as wide as the plan says, drawn for this release alone;
-    - the plan verifies and the policy passes it, or nothing is released;
+    - the plan verifies and the policy passes it, or nothing is released; clip, noise and cost follow from what was
+      verified, and a plan changed in memory is refused (`fulcrum.terms`);
     - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free;
     - past the plan's rounds or budget, or on another basis for a round already released: refused;
-    - an update that is not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would
-      tell the observer that this silo diverged, which no epsilon covers.
+    - all of that is one step for other threads on the same ledger, under whichever plan they release;
+    - whether it is refused depends on the update's types, names, dtypes and shapes, never on a value. An update that is
+      not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would tell the observer
+      that this silo diverged, which no epsilon covers.
+
+    So what is no update of the model's layout is a mistake in the caller's code, and raises. Where training may fail,
+    or return something else, because of the records it meets, the caller must hide that: release zeros of the model's
+    layout in its place. The stations of `fulcrum.engines` do.
 
     Args:
-        update: What local training changed: float arrays; integers are refused, since counts and buffers are not
-            updates.
+        update: What local training changed: arrays of half, single or double precision. Integers are refused, since
+            counts and buffers are not updates; see `fulcrum.layouts.flattened` for what else is.
         plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
         silo: Whose update it is.
         round_number: From 1.
         ledger: The silo's ledger; required in deployment.
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
-        policy: What the silo itself insists on; checked before the first release under a plan.
+        policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
+            of all releases before every one.
         basis: What the update was computed from, such as the digest of the global model.
     """
     index = index_of(plan, silo)
@@ -280,8 +289,11 @@ def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_numbe
     try:
         clipped = clip(flat, terms.clip_norm)
     except DivergedUpdateError:
-        alarm.critical("the update of round %d is not finite: zero plus noise is released in its place", round_number)
         clipped = np.zeros_like(flat)
+        with suppress(Exception):  # whoever listens must not keep back the release: that would be seen
+            alarm.critical(
+                "the update of round %d is not finite: zero plus noise is released in its place", round_number
+            )
     # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
     with np.errstate(all="ignore"):
         scaled = np.trunc(clipped * (terms.weight / terms.step))

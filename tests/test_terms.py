@@ -90,6 +90,17 @@ def test_another_object_of_the_same_file_is_held_to_what_was_verified(read, ledg
     assert ledger.sequence == 2
 
 
+def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, ledger, tmp_path):
+    issuer = fulcrum.new_key(tmp_path / "issuer.key")
+    plain = read()
+    fulcrum.sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
+    signed = fulcrum.read_signed_plan(tmp_path / "plan.json", issuer)
+    for round_number, plan in enumerate((plain, signed, made()), 1):
+        release(UPDATE, plan, SILO, round_number, ledger=ledger)
+    assert ledger.sequence == 3
+    assert terms_of(plain, SILO) == terms_of(signed, SILO) == terms_of(made(), SILO)
+
+
 def test_what_was_verified_stays_what_is_charged(read, ledger):
     plan = read()
     first = terms_of(plan, SILO)

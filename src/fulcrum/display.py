@@ -37,7 +37,6 @@ ROWS_SHOWN = 30
 """Rows of a table that a screen takes."""
 
 _NARROWEST = 60
-_BEYOND_ASCII = re.compile(r"[^\n -~]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def show(result: Result, style: str) -> None:
     """Prints a result to stdout in one of `FORMATS`."""
     if style == "json":
         encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
-        sys.stdout.write(_BEYOND_ASCII.sub(_in_json, encoded.decode()) + "\n")
+        sys.stdout.write(printable_json(encoded) + "\n")
     elif style == "csv":
         sys.stdout.write(_csv(result))
     else:
@@ -97,6 +96,19 @@ def printable(text: str) -> str:
     'lille\\x1b[2J\\u202e'
     """
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(encoded: bytes) -> str:
+    r"""Returns JSON with what a terminal may obey escaped: below a space it always is, beyond ASCII it may be.
+
+    >>> print(printable_json('"\u202e é"'.encode()))
+    "\u202e é"
+    """
+    return re.sub(
+        r"[^\n -~]",
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        encoded.decode(),
+    )
 
 
 def table(
@@ -228,11 +240,6 @@ def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], 
 def _text(text: str, style: str = "") -> Text:
     """A text as it is read: no order to the terminal in it, and no markup."""
     return Text(printable(text), style=style)
-
-
-def _in_json(found: re.Match[str]) -> str:
-    """JSON escapes what is below a space; here the rest that a terminal may act on is, too."""
-    return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 
 def _cell(value: Any, epsilon: bool) -> str:

@@ -107,6 +107,8 @@ class Federation:
         for tier in self.tiers:
             if tier.name in (*RESERVED_COLUMNS, ROOT):
                 raise FederationError(f"a tier cannot be called {tier.name!r}: that name has a meaning of its own")
+            if not tier.name or not tier.name.isprintable():
+                raise FederationError(f"a tier's name must be printable and not empty, got {tier.name!r}")
         children = silos
         for tier in self.tiers:
             if len(tier.parent_of) != children:

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from fulcrum.accounting import observer_power
 from fulcrum.comparison import Comparison
-from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, remarks, show, table
+from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, printable_json, remarks, show, table
 from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
@@ -118,7 +118,7 @@ def show_plan(made: Plan, output: Path | None, style: str) -> None:
     if style == "csv":
         sys.stdout.write(exported(made, "csv"))
     elif style == "json":
-        sys.stdout.write(to_json(made.content()).decode())
+        sys.stdout.write(printable_json(to_json(made.content())))
     else:
         show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
 

@@ -60,15 +60,16 @@ class Terms:
         return self.allowance.rounds
 
 
-_PASSED: dict[tuple[str, str, bytes], Terms] = {}
+_PASSED: dict[tuple[str, str, str, bytes], Terms] = {}
 
 
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
     """Returns what a silo's releases follow from, under a plan that verifies and that its policy passes.
 
-    Both are asked once for a plan, silo and policy, and the terms are made of what was verified, not of the object that
-    was handed in. Every call holds the object's own numbers against them. So a plan that was changed in memory, before
-    or after it was verified, in a field, an array or a cached figure that this silo's releases use, is refused.
+    Both are asked once for a plan, its issuer, a silo and a policy, and the terms are made of what was verified, not of
+    the object that was handed in. Every call holds the object's own numbers against them. So a plan that was changed in
+    memory is refused: before it was verified, whatever was changed; afterwards, in any field, array or cached figure
+    that this silo's releases use.
 
     This is against accidents and objects used again. Code in the silo's process that means harm is out of its reach.
 
@@ -77,7 +78,7 @@ def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
         PolicyError: The policy forbids it.
     """
     rules = b"" if policy is None else msgspec.json.encode(policy)
-    if (key := (plan.digest, silo, rules)) not in _PASSED:
+    if (key := (plan.digest, plan.issuer, silo, rules)) not in _PASSED:
         _PASSED[key] = _verified(plan, silo, policy)
     terms = _PASSED[key]
     try:
@@ -148,7 +149,6 @@ def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
         float(plan.federation.weights[index]),
         inner.nodes[region],
         None if steps is None else float(steps[region]),
-        plan.issuer,
         dict(plan.keys),
     )
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.errors import ReleaseError, UnreachableTargetError
+from fulcrum.errors import PolicyError, ReleaseError, UnreachableTargetError
 from fulcrum.ledger import Ledger
 from fulcrum.policy import Policy
 from fulcrum.releasing import release
@@ -99,6 +99,13 @@ def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, led
         release(UPDATE, plan, SILO, round_number, ledger=ledger)
     assert ledger.sequence == 3
     assert terms_of(plain, SILO) == terms_of(signed, SILO) == terms_of(made(), SILO)
+
+
+def test_a_policy_that_passed_does_not_pass_another():
+    plan = made()
+    terms_of(plan, SILO, policy=Policy(largest_epsilon_above=9.0, largest_epsilon_inside=math.inf))
+    with pytest.raises(PolicyError, match="allows epsilon nan inside its region"):
+        terms_of(plan, SILO, policy=Policy(largest_epsilon_above=9.0, largest_epsilon_inside=math.nan))
 
 
 def test_what_was_verified_stays_what_is_charged(read, ledger):

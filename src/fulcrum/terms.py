@@ -77,7 +77,7 @@ def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
         ReleaseError: The plan does not know the silo, does not hold what it says, or was changed in memory.
         PolicyError: The policy forbids it.
     """
-    rules = b"" if policy is None else msgspec.json.encode(policy)
+    rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
     if (key := (plan.digest, plan.issuer, silo, rules)) not in _PASSED:
         _PASSED[key] = _verified(plan, silo, policy)
     terms = _PASSED[key]

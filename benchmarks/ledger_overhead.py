@@ -34,12 +34,11 @@ def floor_seconds(path: Path, payload: bytes) -> float:
     return time.perf_counter() - start
 
 
-def record_seconds(ledger: Ledger, number: int, payload: bytes) -> float:
+def record_seconds(ledger: Ledger, allowance: Allowance, number: int, payload: bytes) -> float:
     """The time of one release."""
+    cost = Cost(shift_above=1e-3, shift_inside=1e-2)
     start = time.perf_counter()
-    ledger.record(
-        round_number=number, basis=f"model-{number}", payload=payload, cost=Cost(shift_above=1e-3, shift_inside=1e-2)
-    )
+    ledger.record(allowance, round_number=number, basis=f"model-{number}", payload=payload, cost=cost)
     return time.perf_counter() - start
 
 
@@ -47,11 +46,12 @@ def times(folder: Path, size: int, repeats: int) -> tuple[list[float], list[floa
     """The times of the floor and of a release, in milliseconds, taken in turns after one of each to warm up."""
     floors, records = [], []
     with Ledger.open(folder / f"{size}.ledger", silo="bench") as ledger:
-        ledger.begin(Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0))
+        allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0)
+        ledger.begin(allowance)
         for number in range(1, repeats + 2):
             payload = os.urandom(size)
             floors.append(floor_seconds(folder / f"{size}-{number}", payload))
-            records.append(record_seconds(ledger, number, payload))
+            records.append(record_seconds(ledger, allowance, number, payload))
             (folder / f"{size}-{number}").unlink()
     (folder / f"{size}.ledger").unlink()
     return [1e3 * value for value in floors[1:]], [1e3 * value for value in records[1:]]

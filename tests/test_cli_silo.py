@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fulcrum.cli import run
-from fulcrum.ledger import Ledger
+from fulcrum.ledger import Allowance, Cost, Ledger
 from fulcrum.plans import read_plan
 from fulcrum.releasing import release
 
@@ -72,6 +72,28 @@ def test_a_policy_allows_or_refuses_a_plan(command):
     assert err == "fulcrum: silo 'lille' allows epsilon 1 above its region, the plan spends 2\n"
 
 
+def test_a_policy_counts_what_the_ledger_holds_and_pins_the_regions_key(command):
+    command("keygen", "-o", "north.key", "--kind", "sealing")
+    north = Path("north.key.pub").read_text().strip()
+    Path("keys.toml").write_text(f'north = "{north}"\n')
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
+    released()
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "--seed", 1, "-o", "second.json")
+    rules = f'largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\nlargest_rounds = 5\nregion_key = "{north}"\n'
+    Path("policy.toml").write_text(rules)
+    ask = ["--silo", "lille", "--policy", "policy.toml"]
+    assert command("policy", "second.json", *ask)[0] == 0
+    assert command("policy", "plan.json", *ask, "--ledger", "ledgers/lille.ledger")[0] == 0
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/lille.ledger")
+    assert code == 2
+    assert err == "fulcrum: silo 'lille' allows 5 rounds, the plan has 4, and 2 releases were made under others\n"
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/metz.ledger")
+    assert (code, "is the ledger of silo 'metz', not of 'lille'" in err) == (2, True)
+    Path("policy.toml").write_text(rules.replace(north, "x25519:another"))
+    code, _, err = command("policy", "plan.json", *ask)
+    assert (code, "carries another key for its region 'north'" in err, err.count("\n")) == (2, True, 1)
+
+
 def test_ledgers_are_shown_and_verified(command):
     command("plan", "silos.csv", *PLAN, "-o", "plan.json")
     released()
@@ -83,6 +105,26 @@ def test_ledgers_are_shown_and_verified(command):
     assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
     code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
     assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_a_ledger_gives_the_terminal_no_orders(command):
+    orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
+    allowed = Allowance(plan_digest=orders, rounds=2, shift_above=1.0, shift_inside=1.0)
+    with Ledger.open("odd.ledger", silo=orders) as ledger:
+        ledger.begin(allowed)
+        cost = Cost(shift_above=0.1, shift_inside=0.1)
+        ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
+    for arguments in (
+        ("ledger", "show", "odd.ledger"),
+        ("ledger", "show", "odd.ledger", "--format", "json"),
+        ("ledger", "verify", "odd.ledger"),
+        ("ledger", "show", "\x1b[2Jnone.ledger"),
+        ("policy", "\x1b[2Jnone.json", "--silo", orders, "--policy", "\x1b[2J.toml"),
+    ):
+        _, out, err = command(*arguments)
+        assert out or err
+        assert all(char == "\n" or char.isprintable() for char in out + err), arguments
+    assert r"lille\x1b]0;mine\x07" in command("ledger", "show", "odd.ledger")[1]
 
 
 def test_the_remaining_rounds_are_replanned(command):

@@ -7,11 +7,13 @@ import fulcrum
 from fulcrum.answers import RegionalSum, Withheld
 from fulcrum.coordination import NAME, Coordinator, model_digest
 from fulcrum.errors import ExchangeError, FulcrumError, PlanError
+from fulcrum.layouts import Layout
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.regional import Region
-from fulcrum.releasing import Layout, _lattice_release, release
+from fulcrum.releasing import _lattice_release, release
 from fulcrum.sealing import seal
 from fulcrum.signing import new_key
+from fulcrum.terms import terms_of
 
 SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300, "nimes": 17}}
 LAYOUT = Layout(names=("weight", "bias"), shapes=((2, 19), (2,)))
@@ -40,13 +42,13 @@ class World:
     def released(self, plan, number):
         """What every silo releases in a round."""
         rng = np.random.default_rng(number)
-        for index, silo in enumerate(plan.federation.silo_names.tolist()):
+        for silo in plan.federation.silo_names.tolist():
             update = {name: rng.normal(size=array.shape) for name, array in START.items()}
             if plan.purpose == "research":
                 yield release(update, plan, silo, number, noise=SeededNoise(seed=3))
             else:
                 flat = np.concatenate([array.ravel() for array in update.values()])
-                yield _lattice_release(flat, LAYOUT, plan, index, number, SecureNoise())
+                yield _lattice_release(flat, LAYOUT, terms_of(plan, silo), number, SecureNoise())
 
     def answers(self, plan, releases, number, folder):
         """What the regions send up."""

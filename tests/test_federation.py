@@ -108,6 +108,10 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
             "a tier cannot be called 'federation': that name has a meaning of its own",
         ),
         (
+            {"tiers": {"re\x1b[2Jgion": ["a", "a", "b"]}},
+            r"a tier's name must be printable and not empty, got 're\x1b[2Jgion'",
+        ),
+        (
             {"silo": [], "records": np.array([]), "epsilon": None, "group": None},
             "federation has no silos. A federation needs at least one",
         ),

@@ -41,8 +41,10 @@ def opened(path: Path, plan: Allowance | None = PLAN, silo: str = "lyon") -> Led
     return ledger
 
 
-def release(ledger: Ledger, number: int, payload: bytes = b"", basis: str = "model", cost: Cost = COST):
-    return ledger.record(round_number=number, basis=basis, payload=payload or b"round %d" % number, cost=cost)
+def release(ledger: Ledger, number: int, payload: bytes = b"", basis: str = "model", cost: Cost = COST, plan=None):
+    """Records a release under a plan, the one last begun unless it is given."""
+    plan = plan or ledger.allowance or PLAN
+    return ledger.record(plan, round_number=number, basis=basis, payload=payload or b"round %d" % number, cost=cost)
 
 
 def holds(path: Path, **witness) -> dict[str, bool]:
@@ -91,7 +93,7 @@ def test_a_release_is_charged_and_stored(path):
         first = release(ledger, 1, b"noisy")
         assert (first.sequence, first.payload, first.fresh) == (1, b"noisy", True)
         assert ledger.spent == COST
-        assert ledger.stored(1, "model") == b"noisy"
+        assert ledger.stored(PLAN, 1, "model") == b"noisy"
 
 
 def test_a_retry_gets_the_stored_bytes_verbatim_and_free_of_charge(path):
@@ -107,7 +109,7 @@ def test_a_retry_after_reopening_gets_the_stored_bytes(path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
     with opened(path) as ledger:
-        assert ledger.stored(1, "model") == b"noisy"
+        assert ledger.stored(PLAN, 1, "model") == b"noisy"
         assert not release(ledger, 1, b"other noise").fresh
 
 
@@ -115,16 +117,16 @@ def test_a_retry_is_served_even_when_the_budget_is_gone(path):
     plan = dataclasses.replace(PLAN, shift_above=COST.shift_above)
     with opened(path, plan) as ledger:
         release(ledger, 1, b"noisy")
-        assert ledger.would_exceed(COST, 2) is not None
-        assert ledger.would_exceed(COST, 1, basis="model") is None
+        assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
+        assert ledger.would_exceed(ledger.allowance, COST, 1, basis="model") is None
         assert release(ledger, 1).payload == b"noisy"
 
 
 def test_a_round_is_refused_on_another_basis(path):
     with opened(path) as ledger:
         release(ledger, 1)
-        assert "released" in ledger.would_exceed(COST, 1)
-        assert ledger.stored(1, "another model") is None
+        assert "released" in ledger.would_exceed(PLAN, COST, 1)
+        assert ledger.stored(PLAN, 1, "another model") is None
         with pytest.raises(RefusedReleaseError, match="round 1 is released, on basis model"):
             release(ledger, 1, basis="another model")
         assert ledger.sequence == 1
@@ -135,20 +137,20 @@ def test_payloads_of_any_size_come_back_bit_for_bit(path, payload):
     with opened(path) as ledger:
         release(ledger, 1, payload)
     with opened(path) as ledger:
-        assert ledger.stored(1, "model") == payload
+        assert ledger.stored(PLAN, 1, "model") == payload
 
 
 def test_an_empty_payload_is_a_release_too(path):
     with opened(path) as ledger:
-        ledger.record(round_number=1, basis="model", payload=b"", cost=COST)
-        assert ledger.stored(1, "model") == b""
+        ledger.record(PLAN, round_number=1, basis="model", payload=b"", cost=COST)
+        assert ledger.stored(PLAN, 1, "model") == b""
         assert ledger.spent == COST
 
 
 def test_a_round_past_the_plan_is_refused(path):
     with opened(path, dataclasses.replace(PLAN, shift_above=math.inf, shift_inside=math.inf)) as ledger:
-        assert ledger.would_exceed(COST, 5) is None
-        assert "past the 5 rounds" in ledger.would_exceed(COST, 6)
+        assert ledger.would_exceed(ledger.allowance, COST, 5) is None
+        assert "past the 5 rounds" in ledger.would_exceed(ledger.allowance, COST, 6)
         with pytest.raises(RefusedReleaseError, match="round 6 is past the 5 rounds"):
             release(ledger, 6)
 
@@ -158,7 +160,7 @@ def test_each_observers_budget_is_kept(path, observer, budget):
     with opened(path, dataclasses.replace(PLAN, **budget)) as ledger:
         release(ledger, 1)
         release(ledger, 2)
-        assert f"shift {observer} the region" in ledger.would_exceed(COST, 3)
+        assert f"shift {observer} the region" in ledger.would_exceed(ledger.allowance, COST, 3)
         with pytest.raises(RefusedReleaseError, match=f"shift {observer} the region"):
             release(ledger, 3)
         assert ledger.sequence == 2
@@ -178,16 +180,16 @@ def test_rounding_never_refuses_the_last_round_of_a_plan(path):
 
 def test_slack_does_not_let_a_real_excess_through(path):
     with opened(path, dataclasses.replace(PLAN, shift_above=1.0)) as ledger:
-        assert ledger.would_exceed(Cost(shift_above=1 + 1e-13, shift_inside=0), 1) is None
-        assert ledger.would_exceed(Cost(shift_above=1 + 1e-11, shift_inside=0), 1) is not None
+        assert ledger.would_exceed(ledger.allowance, Cost(shift_above=1 + 1e-13, shift_inside=0), 1) is None
+        assert ledger.would_exceed(ledger.allowance, Cost(shift_above=1 + 1e-11, shift_inside=0), 1) is not None
 
 
 def test_a_ledger_without_a_plan_releases_nothing(path):
     with opened(path, None) as ledger:
         assert ledger.allowance is None
-        assert "no plan" in ledger.would_exceed(COST, 1)
-        assert ledger.stored(1, "model") is None
-        with pytest.raises(RefusedReleaseError, match="no plan"):
+        assert "has not begun plan plan-a" in ledger.would_exceed(PLAN, COST, 1)
+        assert ledger.stored(PLAN, 1, "model") is None
+        with pytest.raises(RefusedReleaseError, match="has not begun plan plan-a"):
             release(ledger, 1)
 
 
@@ -201,9 +203,9 @@ def test_a_new_plan_continues_from_what_is_spent(path):
         release(ledger, 2)
         ledger.begin(second)
         assert ledger.spent.shift_above == 0.5
-        assert ledger.stored(1, "model") is None
+        assert ledger.stored(second, 1, "model") is None
         assert release(ledger, 1, b"under b").fresh
-        assert ledger.would_exceed(COST, 2) is not None
+        assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
 
 
 def test_a_plan_that_does_not_cover_past_spending_is_refused(path):
@@ -237,7 +239,45 @@ def test_an_earlier_plan_may_be_taken_up_again(path):
         ledger.begin(dataclasses.replace(PLAN, plan_digest="plan-b"))
         release(ledger, 1, b"under b")
         ledger.begin(PLAN)
-        assert ledger.stored(1, "model") == b"under a"
+        assert ledger.stored(PLAN, 1, "model") == b"under a"
+
+
+def test_a_release_names_its_plan_whichever_was_begun_last(path):
+    other = dataclasses.replace(PLAN, plan_digest="plan-b")
+    with opened(path) as ledger:
+        ledger.begin(other)
+        assert release(ledger, 1, b"under a", plan=PLAN).fresh
+        assert release(ledger, 1, b"under b", plan=other).fresh
+        assert [entry.plan_digest for entry in ledger.entries()] == ["plan-a", "plan-b"]
+        assert (ledger.stored(PLAN, 1, "model"), ledger.stored(other, 1, "model")) == (b"under a", b"under b")
+        foreign = dataclasses.replace(PLAN, rounds=6)
+        assert ledger.stored(foreign, 1, "model") is None
+        with pytest.raises(RefusedReleaseError, match="has not begun plan plan-a with these numbers"):
+            release(ledger, 1, plan=foreign)
+        assert ledger.sequence == 2
+
+
+def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(path):
+    rounds, plans = 60, {}
+    for name in ("plan-a", "plan-b"):
+        plans[name] = Allowance(plan_digest=name, rounds=rounds, shift_above=math.inf, shift_inside=math.inf)
+    together = threading.Barrier(4, timeout=20)
+
+    def work(number):
+        plan, found = plans["plan-a" if number % 2 else "plan-b"], []
+        for round_number in range(1, rounds + 1):
+            together.wait()
+            ledger.begin(plan)
+            payload = f"{plan.plan_digest} {round_number} {number}".encode()
+            found.append((plan.plan_digest, round_number, release(ledger, round_number, payload, plan=plan).payload))
+        return found
+
+    with opened(path, None) as ledger, ThreadPoolExecutor(4) as pool:
+        sent = [item for found in pool.map(work, range(4)) for item in found]
+        assert len(set(sent)) == 2 * rounds
+        assert all(payload.startswith(f"{plan} {number} ".encode()) for plan, number, payload in sent)
+        assert all(ledger.stored(plans[plan], number, "model") == payload for plan, number, payload in sent)
+    assert all(holds(path, least_sequence=2 * rounds).values())
 
 
 @pytest.mark.parametrize(
@@ -264,12 +304,12 @@ def test_arguments_out_of_range_are_refused_and_nothing_is_recorded(path):
     with opened(path) as ledger:
         for wrong in ({"number": 0}, {"number": -1}, {"number": 1.5}, {"number": True}, {"number": 2**63}):
             with pytest.raises(LedgerError, match="round must be a whole number"):
-                ledger.record(round_number=wrong["number"], basis="model", payload=b"x", cost=COST)
+                ledger.record(PLAN, round_number=wrong["number"], basis="model", payload=b"x", cost=COST)
         for basis in ("", "a\0b", "\ud800", 7):
             with pytest.raises(LedgerError, match="basis must be text"):
                 release(ledger, 1, basis=basis)
         with pytest.raises(LedgerError, match="a payload is bytes"):
-            ledger.record(round_number=1, basis="model", payload="text", cost=COST)
+            ledger.record(PLAN, round_number=1, basis="model", payload="text", cost=COST)
         assert ledger.sequence == 0
     with pytest.raises(LedgerError, match="silo must be text"):
         Ledger.open(path, silo="")
@@ -400,7 +440,7 @@ def test_reading_changes_nothing_and_records_nothing(path):
             release(ledger, 2)
         with pytest.raises(LedgerError, match="opened to be read"):
             ledger.begin(PLAN)
-        assert "opened to be read" in ledger.would_exceed(COST, 2)
+        assert "opened to be read" in ledger.would_exceed(PLAN, COST, 2)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
@@ -412,7 +452,7 @@ def test_a_closed_ledger_still_tells_and_does_nothing(path):
     assert (ledger.sequence, ledger.spent, len(ledger.entries())) == (1, COST, 1)
     for work in (
         lambda: release(ledger, 2),
-        lambda: ledger.stored(1, "model"),
+        lambda: ledger.stored(PLAN, 1, "model"),
         lambda: ledger.begin(PLAN),
         ledger.checks,
     ):
@@ -454,13 +494,14 @@ def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path
 def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_reads(path):
     script = (
         "import sys; from fulcrum.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
-        "ledger.begin(Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0));"
-        "ledger.record(round_number=1, basis='model', payload=b'noisy', cost=Cost(shift_above=0.25, shift_inside=1.0))"
+        "plan = Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0); ledger.begin(plan);"
+        "cost = Cost(shift_above=0.25, shift_inside=1.0);"
+        "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     assert all(holds(path, least_sequence=1).values())
     with opened(path) as ledger:
-        assert ledger.stored(1, "model") == b"noisy"
+        assert ledger.stored(PLAN, 1, "model") == b"noisy"
 
 
 def test_the_settings_that_durability_rests_on_are_in_force(path):
@@ -562,8 +603,8 @@ def test_flipped_bytes_are_noticed_and_never_resent(path, seed):
                 assert ledger.entries() == before
                 for number, payload in payloads.items():
                     with contextlib.suppress(LedgerError):
-                        assert ledger.stored(number, "model") == payload
-                    assert not sound or ledger.stored(number, "model") == payload
+                        assert ledger.stored(PLAN, number, "model") == payload
+                    assert not sound or ledger.stored(PLAN, number, "model") == payload
         except LedgerError as error:
             lines.append(str(error))
         for suffix in ("-journal", "-wal"):
@@ -591,7 +632,7 @@ def test_a_damaged_log_gives_no_wrong_bytes_and_a_witness_notices_what_it_lost(p
             kept = ledger.entries()
             assert kept == before[: len(kept)]
             for entry in kept:
-                assert ledger.stored(entry.round_number, "model") == payloads[entry.round_number]
+                assert ledger.stored(PLAN, entry.round_number, "model") == payloads[entry.round_number]
         lost += len(kept) < 3
         assert all(holds(crashed, least_sequence=3).values()) == (len(kept) == 3)
     assert lost
@@ -663,7 +704,7 @@ def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
         except LedgerError as error:
             first = str(error)
         same = (ledger.entries(), ledger.head, ledger.spent) == before
-        refused = ledger.would_exceed(COST, 2)
+        refused = ledger.would_exceed(PLAN, COST, 2)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
             release(ledger, 2)
@@ -671,7 +712,9 @@ def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
             second = str(error)
         ledger.close()
         with opened(path, None) as ledger:
-            after = (ledger.entries(), ledger.head, ledger.spent) == before and ledger.stored(1, "model") == b"noisy"
+            after = (ledger.entries(), ledger.head, ledger.spent) == before and ledger.stored(
+                PLAN, 1, "model"
+            ) == b"noisy"
         return json.dumps([first, same, refused, second, after])
 
     first, same, refused, second, after = json.loads(in_child(work))
@@ -727,7 +770,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
     for work in (
         lambda: release(ledger, 2),
         lambda: release(ledger, 1),
-        lambda: ledger.stored(1, "model"),
+        lambda: ledger.stored(PLAN, 1, "model"),
         lambda: ledger.begin(PLAN),
     ):
         with pytest.raises(LedgerError, match=r"could not be written earlier. Open it again"):
@@ -736,7 +779,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
     with opened(path) as ledger:
         # What reached the file after all is charged, and is what any retry sends.
         assert ledger.sequence == (2 if reached else 1)
-        assert ledger.stored(2, "model") == (b"never sent" if reached else None)
+        assert ledger.stored(PLAN, 2, "model") == (b"never sent" if reached else None)
         assert release(ledger, 2, b"retry").payload == (b"never sent" if reached else b"retry")
     assert all(holds(path).values())
 
@@ -918,6 +961,11 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         self.ledger = Ledger.open(self.path, silo="lyon")
         self.plans, self.plan, self.released, self.spent = {}, None, {}, (0.0, 0.0)
 
+    @property
+    def current(self):
+        """The plan that releases are made under; one that is not begun before the first."""
+        return PLAN if self.plan is None else self.plans[self.plan]
+
     def refusal(self, cost, number):
         if self.plan is None:
             return True
@@ -946,13 +994,13 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         cost = Cost(shift_above=above, shift_inside=inside)
         known = self.released.get((self.plan, number))
         if known is not None and known[0] == basis:
-            result = self.ledger.record(round_number=number, basis=basis, payload=payload, cost=cost)
+            result = self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
             assert (result.payload, result.fresh) == (known[1], False)
         elif self.refusal(cost, number):
             with pytest.raises(RefusedReleaseError):
-                self.ledger.record(round_number=number, basis=basis, payload=payload, cost=cost)
+                self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
         else:
-            result = self.ledger.record(round_number=number, basis=basis, payload=payload, cost=cost)
+            result = self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
             self.released[self.plan, number] = (basis, payload)
             self.spent = (self.spent[0] + above, self.spent[1] + inside)
             assert (result.payload, result.fresh, result.sequence) == (payload, True, len(self.released))
@@ -960,12 +1008,14 @@ class LedgerBesideAModel(RuleBasedStateMachine):
     @rule(number=rounds, basis=bases)
     def stored(self, number, basis):
         known = self.released.get((self.plan, number))
-        assert self.ledger.stored(number, basis) == (known[1] if known is not None and known[0] == basis else None)
+        assert self.ledger.stored(self.current, number, basis) == (
+            known[1] if known is not None and known[0] == basis else None
+        )
 
     @rule(number=rounds, above=quarters, inside=quarters)
     def would_exceed(self, number, above, inside):
         cost = Cost(shift_above=above, shift_inside=inside)
-        assert (self.ledger.would_exceed(cost, number) is not None) == self.refusal(cost, number)
+        assert (self.ledger.would_exceed(self.current, cost, number) is not None) == self.refusal(cost, number)
 
     @rule()
     def reopen(self):
@@ -1009,11 +1059,11 @@ def releasing(path, sent, tell, size, last=10**6):
         for number in range(max(1, ledger.sequence), min(ledger.sequence + last, 10**6) + 1):
             basis = f"model-{number}"
             os.write(tell, b".")
-            payload = ledger.stored(number, basis)
+            payload = ledger.stored(plan, number, basis)
             if payload is None:
                 fresh = os.urandom(size)
                 os.write(tell, b"(")
-                payload = ledger.record(round_number=number, basis=basis, payload=fresh, cost=cost).payload
+                payload = ledger.record(plan, round_number=number, basis=basis, payload=fresh, cost=cost).payload
                 os.write(tell, b")")
             os.write(out, struct.pack("<qq", number, len(payload)) + payload)
 
@@ -1033,7 +1083,7 @@ def checked(path, sents, totals):
     with Ledger.open(path, silo="lyon") as ledger:
         assert len(ledger.entries()) >= len(contents)
         for number, payloads in contents.items():
-            stored = ledger.stored(number, f"model-{number}")
+            stored = ledger.stored(plan, number, f"model-{number}")
             assert stored is not None, number
             # The last bytes of a killed sender may be cut short: what left is a part of what is stored.
             assert all(stored.startswith(payload) for payload in payloads), number

@@ -1,8 +1,12 @@
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from fulcrum.noise import SeededNoise
+from fulcrum.keystream import Keystream
+from fulcrum.noise import SecureNoise, SeededNoise
 
 
 def draws(scale=1.0):
@@ -33,3 +37,39 @@ def test_nothing_is_drawn_twice(change):
     one, two = at(place), at(other)
     assert not np.isin(one, two).any()
     assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 0.1
+
+
+class Zeros:
+    """A source of words that conceals nothing."""
+
+    def words(self, count):
+        return np.zeros(count, dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    "stream", [Zeros(), Keystream._for_test(bytes(32)), Keystream()], ids=["zeros", "known", "own"]
+)
+def test_secure_noise_takes_its_words_from_nowhere_else(stream):
+    for give in (
+        lambda: SecureNoise(stream),
+        lambda: SecureNoise(stream=stream),
+        lambda: SecureNoise(_stream=stream),
+        lambda: dataclasses.replace(SecureNoise(), _stream=stream),
+        lambda: setattr(SecureNoise(), "_stream", stream),
+    ):
+        with pytest.raises((TypeError, ValueError, AttributeError)):
+            give()
+
+
+def test_secure_noise_is_never_drawn_twice():
+    noise = SecureNoise()
+    drawn = [source.integers(width=1e6, count=50) for source in (noise, noise, copy.copy(noise), SecureNoise())]
+    assert len({draws.tobytes() for draws in drawn}) == 4
+    assert not np.isin(drawn[0], np.concatenate(drawn[1:])).any()
+    assert repr(noise) == "SecureNoise()"
+
+
+def test_noise_for_tests_can_be_drawn_again_and_is_of_another_type():
+    first, second = (SecureNoise._for_test(bytes(32)) for _ in range(2))
+    assert (first.integers(width=50.0, count=9) == second.integers(width=50.0, count=9)).all()
+    assert type(first) is not SecureNoise

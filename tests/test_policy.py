@@ -13,7 +13,7 @@ LOOSE = {"largest_epsilon_above": 1.0, "largest_epsilon_inside": 20.0}
 
 @pytest.fixture(scope="module")
 def made():
-    keys = {"region-1-2": "a2V5LTI="}
+    keys = {"region-1-2": "a2V5LTI=", "region-1": "x25519:bm9ydGg=", "region-3": "x25519:c291dGg="}
     return fulcrum.plan("severe", rounds=10, epsilon=1.0, parameters=66, purpose="deployment", keys=keys)
 
 
@@ -36,6 +36,12 @@ def test_a_plan_within_the_policy_passes(made):
         ({"peers": {"region-2-1": ""}}, "insists on the peer 'region-2-1', who is not in its region 'region-1'"),
         ({"peers": {"region-1-2": "b3RoZXI="}}, "knows the peer 'region-1-2' by another key than the plan carries"),
         ({"peers": {"region-1-3": "a2V5LTI="}}, "knows the peer 'region-1-3' by another key than the plan carries"),
+        (
+            {"region_key": "x25519:b3RoZXI="},
+            "seals to the region_key of its policy alone, x25519:b3RoZXI=.., and the plan carries another key for its "
+            "region 'region-1'. If it moved there, or the key was replaced, ask the region for its key",
+        ),
+        ({"region_key": ""}, "the plan carries another key for its region 'region-1'"),
         ({"issuer": "aXNzdWVy"}, "takes plans signed by aXNzdWVy.. alone"),
     ],
 )
@@ -43,6 +49,26 @@ def test_every_rule_refuses_with_its_reason(made, rule, reason):
     with pytest.raises(PolicyError) as caught:
         Policy(**(LOOSE | rule)).check(made, SILO)
     assert reason in str(caught.value)
+
+
+def test_a_silo_seals_to_the_key_it_knows_in_whatever_region(made):
+    known = Policy(**LOOSE, region_key="x25519:bm9ydGg=")
+    known.check(made, "region-1-1")
+    with pytest.raises(PolicyError, match="another key for its region 'region-3'"):  # moved to a region of another key
+        known.check(made, "region-3-1")
+    with pytest.raises(PolicyError, match="no key for its region 'region-2'"):  # and to one of none
+        known.check(made, "region-2-1")
+    Policy(**LOOSE, region_key="x25519:c291dGg=").check(made, "region-3-1")
+    renamed = dataclasses.replace(made, keys={"region-3": "x25519:bm9ydGg="})
+    known.check(renamed, "region-3-1")
+
+
+def test_releases_under_other_plans_count_towards_the_rounds(made):
+    policy = Policy(**LOOSE, largest_rounds=15)
+    policy.check(made, SILO, before=5)
+    with pytest.raises(PolicyError, match="allows 15 rounds, the plan has 10, and 6 releases were made under others"):
+        policy.check(made, SILO, before=6)
+    Policy(**LOOSE).check(made, SILO, before=10**9)
 
 
 def test_a_silo_recomputes_what_the_plan_says(made):

@@ -22,14 +22,16 @@ from fulcrum.accounting import epsilon_of_shift
 from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.errors import ExchangeError, LedgerError, LedgerInUseError
 from fulcrum.exposure import remaining_noise
+from fulcrum.layouts import Layout
 from fulcrum.ledger import Ledger
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.planfile import to_json
 from fulcrum.region_file import RegionFile, create_region_file
 from fulcrum.regional import Region, RegionRound, norm_bounds
-from fulcrum.releasing import Layout, Release, _lattice_release, release
+from fulcrum.releasing import Release, _lattice_release, release
 from fulcrum.sealing import Sealer
 from fulcrum.signing import new_key
+from fulcrum.terms import terms_of
 
 SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300}}
 MEMBERS = ("caen", "lille", "metz")
@@ -63,13 +65,12 @@ class World:
     def release(self, silo, number=1, plan=None, *, values=None, layout=LAYOUT):
         """An honest release, or one of chosen values."""
         plan = plan or self.plan
-        index = plan.federation.silo_names.tolist().index(silo)
         if values is None and plan.purpose == "research":
             return release(UPDATE, plan, silo, number, noise=SeededNoise(seed=5))
         flat = np.concatenate([array.ravel() for array in UPDATE.values()])
         made = None
         if plan.purpose == "deployment":
-            made = _lattice_release(flat, LAYOUT, plan, index, number, SecureNoise())
+            made = _lattice_release(flat, LAYOUT, terms_of(plan, silo), number, SecureNoise())
         else:
             made = release(UPDATE, plan, silo, number, noise=SeededNoise(seed=5))
         return dataclasses.replace(made, layout=layout, **({} if values is None else {"values": np.asarray(values)}))
@@ -268,7 +269,8 @@ def test_honest_releases_are_never_refused(world, purpose, parameters):
             flat = np.zeros(parameters)
             flat[0] = (draw % 3) / 2 * plan.clip_norm  # no update, half of one, and one that fills the clip norm
             if purpose == "deployment":
-                values = _lattice_release(flat, layout, plan, index, 1, SecureNoise()).values
+                terms = terms_of(plan, plan.federation.silo_name(index))
+                values = _lattice_release(flat, layout, terms, 1, SecureNoise()).values
             else:
                 silo = plan.federation.silo_name(index)
                 values = release(flat, plan, silo, 1, noise=SeededNoise(seed=draw)).values

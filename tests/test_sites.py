@@ -113,6 +113,31 @@ def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(sil
     assert released(silo) == [1]
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        {},
+        {"head": None},
+        {"head": np.ones(3)},
+        {"head": np.full((17, 2), None)},
+        {"head": np.full((17, 2), "1.5")},
+        {"head": np.full((17, 2), np.nan)},
+        {"other": np.ones((17, 2))},
+        iter(()),
+    ],
+    ids=["nothing", "empty", "none", "shape", "objects", "texts", "nan", "name", "iterator"],
+)
+def test_whatever_training_returns_a_release_of_the_models_layout_is_sent(silo, model, monkeypatch, returned):
+    assert model["head"].shape == (17, 2)
+    monkeypatch.setattr("fulcrum.engines.head.train", lambda model, assignment: returned)
+    site = read_site(silo, "silo")
+    sealed = SiloStation(site).answer(pack_model(model), 1)
+    release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
+    assert (release.layout.names, release.layout.shapes) == (("head",), ((17, 2),))
+    assert released(silo) == [1]
+
+
 def test_what_is_refused_is_refused_before_training(silo, model, monkeypatch):
     monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained"))
     (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")

@@ -12,7 +12,8 @@ def bare() -> None:
     from fulcrum.engines import silo
     from fulcrum.engines.learning import Assignment
     from fulcrum.engines.wire import unpack_model
-    from fulcrum.releasing import Layout, Release
+    from fulcrum.layouts import Layout
+    from fulcrum.releasing import Release
     from fulcrum.sealing import region_of, step_of
 
     def answer(self, model, round_number):

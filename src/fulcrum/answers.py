@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.errors import ExchangeError
-from fulcrum.releasing import Layout
+from fulcrum.layouts import Layout
 
 
 class _Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.sum/1"):

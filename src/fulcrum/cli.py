@@ -18,7 +18,19 @@ from fulcrum.cli_report import report_command
 from fulcrum.cli_serve import serve_command
 from fulcrum.cli_silo import keygen, ledger_app, policy, read_keys, replan_command, sign
 from fulcrum.comparison import Comparison, compare
-from fulcrum.display import Column, Result, check_format, counting, facts, progress, remarks, show, table, working
+from fulcrum.display import (
+    Column,
+    Result,
+    check_format,
+    counting,
+    facts,
+    printable,
+    progress,
+    remarks,
+    show,
+    table,
+    working,
+)
 from fulcrum.errors import DataError, FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
@@ -294,7 +306,7 @@ def embed(
             made = embed_texts(source, model=model, batch=batch, on_batch=advance)
     save_features(made, output)
     for line in made.skipped:
-        sys.stderr.write(f"fulcrum: skipped {line}\n")
+        sys.stderr.write(f"fulcrum: skipped {printable(line)}\n")
     told = {
         "output": str(output),
         "records": len(made.features),
@@ -458,7 +470,7 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         message = " ".join(str(error).split())
         if isinstance(error, MissingArgumentError) and error.argument is not None:
             message = f"{' '.join(error.command_chain or ())} needs {error.argument.name}. See: fulcrum --help"
-        sys.stderr.write(f"fulcrum: {message}\n")
+        sys.stderr.write(f"fulcrum: {printable(message)}\n")
         return 2
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.stderr.close()

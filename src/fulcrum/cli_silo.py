@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from fulcrum.accounting import epsilon_of_shift
 from fulcrum.display import Column, Result, check_format, facts, remarks, show, table
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ParameterError, PolicyError
 from fulcrum.ledger import Ledger
 from fulcrum.ledger import verify as verify_ledger
 from fulcrum.options import (
@@ -63,13 +63,22 @@ def policy(
     *,
     silo: Annotated[str, Parameter(help="Whose policy it is.")],
     rules: Annotated[Path, Parameter(name="--policy", help="The silo's policy, a TOML file.")],
+    ledger: Annotated[
+        Path | None, option("The silo's ledger: releases under other plans count towards largest_rounds.")
+    ] = None,
     style: FormatOption = "table",
 ) -> int:
     """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
     check_format(style)
     wanted = read_policy(rules)
     made = read_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
-    wanted.check(made, silo)
+    before = 0
+    if ledger is not None:
+        with Ledger.read(ledger) as book:
+            if book.silo != silo:
+                raise PolicyError(f"{ledger} is the ledger of silo {book.silo!r}, not of {silo!r}")
+            before = book.releases_besides(made.digest)
+    wanted.check(made, silo, before=before)
     told = {"plan": str(plan_file), "silo": silo, "allowed": True}
     show(Result(data=told, rows=[told], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]), style)
     return 0

@@ -29,14 +29,14 @@ from typing import Any, Self, TypedDict
 import msgspec
 import numpy as np
 
-from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout
+from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.database_file import sync_folder
 from fulcrum.errors import ExchangeError
+from fulcrum.layouts import Layout, flattened
 from fulcrum.planfile import write_whole
 from fulcrum.plans import Plan
 from fulcrum.regional import check_one_tier
-from fulcrum.releasing import Layout
 from fulcrum.sealing import members_of, step_of
 
 FORMAT = "fulcrum.checkpoint/1"
@@ -246,14 +246,8 @@ def model_digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
 
 
 def _flattened(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
-    named = {str(name): np.asarray(array) for name, array in arrays.items()}
-    wrong = next((name for name, array in named.items() if array.dtype.kind != "f"), None)
-    if wrong is not None:
-        raise ExchangeError(f"the model's array {wrong!r} is {named[wrong].dtype}, not floating point")
-    layout = Layout(names=tuple(named), shapes=tuple(array.shape for array in named.values()))
-    check_layout(layout, "the model")
-    parts = [array.astype("<f8").ravel() for array in named.values()]
-    return layout, np.concatenate(parts) if parts else np.zeros(0)
+    layout, flat = flattened(arrays, what="model", error=ExchangeError)
+    return layout, flat.astype("<f8", copy=False)
 
 
 def _write(file: Path, state: _State, flat: FloatArray) -> None:

@@ -1,13 +1,16 @@
 """Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
 
 A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
-in the picture alone.
+in the picture alone. Texts that came from a file or a stranger reach a terminal as characters to read, never as orders
+to it: `printable` is where all of them go through.
 
 >>> figure(0.000123456), figure(12345.678), figure(float("inf"))
 ('0.000123', '12,346', '∞')
 """
 
+import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from typing import Any
 import msgspec
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -74,7 +78,7 @@ def show(result: Result, style: str) -> None:
     """Prints a result to stdout in one of `FORMATS`."""
     if style == "json":
         encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
-        sys.stdout.write(encoded.decode() + "\n")
+        sys.stdout.write(printable_json(encoded) + "\n")
     elif style == "csv":
         sys.stdout.write(_csv(result))
     else:
@@ -82,6 +86,28 @@ def show(result: Result, style: str) -> None:
         if console.width < _NARROWEST:
             console.width = _NARROWEST
         console.print(Group(*result.picture))
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with everything that is not to be seen, but does something to a terminal, written out.
+
+    >>> printable("lille\x1b[2J\u202e")
+    'lille\\x1b[2J\\u202e'
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(encoded: bytes) -> str:
+    r"""Returns JSON with what a terminal may obey escaped: below a space it always is, beyond ASCII it may be.
+
+    >>> print(printable_json('"\u202e é"'.encode()))
+    "\u202e é"
+    """
+    return re.sub(
+        r"[^\n -~]",
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        encoded.decode(),
+    )
 
 
 def table(
@@ -106,18 +132,18 @@ def table(
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         drawn.add_column(
-            column.heading,
+            Text("\n".join(map(printable, column.heading.split("\n")))),
             justify="right" if column.figures else "left",
             overflow="fold",
             no_wrap=column is columns[0],
         )
     for row in rows[:ROWS_SHOWN]:
-        drawn.add_row(*(Text(_cell(row.get(column.key), column.epsilon)) for column in columns))
+        drawn.add_row(*(_text(_cell(row.get(column.key), column.epsilon)) for column in columns))
     left = (len(rows) if total is None else total) - ROWS_SHOWN
     if left > 0:
         note = f"{left:,} more not shown; {elsewhere}.{' ' + note if note else ''}"
-    below = [Padding(Text(note, style="dim"), (0, 0, 1, 0))] if note else []
-    return Group(Text(title, style="bold"), drawn, *below)
+    below = [Padding(_text(note, style="dim"), (0, 0, 1, 0))] if note else []
+    return Group(_text(title, style="bold"), drawn, *below)
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
@@ -126,7 +152,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
     drawn.add_column(style="dim")
     drawn.add_column()
     for name, value in pairs:
-        drawn.add_row(Text(name), Text(value))
+        drawn.add_row(_text(name), _text(value))
     return Padding(drawn, (0, 0, 1, 0))
 
 
@@ -134,7 +160,7 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
     """Returns the picture of remarks, each a warning or not."""
     drawn = Table.grid(padding=(0, 1))
     for warning, text in lines:
-        drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), Text(text))
+        drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
     return Padding(drawn, (0, 0, 1, 0))
 
 
@@ -156,7 +182,7 @@ def working(what: str) -> Iterator[None]:
     if not console.is_terminal:
         yield
         return
-    with console.status(what):
+    with console.status(_text(what)):
         yield
 
 
@@ -165,10 +191,10 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Shows on stderr how many of how many are done; yields a callable to be told so."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda done, total: console.print(f"{what}: {done} of {total}")
+        yield lambda done, total: console.print(_text(f"{what}: {done} of {total}"))
         return
     with Progress(console=console) as bar:
-        job = bar.add_task(what, total=None)
+        job = bar.add_task(escape(printable(what)), total=None)
         yield lambda done, total: bar.update(job, completed=done, total=total)
 
 
@@ -177,13 +203,13 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
     """Shows on stderr what is being done now; yields a callable to be told each step in words."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda step: console.print(f"{what}: {step}")
+        yield lambda step: console.print(_text(f"{what}: {step}"))
         return
-    with console.status(what) as status:
+    with console.status(_text(what)) as status:
 
         def tell(step: str) -> None:
-            console.print(f"{what}: {step}", highlight=False)
-            status.update(f"{what}: {step}")
+            console.print(_text(f"{what}: {step}"))
+            status.update(_text(f"{what}: {step}"))
 
         yield tell
 
@@ -200,14 +226,19 @@ def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], 
         return sum(float(found.mean()) for found in accuracies) / len(accuracies)
 
     if not console.is_terminal:
-        yield lambda done, found: console.print(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}")
+        yield lambda done, found: console.print(_text(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}"))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(
         *columns, TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn(), console=console
     ) as bar:
-        job = bar.add_task(what, total=rounds, accuracy="-")
+        job = bar.add_task(escape(printable(what)), total=rounds, accuracy="-")
         yield lambda done, found: bar.update(job, completed=done, accuracy=f"{mean(found):.3f}")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text as it is read: no order to the terminal in it, and no markup."""
+    return Text(printable(text), style=style)
 
 
 def _cell(value: Any, epsilon: bool) -> str:

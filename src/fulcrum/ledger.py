@@ -3,10 +3,11 @@
 >>> import tempfile
 >>> folder = tempfile.TemporaryDirectory()
 >>> cost = Cost(shift_above=0.006, shift_inside=0.06)
+>>> allowed = Allowance(plan_digest="3f2a", rounds=10, shift_above=0.06, shift_inside=0.6)
 >>> with Ledger.open(f"{folder.name}/lyon.ledger", silo="lyon") as ledger:
-...     ledger.begin(Allowance(plan_digest="3f2a", rounds=10, shift_above=0.06, shift_inside=0.6))
-...     sent = ledger.record(round_number=1, basis="model-0", payload=b"update", cost=cost)
-...     again = ledger.record(round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
+...     ledger.begin(allowed)
+...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
+...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
 >>> sent.fresh, again.fresh, again.payload, ledger.spent.shift_above
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
@@ -22,6 +23,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
@@ -75,12 +77,14 @@ class Ledger(ClosedAtTheEnd):
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
     - a plan and round have one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
+    - a release is filed under the plan it is said to be made under, whichever plan another thread begins meanwhile;
     - the spending recorded is never less than that of what was sent; a release that was recorded and not sent counts;
     - a write that fails records nothing that may be sent. The object then still says what it said before, and refuses
       further work until the ledger is opened again, since only the file knows what a failed sync left behind.
 
     One process holds a ledger at a time, and the kernel releases it however the process ends. Threads may share the
-    object; a forked child may not. `spent`, `sequence`, `head` and `entries` keep answering after `close`.
+    object, and keep each other out over several calls with `held`; a forked child may not. `spent`, `sequence`, `head`
+    and `entries` keep answering after `close`.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -155,10 +159,20 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             return tuple(self._entries)
 
-    def begin(self, allowance: Allowance) -> None:
-        """Binds the ledger to a plan, durably; beginning the plan it is bound to again changes nothing.
+    def releases_besides(self, plan_digest: str) -> int:
+        """Returns how many releases were made under other plans than this one."""
+        return sum(entry.plan_digest != plan_digest for entry in self.entries())
 
-        What was spent under earlier plans counts against the new budget.
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets other threads wait until several calls that belong together are done."""
+        with self._lock:
+            yield
+
+    def begin(self, allowance: Allowance) -> None:
+        """Enters a plan, durably; beginning the plan that was last begun again changes nothing.
+
+        What was spent under earlier plans counts against the new budget. Those stay begun: each release names its own.
 
         Raises:
             RefusedReleaseError: What is already spent exceeds the budget.
@@ -179,10 +193,13 @@ class Ledger(ClosedAtTheEnd):
             self._plan = digest
             self._file.in_doubt = False
 
-    def would_exceed(self, cost: Cost, round_number: int, *, basis: str | None = None) -> str | None:
+    def would_exceed(
+        self, allowance: Allowance, cost: Cost, round_number: int, *, basis: str | None = None
+    ) -> str | None:
         """Returns why a release would be refused, to ask before any work is done; None where it would not be.
 
         Args:
+            allowance: Of the plan it would be made under, as it was begun.
             cost: What it would spend.
             round_number: Its round, from 1.
             basis: What it would answer; a round already released on this basis is a resend, and never refused.
@@ -191,33 +208,35 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             if reason := self._idle():
                 return reason
-            allowance = self.allowance
-            if allowance is None:
-                return f"silo {self._silo!r} has no plan yet. Begin one"
-            known = self._of_round.get((allowance.plan_digest, round_number))
+            digest = allowance.plan_digest
+            if self._plans.get(digest) != allowance:
+                return f"silo {self._silo!r} has not begun plan {digest} with these numbers. Begin it"
+            known = self._released(allowance, round_number)
             if known is not None:
                 return None if known.basis == basis else f"round {round_number} is released, on basis {known.basis}"
             if round_number > allowance.rounds:
-                return f"round {round_number} is past the {allowance.rounds} rounds of plan {allowance.plan_digest}"
+                return f"round {round_number} is past the {allowance.rounds} rounds of plan {digest}"
             return self._over(allowance, self._spent_with(cost))
 
-    def stored(self, round_number: int, basis: str) -> bytes | None:
-        """Returns the bytes released in a round of the current plan on this basis, to resend; None if there are none.
+    def stored(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
+        """Returns the bytes released in a round of a plan on this basis, to resend; None if there are none.
 
         The bytes are checked against their digest: damaged ones raise and are never resent.
         """
         with self._lock:
             self._check_works()
-            known = self._of_round.get((self._plan or "", round_number))
+            known = self._released(allowance, round_number)
             return self._payload(known) if known is not None and known.basis == basis else None
 
-    def record(self, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
+    def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
         """Charges a release and stores its bytes; when it returns they are on disk and may be sent.
 
-        Send `payload` of the result, not the argument: a round already released on this basis comes back as it was.
+        Check and entry are one step for other threads. Send `payload` of the result, not the argument: a round already
+        released on this basis comes back as it was.
 
         Args:
-            round_number: The round of the current plan, from 1.
+            allowance: Of the plan it is made under, as it was begun.
+            round_number: The round of that plan, from 1.
             basis: What was asked, such as the digest of the global model the update was computed from.
             payload: What is to be sent, noise included.
             cost: What it spends.
@@ -232,13 +251,14 @@ class Ledger(ClosedAtTheEnd):
             raise LedgerError(f"a payload is bytes, at most {MOST_BYTES:,} of them, got {_shape(payload)}")
         with self._lock:
             self._check_works()
-            known = self._of_round.get((self._plan or "", round_number))
+            known = self._released(allowance, round_number)
             if known is not None and known.basis == basis:
                 return Recorded(sequence=known.sequence, payload=self._payload(known), fresh=False)
-            reason = self.would_exceed(cost, round_number)
-            if reason is not None or self._plan is None:
+            reason = self.would_exceed(allowance, cost, round_number)
+            if reason is not None:
                 raise RefusedReleaseError(f"{self._path}: {reason}")
-            made = (len(self._entries) + 1, self._plan, round_number, basis, hashlib.sha256(payload).hexdigest())
+            number, digest = len(self._entries) + 1, hashlib.sha256(payload).hexdigest()
+            made = (number, allowance.plan_digest, round_number, basis, digest)
             spent = self._spent_with(cost)
             figures = (cost.shift_above, cost.shift_inside, spent.shift_above, spent.shift_inside)
             row = (*made, *figures, _chain_hash(self.head, (*made, *figures)))
@@ -286,6 +306,11 @@ class Ledger(ClosedAtTheEnd):
     def _check_works(self) -> None:
         if reason := self._idle():
             raise LedgerError(reason)
+
+    def _released(self, allowance: Allowance, round_number: int) -> Entry | None:
+        """The entry of a round of a plan that was begun with these numbers."""
+        digest = allowance.plan_digest
+        return self._of_round.get((digest, round_number)) if self._plans.get(digest) == allowance else None
 
     def _payload(self, entry: Entry) -> bytes:
         payload = self._file.payload(entry.sequence)

@@ -27,17 +27,17 @@ def clip(update: FloatArray, norm: float) -> FloatArray:
     """
     if not norm >= 0:
         raise ParameterError(f"the clip norm must be a number of at least 0, got {norm}")
-    largest = float(np.max(np.abs(update), initial=0.0))
-    if not math.isfinite(largest):
-        raise DivergedUpdateError("the update is not finite. Lower the learning rate or check the data")
-    exponent = math.frexp(largest)[1] - 1
-    scaled = np.ldexp(np.asarray(update, dtype=np.float64), -exponent)  # exact, and its squares cannot overflow
-    size = float(np.linalg.norm(np.ravel(scaled)))
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
+        largest = float(np.max(np.abs(update), initial=0.0))
+        if not math.isfinite(largest):
+            raise DivergedUpdateError("the update is not finite. Lower the learning rate or check the data")
+        exponent = math.frexp(largest)[1] - 1
+        scaled = np.ldexp(np.asarray(update, dtype=np.float64), -exponent)  # exact, and its squares cannot overflow
+        size = float(np.linalg.norm(np.ravel(scaled)))
         if np.ldexp(size, exponent) <= norm:
             return update
-    kept = np.result_type(update, np.float16)  # a float's own dtype
-    return np.asarray(scaled * (norm / size)).astype(kept, copy=False)
+        kept = np.result_type(update, np.float16)  # a float's own dtype
+        return np.asarray(scaled * (norm / size)).astype(kept, copy=False)
 
 
 def clip_factor(size: FloatArray, norm: float | FloatArray) -> FloatArray:

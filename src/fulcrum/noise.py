@@ -34,16 +34,29 @@ class SeededNoise:
         return np.random.default_rng([_STREAM, self.seed, round_number, block]).standard_normal(shape)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SecureNoise:
     """Discrete Gaussian integers from a cryptographic keystream, for deployment.
 
     Every instance has a key of its own, fresh from the operating system and never stored; a forked process takes
-    another.
+    another. Words from elsewhere cannot be given.
     """
 
-    stream: Keystream = field(default_factory=Keystream, repr=False)
+    _stream: Keystream = field(default_factory=Keystream, init=False, repr=False)
+
+    @classmethod
+    def _for_test(cls, key: bytes) -> "SecureNoise":
+        """Noise that anyone can draw again, so that it protects nobody: for tests alone, and refused by `release`."""
+        noise = _RepeatedNoise()
+        object.__setattr__(noise, "_stream", Keystream._for_test(key))
+        return noise
 
     def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
         """Returns independent draws at least `width` lattice steps wide."""
-        return DiscreteGaussian(width=width).sample(count, self.stream)
+        return DiscreteGaussian(width=width).sample(count, self._stream)
+
+
+class _RepeatedNoise(SecureNoise):
+    """See `SecureNoise._for_test`."""
+
+    __slots__ = ()

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from fulcrum.comparison import Comparison
-from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, remarks, show, table
+from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, printable_json, remarks, show, table
 from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
@@ -119,7 +119,7 @@ def show_plan(made: Plan, output: Path | None, style: str) -> None:
     if style == "csv":
         sys.stdout.write(exported(made, "csv"))
     elif style == "json":
-        sys.stdout.write(to_json(made.content()).decode())
+        sys.stdout.write(printable_json(to_json(made.content())))
     else:
         show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
 

@@ -18,6 +18,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, PlanError
 from fulcrum.exposure import check_count, dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
+from fulcrum.fingerprint import fingerprint_of
 from fulcrum.guarantee import assumptions, statement
 from fulcrum.lattice import check_parameters, lattice_step
 from fulcrum.leakage import information_of_shift, mechanism_information
@@ -55,6 +56,7 @@ class Plan:
         keys: Public keys by silo and region name, for those who insist on knowing their peers.
         sealed: The digest of the file the plan was read from.
         issuer: The public key whose signature of that file was checked.
+        as_read: The fingerprint of all of the above when the file was read.
     """
 
     federation: Federation
@@ -72,6 +74,7 @@ class Plan:
     keys: Mapping[str, str] = field(default_factory=dict)
     sealed: str = field(default="", init=False)  # not copied to a changed plan, which neither is of that file
     issuer: str = field(default="", init=False)
+    as_read: str = field(default="", init=False)
 
     @property
     def rounds(self) -> int:
@@ -312,6 +315,16 @@ class Plan:
         """A SHA-256 over all that the plan file says: that of the file, where the plan was read from one."""
         return self.sealed or content_digest(self.content())
 
+    @property
+    def changed(self) -> bool:
+        """Whether a field was changed in memory after the digest was taken, which then names another plan."""
+        if self.sealed:
+            return (self.digest, self._fingerprint()) != (self.sealed, self.as_read)
+        return bool(self.issuer) or content_digest(replace(self).content()) != self.digest  # a copy has cached nothing
+
+    def _fingerprint(self) -> str:
+        return fingerprint_of(self, without=("as_read",))
+
     def content(self) -> PlanFile:
         """Returns the plan as its file holds it."""
         return content_of(self)
@@ -398,6 +411,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
     )
     object.__setattr__(made, "sealed", content.digest)
     object.__setattr__(made, "issuer", issuer)
+    object.__setattr__(made, "as_read", made._fingerprint())
     return made
 
 

@@ -28,9 +28,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         largest_epsilon_inside: Against whoever sees its own updates.
         largest_delta: Of the plan.
         smallest_region: Silos that must share its region, itself included.
-        largest_rounds: Releases in all.
+        largest_rounds: Releases in all, whatever plans they are made under: the rounds of a plan and what the silo's
+            ledger holds under other plans must not be more.
         least_colluders: Silos of its region that the plan must hold out against, or do without.
         peers: Names that must be in its region, each with its public key, or an empty string for any key.
+        region_key: The public key that its releases are sealed to, "x25519:...". A plan that carries another for the
+            region it puts the silo in is refused, so that neither another key nor another region opens them.
         issuer: The public key that must have signed the plan; see `fulcrum.signing`.
     """
 
@@ -41,12 +44,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     largest_rounds: int | None = None
     least_colluders: int = 0
     peers: dict[str, str] = {}
+    region_key: str | None = None
     issuer: str | None = None
 
-    def check(self, plan: Plan, silo: str) -> None:
+    def check(self, plan: Plan, silo: str, *, before: int = 0) -> None:
         """Raises `PolicyError` with the reason unless the plan keeps to the policy.
 
         Epsilons are recomputed from multipliers and roster on the path of `fulcrum verify`, not taken from the plan.
+
+        Args:
+            plan: What the silo was handed.
+            silo: Whose policy it is.
+            before: The releases that it made under other plans, `Ledger.releases_besides`.
         """
         content = plan.content()
         failed = next((check for check in verify(content) if not check.holds), None)
@@ -77,8 +86,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
         if not plan.delta <= self.largest_delta:
             raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
-        if self.largest_rounds is not None and plan.rounds > self.largest_rounds:
-            raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {plan.rounds}")
+        self.check_releases(silo, plan.rounds, before)
         if plan.colluders < self.least_colluders:
             raise PolicyError(
                 f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
@@ -95,6 +103,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise PolicyError(f"silo {silo!r} insists on the peer {peer!r}, who is not in its {inner} {region!r}")
             if key and content.keys.get(peer) != key:
                 raise PolicyError(f"silo {silo!r} knows the peer {peer!r} by another key than the plan carries")
+        if self.region_key is not None and content.keys.get(region) != self.region_key:
+            carried = "another key" if region in content.keys else "no key"
+            raise PolicyError(
+                f"silo {silo!r} seals to the region_key of its policy alone, {_short(self.region_key)}, and the plan "
+                f"carries {carried} for its {inner} {region!r}. If it moved there, or the key was replaced, ask the "
+                f"{inner} for its key"
+            )
+
+    def check_releases(self, silo: str, rounds: int, before: int) -> None:
+        """Raises `PolicyError` unless the rounds of a plan, and the releases before it, are as few as allowed."""
+        if self.largest_rounds is not None and before + rounds > self.largest_rounds:
+            earlier = f", and {before} releases were made under others" if before else ""
+            raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {rounds}{earlier}")
 
 
 def read_policy(path: str | Path) -> Policy:
@@ -105,3 +126,7 @@ def read_policy(path: str | Path) -> Policy:
         raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise PolicyError(f"{path} is not a policy: {error}") from None
+
+
+def _short(key: str) -> str:
+    return f"{key[:15]}.."

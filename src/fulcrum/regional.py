@@ -29,9 +29,10 @@ from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes, ch
 from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, LedgerError
 from fulcrum.exposure import remaining_noise, worst_coalitions
+from fulcrum.layouts import Layout
 from fulcrum.plans import Plan
 from fulcrum.region_file import RegionFile
-from fulcrum.releasing import Layout, Release
+from fulcrum.releasing import Release
 from fulcrum.sealing import Opener, members_of, step_of
 from fulcrum.verification import verify
 

@@ -13,50 +13,28 @@ its noise cryptographic, and its bytes are in the silo's ledger, charged, before
 may be sent, and sent again, as it is.
 """
 
-import hashlib
 import logging
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError, suggestion
-from fulcrum.federation import SILO
-from fulcrum.ledger import Allowance, Cost, Ledger
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError
+from fulcrum.layouts import Layout, Update, flattened
+from fulcrum.ledger import Ledger
 from fulcrum.mechanism import clip
 from fulcrum.noise import SecureNoise, SeededNoise
 from fulcrum.plans import Plan
 from fulcrum.policy import Policy
-from fulcrum.verification import verify
-
-Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
-"""An array, a list of arrays, or a mapping of arrays, of any float dtype and shape."""
-
-_PASSED: set[tuple[str, str, bytes, Allowance]] = set()
+from fulcrum.terms import Terms, index_of, terms_of
 
 alarm = logging.getLogger("fulcrum.alarm")
 """Where a silo is told, and nobody else, that its training diverged."""
-
-
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The names and shapes of an update's arrays, in order."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def parameters(self) -> int:
-        """The number of coordinates."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    @property
-    def digest(self) -> str:
-        """A short name for the layout, the same for the same names and shapes."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,24 +129,32 @@ def release(
 
     - the norm of what enters the noise is at most weight times C, whatever the dtype, shape or rounding;
     - noise is at least as wide as the plan says, drawn for this release alone;
-    - the plan verifies and the policy passes it, or nothing is released;
+    - the plan verifies and the policy passes it, or nothing is released; clip, noise and cost follow from what was
+      verified, and a plan changed in memory is refused (`fulcrum.terms`);
     - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free;
     - past the plan's rounds or budget, or on another basis for a round already released: refused;
-    - an update that is not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would
-      tell the observer that this silo diverged, which no epsilon covers.
+    - all of that is one step for other threads on the same ledger, under whichever plan they release;
+    - whether it is refused depends on the update's types, names, dtypes and shapes, never on a value. An update that is
+      not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would tell the observer
+      that this silo diverged, which no epsilon covers.
+
+    So what is no update of the model's layout is a mistake in the caller's code, and raises. Where training may fail,
+    or return something else, because of the records it meets, the caller must hide that: release zeros of the model's
+    layout in its place. The stations of `fulcrum.engines` do.
 
     Args:
-        update: What local training changed: float arrays; integers are refused, since counts and buffers are not
-            updates.
+        update: What local training changed: arrays of half, single or double precision. Integers are refused, since
+            counts and buffers are not updates; see `fulcrum.layouts.flattened` for what else is.
         plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
         silo: Whose update it is.
         round_number: From 1.
         ledger: The silo's ledger; required in deployment.
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
-        policy: What the silo itself insists on; checked before the first release under a plan.
+        policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
+            of all releases before every one.
         basis: What the update was computed from, such as the digest of the global model.
     """
-    index = _index_of(plan, silo)
+    index = index_of(plan, silo)
     round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
         return _research_release(update, plan, index, round_number, noise)
@@ -182,15 +168,20 @@ def release(
         raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
     if ledger.silo != silo:
         raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
-    kept = prepared_release(update, plan, silo, round_number, ledger=ledger, policy=policy, basis=basis)
+    layout, flat = flattened(update)
+    terms = terms_of(plan, silo, policy=policy)
+    kept = _kept(terms, layout, round_number, ledger, policy, basis)
     if kept is not None:
         return kept
-    layout, flat = _flattened(update)
-    made = _lattice_release(flat, layout, plan, index, round_number, noise or SecureNoise())
-    recorded = ledger.record(
-        round_number=round_number, basis=_asked(layout, basis), payload=made.to_bytes(), cost=_cost_of(plan, index)
-    )
-    return made if recorded.fresh else Release.from_bytes(recorded.payload)
+    made = _lattice_release(flat, layout, terms, round_number, noise or SecureNoise())
+    payload, asked = made.to_bytes(), _asked(layout, basis)
+    with ledger.held():
+        # Asked again: another thread may have released while this one drew its noise.
+        kept = _kept(terms, layout, round_number, ledger, policy, basis)
+        if kept is not None:
+            return kept
+        ledger.record(terms.allowance, round_number=round_number, basis=asked, payload=payload, cost=terms.cost)
+    return made
 
 
 def checked_round(plan: Plan, round_number: Any) -> int:
@@ -228,21 +219,27 @@ def prepared_release(
     Raises:
         FulcrumError: Whatever `release` would refuse it for, whichever update it were given.
     """
-    index, round_number = _index_of(plan, silo), checked_round(plan, round_number)
-    begin(plan, silo, ledger, policy=policy)
-    layout, _ = _flattened(model)
-    _check_layout(plan, layout, ledger)
-    kept = ledger.stored(round_number, _asked(layout, basis))
-    if kept is not None:
-        return Release.from_bytes(kept)
-    reason = ledger.would_exceed(_cost_of(plan, index), round_number, basis=_asked(layout, basis))
+    round_number = checked_round(plan, round_number)
+    layout, _ = flattened(model, what="model")
+    return _kept(terms_of(plan, silo, policy=policy), layout, round_number, ledger, policy, basis)
+
+
+def _kept(
+    terms: Terms, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, basis: str
+) -> Release | None:
+    """Returns a round's release if the ledger holds it, None if it may be made; raises where it may not."""
+    with ledger.held():
+        _check_layout(terms, layout, ledger)
+        kept = ledger.stored(terms.allowance, round_number, _asked(layout, basis))
+        if kept is not None:
+            return Release.from_bytes(kept)
+        if policy is not None:
+            policy.check_releases(terms.silo, terms.rounds, ledger.releases_besides(terms.plan_digest))
+        ledger.begin(terms.allowance)
+        reason = ledger.would_exceed(terms.allowance, terms.cost, round_number)
     if reason is not None:
         raise RefusedReleaseError(reason)
     return None
-
-
-def _cost_of(plan: Plan, index: int) -> Cost:
-    return Cost(**_both(plan.cost(index), plan))
 
 
 def _asked(layout: Layout, basis: str) -> str:
@@ -250,72 +247,14 @@ def _asked(layout: Layout, basis: str) -> str:
     return f"{layout.digest} {basis}"
 
 
-def begin(plan: Plan, silo: str, ledger: Ledger, *, policy: Policy | None = None) -> None:
-    """Binds a silo's ledger to a plan that verifies and that the silo's own policy passes; both are asked once."""
-    allowance = allowance_of(plan, silo)
-    rules = b"" if policy is None else msgspec.json.encode(policy)
-    if (passed := (plan.digest, silo, rules, allowance)) not in _PASSED:
-        failed = next((check for check in verify(plan) if not check.holds), None)
-        if failed is not None:
-            raise ReleaseError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
-        if policy is not None:
-            policy.check(plan, silo)
-        _PASSED.add(passed)
-    if ledger.allowance != allowance:
-        ledger.begin(allowance)  # refuses other numbers under the digest it is bound to
-
-
-def allowance_of(plan: Plan, silo: str) -> Allowance:
-    """Returns what a plan allows a silo in all, what it spent before included."""
-    index = _index_of(plan, silo)
-    each = plan.cost(index)
-    before = {tier: float(plan.target.spent[tier][index]) if tier in plan.target.spent else 0.0 for tier in each}
-    total = {tier: before[tier] + plan.rounds * each[tier] for tier in each}
-    return Allowance(plan_digest=plan.digest, rounds=plan.rounds, **_both(total, plan))
-
-
-def _both(by_tier: Mapping[str, float], plan: Plan) -> dict[str, float]:
-    return {"shift_above": by_tier[plan.federation.innermost.name], "shift_inside": by_tier[SILO]}
-
-
-def _index_of(plan: Plan, silo: str) -> int:
-    names: list[str] = plan.federation.silo_names.tolist()
-    if silo not in names:
-        raise ReleaseError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
-    return names.index(silo)
-
-
-def _flattened(update: Update) -> tuple[Layout, np.ndarray[Any, Any]]:
-    """Returns an update's layout and its coordinates in double precision, which holds every float dtype exactly."""
-    if update is None:
-        raise ReleaseError("there is no update to release")
-    if isinstance(update, Mapping):
-        named = {str(name): np.asarray(array) for name, array in update.items()}
-    elif isinstance(update, np.ndarray):
-        named = {"update": np.asarray(update)}
-    else:
-        named = {str(number): np.asarray(array) for number, array in enumerate(update)}
-    for name, array in named.items():
-        if array.dtype.kind != "f":
-            raise ReleaseError(
-                f"the array {name!r} is {array.dtype}, not floating point. Counts and buffers are not released: "
-                "leave it out"
-            )
-    if any(not name.isprintable() for name in named):
-        raise ReleaseError("the names of arrays must be printable")
-    layout = Layout(names=tuple(named), shapes=tuple(array.shape for array in named.values()))
-    parts = [array.astype(np.float64).ravel() for array in named.values()]
-    return layout, np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _check_layout(plan: Plan, layout: Layout, ledger: Ledger) -> None:
-    if layout.parameters != plan.parameters:
+def _check_layout(terms: Terms, layout: Layout, ledger: Ledger) -> None:
+    if layout.parameters != terms.parameters:
         raise ReleaseError(
-            f"the update has {layout.parameters} parameters, the plan was made for {plan.parameters}. "
+            f"the update has {layout.parameters} parameters, the plan was made for {terms.parameters}. "
             "Release every layer"
         )
     for entry in ledger.entries():
-        if entry.plan_digest == plan.digest and entry.basis.split(" ")[0] != layout.digest:
+        if entry.plan_digest == terms.plan_digest and entry.basis.split(" ")[0] != layout.digest:
             raise ReleaseError(
                 f"the update has other names or shapes than that of round {entry.round_number}. Release the same layers"
             )
@@ -329,37 +268,10 @@ def _research_release(
             "a research plan takes seeded noise and cannot be deployed. Give noise=SeededNoise(seed=...), or plan with "
             "purpose='deployment'"
         )
-    layout, flat = _flattened(update)
+    layout, flat = flattened(update)
     clipped = clip(flat, plan.clip_norm)
     drawn = noise.standard_normal(round_number=round_number, block=index, shape=(layout.parameters,))
     scale = float(plan.noise_multiplier[index]) * plan.clip_norm
-    return _made(plan, index, round_number, layout, plan.federation.weights[index] * (clipped + scale * drawn), None)
-
-
-def _lattice_release(
-    flat: np.ndarray[Any, Any], layout: Layout, plan: Plan, index: int, round_number: int, noise: SecureNoise
-) -> Release:
-    """Clips, weights and cuts the update onto the region's lattice, and adds integers as wide as the plan says."""
-    steps = plan.lattice_steps
-    if steps is None:
-        raise ReleaseError("a research plan has no lattice")
-    step = float(steps[plan.federation.innermost.parent_of[index]])
-    try:
-        clipped = clip(flat, plan.clip_norm)
-    except DivergedUpdateError:
-        alarm.critical("the update of round %d is not finite: zero plus noise is released in its place", round_number)
-        clipped = np.zeros_like(flat)
-    weight = float(plan.federation.weights[index])
-    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
-    scaled = np.trunc(clipped * (weight / step))
-    whole = scaled.astype(np.int64)  # it fits, whatever the update: a plan is refused where one might not
-    drawn = noise.integers(width=plan.lattice_width(index), count=layout.parameters)
-    return _made(plan, index, round_number, layout, whole + drawn, step)
-
-
-def _made(
-    plan: Plan, index: int, round_number: int, layout: Layout, values: np.ndarray[Any, Any], step: float | None
-) -> Release:
     inner = plan.federation.innermost
     return Release(
         plan_digest=plan.digest,
@@ -367,6 +279,31 @@ def _made(
         region=inner.nodes[inner.parent_of[index]],
         round_number=round_number,
         layout=layout,
-        values=values,
-        step=step,
+        values=plan.federation.weights[index] * (clipped + scale * drawn),
+        step=None,
+    )
+
+
+def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_number: int, noise: SecureNoise) -> Release:
+    """Clips, weights and cuts the update onto the lattice, and adds integers as wide as the plan says."""
+    try:
+        clipped = clip(flat, terms.clip_norm)
+    except DivergedUpdateError:
+        clipped = np.zeros_like(flat)
+        with suppress(Exception):  # whoever listens must not keep back the release: that would be seen
+            alarm.critical(
+                "the update of round %d is not finite: zero plus noise is released in its place", round_number
+            )
+    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
+    with np.errstate(all="ignore"):
+        scaled = np.trunc(clipped * (terms.weight / terms.step))
+    drawn = noise.integers(width=terms.width, count=layout.parameters)
+    return Release(
+        plan_digest=terms.plan_digest,
+        silo=terms.silo,
+        region=terms.region,
+        round_number=round_number,
+        layout=layout,
+        values=scaled.astype(np.int64) + drawn,  # both fit, whatever the update: terms are refused where one might not
+        step=terms.step,
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ReleaseError
-from fulcrum.releasing import Layout
+from fulcrum.layouts import Layout
 
 
 def pack_model(model: Mapping[str, FloatArray]) -> bytes:

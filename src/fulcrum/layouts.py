@@ -1,0 +1,95 @@
+"""Arrays in one row: their names and shapes, and all their coordinates in double precision.
+
+>>> layout, flat = flattened({"weight": np.ones((2, 2), dtype=np.float16), "bias": np.zeros(1)})
+>>> layout.names, layout.parameters, flat.tolist()
+(('weight', 'bias'), 5, [1.0, 1.0, 1.0, 1.0, 0.0])
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import FulcrumError, ReleaseError
+
+Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
+"""An array, a list of arrays, or a mapping of arrays, of half, single or double precision and any shape."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The names and shapes of an update's arrays, in order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def parameters(self) -> int:
+        """The number of coordinates."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def digest(self) -> str:
+        """A short name for the layout, the same for the same names and shapes."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+def flattened(
+    arrays: Update, *, what: str = "update", error: type[FulcrumError] = ReleaseError
+) -> tuple[Layout, FloatArray]:
+    """Returns the layout of some arrays and a copy of their coordinates.
+
+    What is given is gone through once. It is refused for its types, names, dtypes and shapes alone, never for a value:
+
+    - an array, a mapping or a sequence; an iterator would be empty when asked again, a set has no order;
+    - names are texts that can be printed, each once: 1 and "1" are not two layers;
+    - half, single or double precision, which double precision holds exactly; not wider floats, which it rounds, nor
+      integers, objects or structures; nor masked arrays, whose mask would be lost.
+
+    Args:
+        arrays: What to put in a row.
+        what: What it is, for messages.
+        error: What is raised.
+    """
+    if arrays is None:
+        raise error(f"there is no {what}")
+    named: list[tuple[Any, Any]]
+    if isinstance(arrays, np.ndarray):
+        named = [("update", arrays)]
+    elif isinstance(arrays, Mapping):
+        named = list(arrays.items())
+    elif isinstance(arrays, Sequence) and not isinstance(arrays, (str, bytes, bytearray, memoryview)):
+        named = [(str(number), array) for number, array in enumerate(arrays)]
+    else:
+        raise error(
+            f"the {what} must be an array, or a mapping or sequence of arrays, got {type(arrays).__name__}. "
+            "Give NumPy arrays"
+        )
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for name, array in named:
+        if not isinstance(name, str) or not name.isprintable():
+            raise error(f"the names of the {what}'s arrays must be texts that can be printed, got {name!r}")
+        if str(name) in found:
+            raise error(f"the {what} has two arrays called {name!r}")
+        found[str(name)] = _as_floats(array, f"the {what}'s array {name!r}", error)
+    layout = Layout(names=tuple(found), shapes=tuple(array.shape for array in found.values()))
+    with np.errstate(all="ignore"):  # a NaN may be of a kind that a cast signals: a value, which is not refused here
+        parts = [np.ravel(array) for array in found.values()]
+        return layout, np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+
+
+def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:
+    if isinstance(array, np.ma.MaskedArray):
+        raise error(f"{whose} is masked, and its mask would be lost. Fill it first")
+    try:
+        plain = np.asarray(array)
+    except Exception as reason:  # whatever an object that calls itself an array makes of it
+        raise error(f"{whose} is no array: {' '.join(str(reason).split())}") from None
+    if plain.dtype.kind != "f":
+        raise error(f"{whose} is {plain.dtype}, not floating point. Counts and buffers are no part of it: leave it out")
+    if not np.can_cast(plain.dtype, np.float64):
+        raise error(f"{whose} is {plain.dtype}, wider than double precision holds. Give it as float64")
+    return plain

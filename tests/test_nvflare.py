@@ -278,6 +278,22 @@ def test_a_research_plan_stays_on_this_machine(tmp_path):
         write_kits(dataclasses.replace(research, host="fl.example.org"), tmp_path / "kits")
 
 
+def test_kits_say_what_they_are_for_and_none_for_research_are_handed_out(tmp_path, kits, capsys):
+    research = deployment(tmp_path, "a,10,north\nb,10,north\n")
+    write_kits(research, tmp_path / "kits")  # as `up` does
+    for made, purpose in ((kits, "deployment"), (tmp_path / "kits", "research")):
+        for home in made.glob("*/local/fulcrum"):
+            settings = read_site(home).settings
+            assert settings.purpose == purpose
+            assert settings.policy == (made == kits and settings.role == "silo")
+    research.plan.save(tmp_path / "plan.json")
+    assert run(["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "is a research plan, which protects nobody" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_kits_are_not_written_over_others(tmp_path):
     (tmp_path / "kits").mkdir()
     (tmp_path / "kits" / "precious").write_text("kept")
@@ -334,7 +350,8 @@ def test_training_that_is_not_there_is_noticed_before_any_site_starts(tmp_path, 
 
 
 def test_options_of_a_training_module_keep_their_types(tmp_path):
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+    plan = fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment")
+    plan.save(tmp_path / "plan.json")
     command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train", "theirs"]
     assert run([*command, "--option", "steps=3", "--option", "records=/data/x.npy", "--option", "deep=true"]) == 0
     settings = tomllib.loads((tmp_path / "kits" / "region-1-1" / "local" / "fulcrum" / "site.toml").read_text())

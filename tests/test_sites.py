@@ -1,5 +1,6 @@
 """What one site does, without any engine: its folder, its training module, its answers."""
 
+import dataclasses
 import sys
 import textwrap
 import threading
@@ -137,16 +138,85 @@ def test_the_silos_own_policy_is_asked(silo, model):
     assert released(silo) == []
 
 
-def test_a_silo_with_a_policy_runs_no_research_plan(silo, model):
-    plan = fulcrum.plan(
-        str(silo.parent / "fed.csv"), rounds=3, epsilon=5.0, keys=dict(fulcrum.read_plan(silo / "plan.json").keys)
-    )
-    plan.save(silo / "plan.json")
-    fulcrum.sign_plan(silo / "plan.json", silo.parent / "issuer.key")
+def replaced_by_research(home):
+    """Another plan of the same issuer and keys takes the place of the site's own: one for research."""
+    keys = dict(fulcrum.read_plan(home / "plan.json").keys)
+    plan = fulcrum.plan(str(home.parent / "fed.csv"), rounds=3, epsilon=5.0, keys=keys)
+    plan.save(home / "plan.json")
+    fulcrum.sign_plan(home / "plan.json", home.parent / "issuer.key")
+
+
+def rewritten(home, old, new):
+    path = home / "site.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.parametrize("role", ["silo", "region", "server"])
+@pytest.mark.parametrize("written", ["fulcrum.site/1", FORMAT])
+def test_a_site_runs_no_research_plan_of_its_issuer_unless_it_was_made_for_research(silo, role, written):
+    rewritten(silo, 'role = "silo"', f'role = "{role}"')
+    if written != FORMAT:  # as it was written before there was a purpose
+        rewritten(silo, FORMAT, written)
+        rewritten(silo, 'purpose = "deployment"\npolicy = false\n', "")
+    assert read_site(silo, role).settings.purpose == "deployment"
+    replaced_by_research(silo)
+    with pytest.raises(DataError, match=r"a site for deployment, and .* is a plan for research") as caught:
+        read_site(silo, role)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deployed_silo_draws_no_seeded_noise_whatever_plan_it_is_given(silo, model):
+    site = read_site(silo, "silo")
+    replaced_by_research(silo)
+    research = fulcrum.read_signed_plan(silo / "plan.json", site.settings.issuer)
+    with pytest.raises(ReleaseError):
+        SiloStation(dataclasses.replace(site, plan=research)).answer(pack_model(model), 1)
+
+
+def test_a_site_for_research_runs_research_plans_alone_and_heeds_no_policy_but_to_refuse(silo, model):
+    rewritten(silo, 'purpose = "deployment"', 'purpose = "research"')
+    with pytest.raises(DataError, match=r"a site for research, and .* is a plan for deployment"):
+        read_site(silo, "silo")
+    replaced_by_research(silo)
     SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     (silo / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
     with pytest.raises(fulcrum.PolicyError, match="deployment plans alone"):
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+
+
+def test_a_format_that_knows_no_purpose_cannot_be_given_one(silo):
+    rewritten(silo, FORMAT, "fulcrum.site/1")
+    assert read_site(silo, "silo").settings.purpose == "deployment"
+    rewritten(silo, 'purpose = "deployment"', 'purpose = "research"')
+    with pytest.raises(DataError, match="knows neither purpose nor policy"):
+        read_site(silo, "silo")
+
+
+def test_a_policy_that_is_gone_or_cannot_be_reached_is_not_left_out(silo, model):
+    (silo / "policy.toml").symlink_to(silo / "moved.toml")
+    with pytest.raises(fulcrum.PolicyError, match="cannot be read"):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    (silo / "policy.toml").unlink()
+    rewritten(silo, "policy = false", "policy = true")
+    with pytest.raises(fulcrum.PolicyError, match="cannot be read"):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert released(silo) == []
+
+
+def test_the_issuer_of_a_site_is_a_key_and_never_a_file(silo, monkeypatch):
+    issuer = read_site(silo, "silo").settings.issuer
+    monkeypatch.chdir(silo.parent)
+    forger = fulcrum.new_key(silo.parent / "forger.key")
+    fulcrum.sign_plan(silo / "plan.json", silo.parent / "forger.key")
+    named = silo.parent / issuer  # a file that is named like the key
+    named.parent.mkdir(parents=True, exist_ok=True)
+    named.write_text(forger)
+    with pytest.raises(SignatureError, match="not by the issuer"):
+        read_site(silo, "silo")
+    rewritten(silo, issuer, "forger.key.pub")
+    with pytest.raises(SignatureError, match="is not a public key"):
+        read_site(silo, "silo")
 
 
 def test_an_unsigned_or_changed_plan_is_refused(silo):
@@ -159,7 +229,7 @@ def test_an_unsigned_or_changed_plan_is_refused(silo):
     ("change", "message"),
     [
         (("silo", "region"), "is that of a region"),
-        (("fulcrum.site/1", "fulcrum.site/9"), "expected fulcrum.site/1"),
+        (("fulcrum.site/2", "fulcrum.site/9"), "expected fulcrum.site/2"),
         (("role", "rule"), "does not describe a site"),
         (("=", ":"), "does not describe a site"),
     ],

@@ -123,9 +123,10 @@ def check_signature(path: str | Path, issuer: str) -> None:
 
     Args:
         path: The plan file; its signature is beside it.
-        issuer: The public key, as `new_key` returns it, or the path of a .pub file.
+        issuer: The public key, as `new_key` returns it, or a file that holds it, whose name ends in .pub.
     """
-    _check(path, read_content(path).digest, _trusted(issuer))
+    trusted = _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
+    _check(path, read_content(path).digest, trusted)
 
 
 def _check(path: str | Path, digest: str, trusted: str) -> None:
@@ -155,15 +156,25 @@ def _signature_of(path: str | Path) -> Signature:
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:
-    """Reads a plan file whose signature by the issuer has been checked."""
+    """Reads a plan file whose signature by the issuer has been checked.
+
+    Args:
+        path: The plan file; its signature is beside it.
+        issuer: The public key itself, as `new_key` returns it; no file is read for it.
+    """
+    public_key(issuer)
     content = read_content(path)
-    _check(path, content.digest, _trusted(issuer))
-    return plan_of(content, issuer=_trusted(issuer))
+    _check(path, content.digest, issuer)
+    return plan_of(content, issuer=issuer)
 
 
-def _trusted(issuer: str) -> str:
-    """The public key that a string is, or that the .pub file it names holds."""
-    return Path(issuer).read_text().strip() if Path(issuer).is_file() else issuer
+def _key_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SignatureError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SignatureError(f"{file} is not a public key. Make one with: fulcrum keygen") from None
 
 
 def _message(digest: str) -> bytes:

@@ -44,7 +44,7 @@ class SiloStation:
             options=site.settings.options,
         )
         arrays = unpack_model(model)
-        made = self._researched if site.plan.purpose == "research" else self._accounted
+        made = self._researched if site.settings.purpose == "research" else self._accounted
         return self._sealer.seal(made(arrays, assignment))
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:

@@ -212,15 +212,17 @@ class Cell:
         assert (channel, topic) == ("*", "*")
         self.refused = refused
 
-    def hears(self, origin, channel="aux_communication"):
+    def hears(self, origin, channel="aux_communication", topic="any"):
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
         from nvflare.fuel.f3.message import Message
 
-        headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel}
+        headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
         return self.refused(Message(headers, None)) is None
 
 
 def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
+    from nvflare.edge.utils import message_topic_for_task_end
+
     from fulcrum.engines.nvflare.admission import listen_to_few
 
     silo, region = Cell(), Cell()
@@ -233,6 +235,8 @@ def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_
     for channel in ("admin", "client_command"):
         assert [silo.hears(origin, channel) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
         assert [region.hears(origin, channel) for origin in ("server", "a1.job")] == [True, False]
+    ended = message_topic_for_task_end("train")
+    assert [region.hears(origin, topic=ended) for origin in ("server", "server.job", "a1.job")] == [True, True, False]
 
 
 def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):

@@ -15,7 +15,7 @@
 >>> folder.cleanup()
 
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
-Who an answer is from is for the engine to say: give `receive` what came over that region's own connection.
+Answers are not signed: who one is from is for the engine to say, which knows whose connection it came over.
 """
 
 import hashlib
@@ -166,14 +166,20 @@ class Coordinator:
         with self._lock:
             return len(self._answers) == len(self._plan.federation.innermost.nodes)
 
-    def receive(self, answer: bytes) -> None:
+    def receive(self, answer: bytes, sender: str) -> None:
         """Takes in what a region sends up for this round; the same bytes again change nothing.
 
         A sum stands once it is received. That it is withheld does not: a region may sum later in the round.
+
+        Args:
+            answer: The bytes that came.
+            sender: Who sent them, as the engine knows by a certificate; never what the bytes themselves say.
         """
         with self._lock:
             self._check_open()
             received = answer_from_bytes(answer)
+            if received.region != sender:
+                raise ExchangeError(f"{sender!r} answers for region {received.region!r}, and may for itself alone")
             self._check(received)
             known = self._answers.get(received.region)
             if known is not None and isinstance(known[1], RegionalSum) and known[0] != answer:

@@ -47,6 +47,10 @@ class SiloStation:
         made = self._researched if site.settings.purpose == "research" else self._accounted
         return self._sealer.seal(made(arrays, assignment))
 
+    def decline(self, round_number: int) -> bytes:
+        """Returns this silo's signed word that it releases nothing in a round."""
+        return self._sealer.decline(checked_round(self._site.plan, round_number))
+
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
             raise PolicyError("a silo with a policy releases under deployment plans alone")

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from nvflare.edge.utils import message_topic_for_task_end
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
@@ -20,7 +21,7 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.engines.nvflare.common import APP, FOLDER
+from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.sites import Site
 from fulcrum.sealing import members_of, region_of
 
@@ -37,6 +38,7 @@ _SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER = "server"
 _ORDERING = (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND)
+_ENDING = message_topic_for_task_end(TASK)
 
 
 def is_job(name: object) -> bool:
@@ -80,7 +82,9 @@ def take_few_orders() -> None:
 def listen_to_few(cell: Any, site: Site) -> None:
     """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
 
-    The server vouches for who a request is from. Orders are the server's alone.
+    Orders are the server's alone, and so is word that a round is over. The server vouches for who a request is from:
+    it holds the origin against the token that it gave for a certificate. It does not where a site uses a token from
+    before it came back, so nothing that protects a silo rests on this: releases and declines are signed.
     """
     name = site.settings.name
     near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
@@ -88,7 +92,8 @@ def listen_to_few(cell: Any, site: Site) -> None:
     def refused(message: Any) -> Any:
         origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
         heard = {_SERVER, name}
-        if message.get_header(MessageHeaderKey.CHANNEL) not in _ORDERING:
+        channel, topic = (message.get_header(key) for key in (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC))
+        if channel not in _ORDERING and topic != _ENDING:
             heard |= near
         return None if origin in heard else make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you")
 

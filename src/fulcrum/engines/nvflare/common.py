@@ -14,7 +14,10 @@ ROUND = "fulcrum_round"
 """Server to regions and silos: the round, from 1."""
 
 RELEASE = "fulcrum_release"
-"""Silo to region: the sealed release. A silo that declines sends none."""
+"""Silo to region: the sealed release."""
+
+DECLINE = "fulcrum_decline"
+"""Silo to region, in place of a release: the silo's signed word that there is none."""
 
 ANSWER = "fulcrum_answer"
 """Region to server: the regional sum, or that it was withheld."""

@@ -11,12 +11,12 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.answers import RegionalSum, Withheld
 from fulcrum.coordination import Coordinator
 from fulcrum.engines.learning import load_learner
 from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, site_of
 from fulcrum.engines.wire import pack_model
-from fulcrum.errors import EngineError, ExchangeError, FulcrumError
+from fulcrum.errors import EngineError, FulcrumError
 
 _INTERVAL = 0.1
 _MARGIN = 1.5
@@ -58,9 +58,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Takes a region's answer for the round; `sender` is who the server knows it is from."""
         with self._lock:
             try:
-                if answer_from_bytes(result[ANSWER]).region != sender:
-                    raise ExchangeError("a region answers for itself alone")
-                self.open(fl_ctx).receive(result[ANSWER])
+                self.open(fl_ctx).receive(result[ANSWER], sender)
             except (FulcrumError, KeyError, TypeError) as error:
                 self.log_warning(fl_ctx, f"nothing from {sender}: {error}", fire_event=False)
 
@@ -114,7 +112,11 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes what a region sent; stock, a region whose process failed would end the job for all."""
+        """Takes what a region sent; stock, a region whose process failed would end the job for all.
+
+        Whom the task was given to is who the answer is from: the server finds the sender by the token it gave for a
+        certificate, and drops what anybody else submits for that task. The name that the message carries is not asked.
+        """
         self.assessor.take(client_task.client.name, client_task.result, fl_ctx)
         client_task.result = None
 

@@ -343,13 +343,35 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys,
     assert not list(tmp_path.glob(".kits*"))
 
 
+TRAIN = "\ndef train(model, assignment): return model\n"
+
+
 @pytest.mark.parametrize(
-    ("module", "message"), [("no_such_module", "cannot be imported"), ("json", "has no function start")]
+    ("module", "body", "message"),
+    [
+        ("no_such_module", "", "cannot be imported"),
+        ("json", "", "has no function start"),
+        ("broken_syntax", "def start(", "cannot be imported: '(' was never closed (broken_syntax.py, line 1)"),
+        ("broken_import", "import no_such_package", "cannot be imported: No module named 'no_such_package'"),
+        ("broken_exit", "import sys; sys.exit(0)", "cannot be imported: SystemExit: 0"),
+        ("broken_list", "def start(options): return [1.0]" + TRAIN, "must return a dict of named arrays, got list"),
+        ("broken_none", "def start(options): pass" + TRAIN, "must return a dict of named arrays, got NoneType"),
+        ("broken_count", "def start(options): return {'w': 0.5}" + TRAIN, "1 parameters, the plan was made for 34"),
+        ("broken_kind", "def start(options): return {'w': range(34)}" + TRAIN, "'w' is int64, not floating point"),
+        ("broken_empty", "def start(options): return {}" + TRAIN, "the model has no parameters"),
+    ],
 )
-def test_training_that_is_not_there_is_noticed_before_any_site_starts(tmp_path, capsys, module, message):
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+def test_training_that_cannot_work_is_noticed_before_any_site_starts(
+    tmp_path, monkeypatch, capsys, module, body, message
+):
+    if body:
+        (tmp_path / f"{module}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34).save(tmp_path / "plan.json")
     assert run(["up", "nvflare", str(tmp_path / "plan.json"), "--train", module, "-o", str(tmp_path / "up")]) == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
     assert not (tmp_path / "up").exists()
 
 

@@ -1,5 +1,7 @@
 """What one site does, without any engine: its folder, its training module, its answers."""
 
+import asyncio
+import concurrent.futures
 import dataclasses
 import sys
 import textwrap
@@ -100,10 +102,28 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
         station.answer(pack_model({"head": model["head"] + 1}), 1)
 
 
-@pytest.mark.parametrize("failure", [ZeroDivisionError, SystemExit, MemoryError])
+def all_at_once():
+    return BaseExceptionGroup("several", [SystemExit(1), ValueError("one")])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ZeroDivisionError,
+        SystemExit,
+        MemoryError,
+        RecursionError,
+        GeneratorExit,
+        asyncio.CancelledError,
+        concurrent.futures.CancelledError,
+        StopIteration,
+        all_at_once,
+        fulcrum.PolicyError,
+    ],
+)
 def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, monkeypatch, caplog, failure):
     def fail(*_):
-        raise failure
+        raise failure()
 
     monkeypatch.setattr(Learner, "update", fail)
     site = read_site(silo, "silo")
@@ -112,6 +132,76 @@ def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(sil
     assert release.values.any()
     assert "training failed in round 1" in caplog.text
     assert released(silo) == [1]
+
+
+def test_an_interrupt_is_the_operators_and_is_not_hidden(silo, model, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert released(silo) == []
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "None",
+        "7",
+        "[]",
+        "{}",
+        "{'head': None}",
+        "{'head': 'text'}",
+        "{'head': model['head'].astype(complex) * 1j}",
+        "{'head': model['head'].astype(object)}",
+        "{'head': model['head'].astype(str)}",
+        "{'head': model['head'][1:]}",
+        "{'head': [[1, 2], [3]]}",
+        "{'other': model['head']}",
+        "{'head': model['head'], 'more': model['head']}",
+        "model['head']",
+    ],
+)
+def test_whatever_training_returns_the_silo_answers_and_is_told(silo, model, monkeypatch, caplog, returned):
+    """What does not fit the model is zero plus noise, as a failure is: an observer sees a release like any other."""
+    module(
+        silo.parent,
+        monkeypatch,
+        f"""
+        def start(options): return {{}}
+        def train(model, assignment): return {returned}
+        """,
+    )
+    rewritten(silo, "fulcrum.engines.head", "their_training")
+    site = read_site(silo, "silo")
+    sealed = SiloStation(site).answer(pack_model(model), 1)
+    release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
+    assert release.layout.names == ("head",)
+    assert "training failed in round 1" in caplog.text
+    assert released(silo) == [1]
+
+
+def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkeypatch, caplog):
+    """A module that asks for errors where numbers are too small must not decline for the records that have such."""
+    module(
+        silo.parent,
+        monkeypatch,
+        """
+        import numpy as np
+        def start(options): return {}
+        def train(model, assignment):
+            np.seterr(all="raise")
+            changed = model["head"] + 0.5
+            changed[0, 0] = 1e-200
+            return {"head": changed}
+        """,
+    )
+    rewritten(silo, "fulcrum.engines.head", "their_training")
+    with np.errstate():
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert released(silo) == [1]
+    assert caplog.text == ""
 
 
 def test_what_is_refused_is_refused_before_training(silo, model, monkeypatch):
@@ -267,7 +357,12 @@ def module(folder, monkeypatch, body):
 
 @pytest.mark.parametrize(
     ("returned", "message"),
-    [("{'other': model['w']}", "arrays"), ("{'w': model['w'][:1]}", "of shape")],
+    [
+        ("{'other': model['w']}", "arrays"),
+        ("{'w': model['w'][:1]}", "of shape"),
+        ("{'w': model['w'] * 1j}", "complex128"),
+        ("{'w': ['1', '2', '3']}", "it is real numbers of shape"),
+    ],
 )
 def test_what_training_returns_must_fit_the_model(tmp_path, monkeypatch, returned, message):
     learner = module(
@@ -304,6 +399,44 @@ def test_a_training_module_without_its_functions_is_named():
         load_learner("json")
     with pytest.raises(DataError, match="cannot be imported"):
         load_learner("no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def start(options:\n", r"cannot be imported: .*\(their_training\.py, line 1\)"),
+        ("import no_such_package\n", "cannot be imported: No module named 'no_such_package'"),
+        ("from json import no_such_name\n", "cannot import name 'no_such_name'"),
+        ("import sys\nsys.exit(3)\n", "cannot be imported: SystemExit: 3"),
+        ("raise SystemExit\n", "cannot be imported: SystemExit. Install"),
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("raise ValueError('two\\nlines')\n", "cannot be imported: ValueError: two lines"),
+        ("import asyncio\nraise asyncio.CancelledError\n", "cannot be imported: CancelledError"),
+    ],
+)
+def test_a_training_module_that_cannot_be_imported_is_told_in_one_line(tmp_path, monkeypatch, body, message):
+    with pytest.raises(DataError, match=message) as caught:
+        module(tmp_path, monkeypatch, body)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return None", "must return a dict of named arrays, got NoneType"),
+        ("return [1.0]", "must return a dict of named arrays, got list"),
+        ("return {0: [1.0]}", "must return a dict of named arrays, got dict"),
+        ("return {'w': [[1.0], [1.0, 2.0]]}", "function start failed: ValueError"),
+        ("return 1 / 0", "function start failed: ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "function start failed: SystemExit"),
+        ("raise KeyError('records')", "function start failed: KeyError: 'records'"),
+    ],
+)
+def test_a_start_that_gives_no_model_is_told_in_one_line(tmp_path, monkeypatch, body, message):
+    learner = module(tmp_path, monkeypatch, f"def start(options): {body}\ndef train(model, assignment): return model\n")
+    with pytest.raises(DataError, match=message) as caught:
+        learner.begin({})
+    assert "\n" not in str(caught.value)
 
 
 def test_the_built_in_training_refuses_unknown_options(silo):

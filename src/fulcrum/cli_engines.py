@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import App, Parameter
 
-from fulcrum.coordination import Summary
+from fulcrum.coordination import Summary, checked_model
 from fulcrum.display import Column, Result, check_format, facts, remarks, show, steps, table, working
 from fulcrum.engines.head import accuracy
 from fulcrum.engines.learning import load_learner
@@ -173,7 +173,7 @@ def up_nvflare(
     deployment = sites.deployment(plan, training, port=_free_ports())
     if "" not in sys.path:
         sys.path.append("")  # the user's own module may stand in the current folder
-    load_learner(sites.train)
+    checked_model(plan, load_learner(sites.train).begin(deployment.options))
     with _folder(output) as folder:
         kits = folder / "kits"
         with working("Making certificates and kits"):

@@ -102,9 +102,7 @@ class Coordinator:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExchangeError(f"{folder} cannot be made: {error.strerror}") from None
-        layout, flat = _flattened(start)
-        if plan.parameters not in (None, len(flat)):
-            raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
+        layout, flat = checked_model(plan, start)
         if not (place / NAME).exists():
             state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             # Kept from the first: silos that released on this model release on no other in its round.
@@ -249,6 +247,16 @@ def model_digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
     sha.update(flat.data)
     return sha.hexdigest()
+
+
+def checked_model(plan: Plan, arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
+    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
+    layout, flat = _flattened(arrays)
+    if not len(flat):
+        raise ExchangeError("the model has no parameters")
+    if plan.parameters not in (None, len(flat)):
+        raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
+    return layout, flat
 
 
 def _flattened(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:

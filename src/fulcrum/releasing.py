@@ -337,6 +337,7 @@ def _research_release(
     return _made(plan, index, round_number, layout, plan.federation.weights[index] * (clipped + scale * drawn), None)
 
 
+@np.errstate(all="ignore")  # what training told numpy to raise on must not make a release fail, or records would show
 def _lattice_release(
     flat: np.ndarray[Any, Any], layout: Layout, plan: Plan, index: int, round_number: int, noise: SecureNoise
 ) -> Release:

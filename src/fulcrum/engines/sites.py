@@ -105,7 +105,7 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     Refused are a role other than given, a plan without a good signature by the issuer, and a plan of another purpose
     than the site's own, whoever signed it.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()  # wherever training changes to
     path = folder / "site.toml"
     try:
         settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SiteSettings)

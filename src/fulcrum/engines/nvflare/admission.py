@@ -8,6 +8,7 @@ a job brings, the names of modules to import among them.
 import io
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ _ORDERS = (
 )
 _COMMANDS = ("CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand")
 _SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
+_MOST_BYTES = 1 << 20
+"""Of an app, inflated or not, beside the one file of the kit: signatures and certificates have a few thousand."""
+
+_MOST_ENTRIES = 16
+_INFLATED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are inflated without a bound
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER = "server"
 _ORDERING = (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND)
@@ -61,14 +67,31 @@ class CarefulDeployProcessor(DeployProcessor):  # type: ignore[misc]
 
 
 def _holds_only(body: Any, own: Path) -> bool:
-    """Whether an app is the one file that the kit has too, and the signatures on it."""
+    """Whether an app is the one file that the kit has too, and the signatures on it.
+
+    A few bytes inflate to gigabytes, so neither what comes nor what it says of its own sizes is taken for small, and
+    no more is inflated than is looked for.
+    """
     try:
+        wanted = own.read_bytes()
+        most = len(wanted) + _MOST_BYTES
+        if len(body) > most:
+            return False
         with zipfile.ZipFile(io.BytesIO(body)) as app:
-            names = [entry.filename for entry in app.infolist() if not entry.is_dir()]
+            entries = app.infolist()
+            if len(entries) > _MOST_ENTRIES or any(entry.compress_type not in _INFLATED for entry in entries):
+                return False
+            names = [entry.filename for entry in entries if not entry.is_dir()]
             files = [name for name in names if name.rsplit("/", 1)[-1] not in _SIGNATURES]
-            return len(names) == len(set(names)) and files == [APP] and app.read(APP) == own.read_bytes()
-    except (zipfile.BadZipFile, OSError, KeyError, ValueError, TypeError, NotImplementedError):
+            if len(names) != len(set(names)) or files != [APP] or sum(entry.file_size for entry in entries) > most:
+                return False
+            for name in names:
+                with app.open(name) as file:
+                    if len(content := file.read(most + 1)) > most or (name == APP and content != wanted):
+                        return False
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, TypeError, RuntimeError):
         return False
+    return True
 
 
 def take_few_orders() -> None:

@@ -14,7 +14,7 @@ from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReaso
 from fulcrum.answers import RegionalSum, Withheld
 from fulcrum.coordination import Coordinator
 from fulcrum.engines.learning import load_learner
-from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, site_of
 from fulcrum.engines.wire import pack_model
 from fulcrum.errors import EngineError, FulcrumError
 
@@ -39,7 +39,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            start = load_learner(site.settings.train).start(site.settings.options)
+            start = load_learner(site.settings.train).begin(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
             self._coordinator = Coordinator.open(site.state, site.plan, start)
             self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
@@ -87,7 +87,9 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
                 told = [
                     f"{region}: {answer.reason}" for region, answer in answers.items() if isinstance(answer, Withheld)
                 ]
-                raise EngineError(f"no region summed in round {number}. {'; '.join(told)}")
+                error = EngineError(f"no region summed in round {number}. {'; '.join(told) or 'None answered'}")
+                note_ending(fl_ctx, error, final=False)
+                raise error
             done = coordinator.finish_round()
         self.log_info(fl_ctx, f"fulcrum round: {done}", fire_event=False)
 
@@ -108,7 +110,11 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Takes the number of rounds from plan and checkpoint."""
         super().start_controller(fl_ctx)
-        self.assessor.open(fl_ctx)
+        try:
+            self.assessor.open(fl_ctx)
+        except Exception as error:  # plan, model and checkpoint are as they are, however often they are asked for
+            note_ending(fl_ctx, error, final=True)
+            raise
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:

@@ -212,17 +212,19 @@ class Cell:
         assert (channel, topic) == ("*", "*")
         self.refused = refused
 
-    def hears(self, origin, channel="aux_communication", topic="any"):
+    def hears(self, origin, channel="aux_communication", topic="__task_check__"):
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
         from nvflare.fuel.f3.message import Message
 
         headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
-        return self.refused(Message(headers, None)) is None
+        bare = self.refused(Message(headers, None)) is None
+        headers |= {MessageHeaderKey.CHANNEL: "sm__STREAM", MessageHeaderKey.TOPIC: "sm__DATA"}
+        headers |= {"sm__ch": channel, "sm__tp": topic}
+        assert (self.refused(Message(headers, None)) is None) == bare  # as it travels: in pieces, inside of another
+        return bare
 
 
 def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
-    from nvflare.edge.utils import message_topic_for_task_end
-
     from fulcrum.engines.nvflare.admission import listen_to_few
 
     silo, region = Cell(), Cell()
@@ -232,11 +234,35 @@ def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_
     assert [silo.hears(origin) for origin in ("a2.job", "south.job", "c1", "", "northern", "admin")] == [False] * 6
     assert [region.hears(origin) for origin in ("server.job", "a1.job", "a2.job", "north")] == [True] * 4
     assert [region.hears(origin) for origin in ("c1.job", "south.job", "a3")] == [False] * 3
-    for channel in ("admin", "client_command"):
-        assert [silo.hears(origin, channel) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
-        assert [region.hears(origin, channel) for origin in ("server", "a1.job")] == [True, False]
-    ended = message_topic_for_task_end("train")
-    assert [region.hears(origin, topic=ended) for origin in ("server", "server.job", "a1.job")] == [True, True, False]
+    for topic in ("get_task", "submit_update"):
+        assert [region.hears(origin, "server_command", topic) for origin in ("a1.job", "c1.job")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("channel", "topic"),
+    [
+        ("admin", "admin"),
+        ("client_command", "abort"),
+        ("aux_communication", "SAGE__train_end"),  # the round is over
+        ("aux_communication", "SAGE__train_update"),
+        ("aux_communication", "__end_run__"),  # the job is over
+        ("aux_communication", "__do_task__"),
+        ("aux_communication", "RM.RELIABLE_REQUEST"),
+        ("_net_manager", "stop"),
+        ("cellnet.channel", "bye"),
+        ("server_command", "handle_dead_job"),
+        ("", ""),
+        (None, None),
+    ],
+)
+def test_a_neighbour_is_heard_in_what_a_round_is_made_of_and_in_nothing_else(kits, channel, topic):
+    from fulcrum.engines.nvflare.admission import listen_to_few
+
+    silo, region = Cell(), Cell()
+    listen_to_few(silo, read_site(kits / "a1/local/fulcrum"))
+    listen_to_few(region, read_site(kits / "north/local/fulcrum"))
+    assert [silo.hears(origin, channel, topic) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
+    assert [region.hears(origin, channel, topic) for origin in ("server", "a1.job")] == [True, False]
 
 
 def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):

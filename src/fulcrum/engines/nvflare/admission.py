@@ -12,9 +12,16 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from nvflare.edge.utils import message_topic_for_task_end
+from nvflare.apis.fl_constant import ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_ACK_TOPIC,
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    STREAM_ERROR_TOPIC,
+    StreamHeaderKey,
+)
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import RequestHeader
@@ -22,7 +29,7 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
+from fulcrum.engines.nvflare.common import APP, FOLDER
 from fulcrum.engines.sites import Site
 from fulcrum.sealing import members_of, region_of
 
@@ -43,8 +50,16 @@ _MOST_ENTRIES = 16
 _INFLATED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are inflated without a bound
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER = "server"
-_ORDERING = (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND)
-_ENDING = message_topic_for_task_end(TASK)
+_OF_A_ROUND = {
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.GET_TASK),
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.SYNC_RUNNER),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.JOB_HEART_BEAT),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.TASK_CHECK),
+    (STREAM_CHANNEL, STREAM_ACK_TOPIC),
+    (STREAM_CHANNEL, STREAM_ERROR_TOPIC),
+}
+"""What silos and their region say to each other; answers come on a channel of their own."""
 
 
 def is_job(name: object) -> bool:
@@ -105,19 +120,30 @@ def take_few_orders() -> None:
 def listen_to_few(cell: Any, site: Site) -> None:
     """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
 
-    Orders are the server's alone, and so is word that a round is over. The server vouches for who a request is from:
-    it holds the origin against the token that it gave for a certificate. It does not where a site uses a token from
-    before it came back, so nothing that protects a silo rests on this: releases and declines are signed.
+    Of its neighbours a site hears what a round is made of and nothing else. Stock, one silo can tell its region that
+    the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
+
+    The server vouches for who a request is from: it holds the origin against the token that it gave for a certificate.
+    It does not where a site uses a token from before it came back, so nothing that protects a silo rests on this:
+    releases and declines are signed.
     """
     name = site.settings.name
     near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
 
     def refused(message: Any) -> Any:
         origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
-        heard = {_SERVER, name}
-        channel, topic = (message.get_header(key) for key in (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC))
-        if channel not in _ORDERING and topic != _ENDING:
-            heard |= near
-        return None if origin in heard else make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you")
+        if origin in (_SERVER, name) or (origin in near and _is_of_a_round(message)):
+            return None
+        return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
     cell.core_cell.add_incoming_request_filter("*", "*", refused)
+
+
+def _is_of_a_round(message: Any) -> bool:
+    """Whether a message is part of what silos and regions do in a round; most travel in pieces, inside of others."""
+    said = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
+    if said == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
+        said = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
+        if said[0] == CellChannel.RETURN_ONLY:
+            return True
+    return said in _OF_A_ROUND

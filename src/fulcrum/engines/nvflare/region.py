@@ -9,6 +9,7 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.edge.constants import EdgeTaskHeaderKey
 from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
@@ -157,6 +158,13 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._task_done = False  # an end of the last task that came late would end this one at once
         return super().execute(task_name, shareable, fl_ctx, abort_signal)
+
+    def _process_task_end(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Gives up the task that the server says is over; silos are not told, who have nothing to end."""
+        del topic, fl_ctx
+        ended, pending = request.get_header(EdgeTaskHeaderKey.TASK_SEQ), self._pending_task
+        self._task_done = self._task_done or (pending is not None and isinstance(ended, int) and pending.seq <= ended)
+        return make_reply(ReturnCode.OK)
 
     def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Waits until the round is ready, and answers once.

@@ -19,22 +19,24 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
 from nvflare.edge.constants import EdgeTaskHeaderKey
+from nvflare.edge.controllers.sage import ScatterAndGatherForEdge
 from nvflare.edge.executors.hug import TaskInfo
 
 from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
-from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
+from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, read_ending
 from fulcrum.engines.nvflare.kits import Deployment, write_kits
 from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
 from fulcrum.engines.sites import read_site
 from fulcrum.engines.wire import pack_model
-from fulcrum.errors import ExchangeError, FulcrumError, LedgerError
+from fulcrum.errors import EngineError, ExchangeError, FulcrumError, LedgerError
 from fulcrum.regional import Region
 from fulcrum.releasing import Layout
 
 MEMBERS = ["a1", "a2", "a3"]
 START = {"weights": np.zeros(6)}
+JOB = "0ea763a1-4d7c-4cfd-b337-b3698f0d931f"
 
 
 @pytest.fixture
@@ -61,6 +63,7 @@ def context(kit, peer="nobody"):
     )
     told, other = FLContext(), FLContext()
     told.put(ReservedKey.ENGINE, engine, private=True, sticky=False)
+    told.put(ReservedKey.RUN_NUM, JOB, private=False, sticky=False)
     other.put(ReservedKey.IDENTITY_NAME, peer, private=False, sticky=False)
     told.set_peer_context(other)
     return told
@@ -245,6 +248,29 @@ def test_what_is_submitted_for_the_task_of_another_site_is_dropped_by_the_engine
     assert taken == []
     communicator._do_process_submission(Client("north", "token of north"), TASK, north.id, shareable(), here)
     assert taken == ["north"]
+
+
+def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too(kits, server, monkeypatch):
+    here = context(kits / "server")
+    assert read_ending(kits / "server", JOB) is None
+    server._process_train_result(given_to("north", server.withheld["north"]), here)
+    with pytest.raises(EngineError, match=r"no region summed in round 1\. north: why"):
+        server.assessor.end_task(here)
+    told = {"job": JOB, "reason": "no region summed in round 1. north: why", "final": False}
+    assert read_ending(kits / "server", JOB) == told
+    assert read_ending(kits / "server", JOB.replace("0", "1")) is None  # of another job
+
+    assert server.assessor.open(here).round_number == 1  # not counted
+    again = FederationController()
+    again.assessor = PlanAssessor()
+    monkeypatch.setattr(ScatterAndGatherForEdge, "start_controller", lambda *_: None)
+    monkeypatch.setattr("few_weights.start", lambda options: {"weights": np.zeros(5)})
+    with pytest.raises(ExchangeError, match="the model has 5 parameters, the plan was made for 6"):
+        again.start_controller(here)
+    found = read_ending(kits / "server", JOB)
+    assert (found["final"], found["reason"]) == (True, "the model has 5 parameters, the plan was made for 6")
+    (kits / "server/ended-job.json").write_text('["no word"]')
+    assert read_ending(kits / "server", JOB) is None
 
 
 def test_a_region_whose_file_of_sums_is_gone_begins_no_round(kits):

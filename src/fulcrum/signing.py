@@ -137,11 +137,12 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
     signed = _signature_of(path)
     if signed.plan_digest != digest:
         raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
+    public = public_key(trusted)
     if signed.public_key != trusted:
         raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
     try:
-        public_key(trusted).verify(base64.b64decode(signed.signature, validate=True), _message(digest))
-    except (InvalidSignature, ValueError):  # a SignatureError is a ValueError
+        public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
+    except (InvalidSignature, ValueError):
         raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
 
 
@@ -162,7 +163,6 @@ def read_signed_plan(path: str | Path, issuer: str) -> Plan:
         path: The plan file; its signature is beside it.
         issuer: The public key itself, as `new_key` returns it; no file is read for it.
     """
-    public_key(issuer)
     content = read_content(path)
     _check(path, content.digest, issuer)
     return plan_of(content, issuer=issuer)

@@ -55,10 +55,11 @@ class World:
         sent = list(releases)
         for name in SIZES:
             with Region.open(folder / f"{name}.{plan.purpose}", plan, name, self.folder / name) as region:
+                region.expect(LAYOUT)
                 for made in sent:
                     if made.region == name:
                         region.accept(seal(made, plan, self.folder / made.silo), number)
-                yield region.close_round(number).to_bytes()
+                yield region.close_round(number).to_bytes(), name
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +110,9 @@ def test_the_model_is_the_sum_of_what_the_silos_released(world, tmp_path, purpos
         for made in releases:
             for name, array in made.arrays().items():
                 expected[name] += array
-        for answer in world.answers(plan, releases, number, tmp_path):
+        for answer, region in world.answers(plan, releases, number, tmp_path):
             assert not server.complete
-            server.receive(answer)
+            server.receive(answer, region)
         assert server.complete
         server.finish_round()
     assert server.round_number == 3
@@ -126,7 +127,7 @@ def test_the_model_is_the_sum_of_what_the_silos_released(world, tmp_path, purpos
 def test_a_model_that_starts_elsewhere_moves_by_the_same_sums(world, tmp_path):
     start = {"weight": np.full((2, 19), 1.5, dtype=np.float32), "bias": np.ones(2)}
     server = Coordinator.open(tmp_path, world.deployment, start)
-    server.receive(sum_of(world.deployment))
+    server.receive(sum_of(world.deployment), "north")
     server.finish_round()
     moved = np.arange(40) * world.deployment.lattice_steps[0]
     assert (server.model["weight"] == 1.5 + moved[:38].reshape(2, 19)).all()
@@ -134,15 +135,15 @@ def test_a_model_that_starts_elsewhere_moves_by_the_same_sums(world, tmp_path):
 
 
 def test_regions_that_withhold_or_stay_away_contribute_nothing(world, server):
-    server.receive(withheld(world.deployment, "south"))
+    server.receive(withheld(world.deployment, "south"), "south")
     assert not server.complete
     assert server.finish_round() == {
         "round": 1, "summed": [], "members": {}, "withheld": {"south": "why"}, "missing": ["north"],
     }  # fmt: skip
     assert server.round_number == 2
     assert all((array == 0).all() for array in server.model.values())
-    server.receive(sum_of(world.deployment, number=2, members=("caen", "metz")))
-    server.receive(withheld(world.deployment, "south", 2))
+    server.receive(sum_of(world.deployment, number=2, members=("caen", "metz")), "north")
+    server.receive(withheld(world.deployment, "south", 2), "south")
     assert server.complete
     summary = server.finish_round()
     assert (summary["summed"], summary["members"], summary["missing"]) == (["north"], {"north": ["caen", "metz"]}, [])
@@ -153,29 +154,30 @@ def test_regions_that_withhold_or_stay_away_contribute_nothing(world, server):
 def test_an_answer_stands_and_the_same_again_changes_nothing(world, server):
     plan = world.deployment
     answer = sum_of(plan)
-    server.receive(answer)
-    server.receive(answer)
+    server.receive(answer, "north")
+    server.receive(answer, "north")
     for other in (sum_of(plan, values=np.ones(40, dtype="<i8")), withheld(plan)):
-        assert "'north' sent another answer for round 1 before" in refusal(server.receive, other)
+        assert "'north' sent another answer for round 1 before" in refusal(server.receive, other, "north")
     server.finish_round()
     assert (server.model["bias"] == np.array([38, 39]) * plan.lattice_steps[0]).all()
 
 
 def test_a_region_that_withheld_may_sum_while_the_round_lasts(world, server):
-    server.receive(withheld(world.deployment))
-    server.receive(withheld(world.deployment, reason="still"))
-    server.receive(sum_of(world.deployment))
+    server.receive(withheld(world.deployment), "north")
+    server.receive(withheld(world.deployment, reason="still"), "north")
+    server.receive(sum_of(world.deployment), "north")
     assert server.finish_round()["summed"] == ["north"]
-    assert "answers for round 1, this is round 2" in refusal(server.receive, sum_of(world.deployment))
+    assert "answers for round 1, this is round 2" in refusal(server.receive, sum_of(world.deployment), "north")
 
 
 def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
     plan = world.deployment
     other = Layout(names=("weight", "bias"), shapes=((19, 2), (2,)))
+    southern = sum_of(plan, region="south", number=2)
     for answer, reason in (
         (sum_of(plan, plan_digest="0" * 64), "under another plan"),
         (sum_of(plan, number=2), "'north' answers for round 2, this is round 1"),
-        (sum_of(plan, region="south", number=2), "'south' answers for round 2"),
+        (southern, "'south' answers for round 2"),
         (withheld(plan, number=2), "answers for round 2"),
         (sum_of(plan, layout=other), "other names or shapes than the model"),
         (sum_of(plan, step=1.0), "not on its lattice"),
@@ -184,12 +186,21 @@ def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
         (withheld(plan, missing=("nice",)), "silos that are not its own"),
         (b"junk", "not a region's answer"),
     ):
-        assert reason in refusal(server.receive, answer)
+        assert reason in refusal(server.receive, answer, "south" if answer == southern else "north")
     foreign = RegionalSum(
         plan_digest=plan.digest, region="nord", round_number=1, members=("a",), layout=LAYOUT, values=np.zeros(40), step=None
     )  # fmt: skip
-    assert "knows no region 'nord'" in refusal(server.receive, foreign.to_bytes())
+    assert "knows no region 'nord'" in refusal(server.receive, foreign.to_bytes(), "nord")
     assert server.finish_round()["missing"] == ["north", "south"]
+
+
+def test_a_region_answers_for_itself_alone(world, server):
+    for answer in (sum_of(world.deployment), withheld(world.deployment)):
+        for other in ("south", "lille", "server", ""):
+            assert f"{other!r} answers for region 'north'" in refusal(server.receive, answer, other)
+    assert server.answers == {}
+    server.receive(sum_of(world.deployment), "north")
+    assert list(server.answers) == ["north"]
 
 
 def test_nothing_follows_the_last_round(world, server):
@@ -198,7 +209,7 @@ def test_nothing_follows_the_last_round(world, server):
     server.finish_round()
     assert server.finished
     assert "last round, 2, is over" in refusal(server.finish_round)
-    assert "last round, 2, is over" in refusal(server.receive, sum_of(world.deployment, number=3))
+    assert "last round, 2, is over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
 
 
 def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
@@ -209,20 +220,20 @@ def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
     # Another random start, before anything was finished: silos may have released on the first one.
     server = Coordinator.open(tmp_path / "a" / "b", plan, START)
     assert server.basis == basis == model_digest(start)
-    server.receive(sum_of(plan))
+    server.receive(sum_of(plan), "north")
     summary = server.finish_round()
     assert server.basis != basis
     again = Coordinator.open(tmp_path / "a" / "b", plan, START)
     assert (again.round_number, again.basis, again.history) == (2, server.basis, (summary,))
     assert not again.complete
-    again.receive(sum_of(plan, number=2))
+    again.receive(sum_of(plan, number=2), "north")
     again.finish_round()
     assert Coordinator.open(tmp_path / "a" / "b", plan, START).finished
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == [NAME]
 
 
 def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
-    server.receive(sum_of(world.deployment))
+    server.receive(sum_of(world.deployment), "north")
 
     def full(path, data):
         raise PlanError("the disk is full")
@@ -299,4 +310,4 @@ def test_the_digest_covers_names_shapes_order_and_every_bit():
 
 def test_a_plan_changed_in_memory_is_another_plan(world, server):
     changed = dataclasses.replace(world.deployment, clip_norm=3.0)
-    assert "under another plan" in refusal(server.receive, sum_of(changed))
+    assert "under another plan" in refusal(server.receive, sum_of(changed), "north")

@@ -212,12 +212,16 @@ class Cell:
         assert (channel, topic) == ("*", "*")
         self.refused = refused
 
-    def hears(self, origin, channel="aux_communication"):
+    def hears(self, origin, channel="aux_communication", topic="__task_check__"):
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
         from nvflare.fuel.f3.message import Message
 
-        headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel}
-        return self.refused(Message(headers, None)) is None
+        headers = {MessageHeaderKey.ORIGIN: origin, MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
+        bare = self.refused(Message(headers, None)) is None
+        headers |= {MessageHeaderKey.CHANNEL: "sm__STREAM", MessageHeaderKey.TOPIC: "sm__DATA"}
+        headers |= {"sm__ch": channel, "sm__tp": topic}
+        assert (self.refused(Message(headers, None)) is None) == bare  # as it travels: in pieces, inside of another
+        return bare
 
 
 def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
@@ -230,9 +234,35 @@ def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_
     assert [silo.hears(origin) for origin in ("a2.job", "south.job", "c1", "", "northern", "admin")] == [False] * 6
     assert [region.hears(origin) for origin in ("server.job", "a1.job", "a2.job", "north")] == [True] * 4
     assert [region.hears(origin) for origin in ("c1.job", "south.job", "a3")] == [False] * 3
-    for channel in ("admin", "client_command"):
-        assert [silo.hears(origin, channel) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
-        assert [region.hears(origin, channel) for origin in ("server", "a1.job")] == [True, False]
+    for topic in ("get_task", "submit_update"):
+        assert [region.hears(origin, "server_command", topic) for origin in ("a1.job", "c1.job")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("channel", "topic"),
+    [
+        ("admin", "admin"),
+        ("client_command", "abort"),
+        ("aux_communication", "SAGE__train_end"),  # the round is over
+        ("aux_communication", "SAGE__train_update"),
+        ("aux_communication", "__end_run__"),  # the job is over
+        ("aux_communication", "__do_task__"),
+        ("aux_communication", "RM.RELIABLE_REQUEST"),
+        ("_net_manager", "stop"),
+        ("cellnet.channel", "bye"),
+        ("server_command", "handle_dead_job"),
+        ("", ""),
+        (None, None),
+    ],
+)
+def test_a_neighbour_is_heard_in_what_a_round_is_made_of_and_in_nothing_else(kits, channel, topic):
+    from fulcrum.engines.nvflare.admission import listen_to_few
+
+    silo, region = Cell(), Cell()
+    listen_to_few(silo, read_site(kits / "a1/local/fulcrum"))
+    listen_to_few(region, read_site(kits / "north/local/fulcrum"))
+    assert [silo.hears(origin, channel, topic) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
+    assert [region.hears(origin, channel, topic) for origin in ("server", "a1.job")] == [True, False]
 
 
 def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):
@@ -276,6 +306,22 @@ def test_a_research_plan_stays_on_this_machine(tmp_path):
     research = deployment(tmp_path, "a,10,north\nb,10,north\n")
     with pytest.raises(PlanError, match="stays on this machine"):
         write_kits(dataclasses.replace(research, host="fl.example.org"), tmp_path / "kits")
+
+
+def test_kits_say_what_they_are_for_and_none_for_research_are_handed_out(tmp_path, kits, capsys):
+    research = deployment(tmp_path, "a,10,north\nb,10,north\n")
+    write_kits(research, tmp_path / "kits")  # as `up` does
+    for made, purpose in ((kits, "deployment"), (tmp_path / "kits", "research")):
+        for home in made.glob("*/local/fulcrum"):
+            settings = read_site(home).settings
+            assert settings.purpose == purpose
+            assert settings.policy == (made == kits and settings.role == "silo")
+    research.plan.save(tmp_path / "plan.json")
+    assert run(["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "is a research plan, which protects nobody" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_kits_are_not_written_over_others(tmp_path):
@@ -323,18 +369,41 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys,
     assert not list(tmp_path.glob(".kits*"))
 
 
+TRAIN = "\ndef train(model, assignment): return model\n"
+
+
 @pytest.mark.parametrize(
-    ("module", "message"), [("no_such_module", "cannot be imported"), ("json", "has no function start")]
+    ("module", "body", "message"),
+    [
+        ("no_such_module", "", "cannot be imported"),
+        ("json", "", "has no function start"),
+        ("broken_syntax", "def start(", "cannot be imported: '(' was never closed (broken_syntax.py, line 1)"),
+        ("broken_import", "import no_such_package", "cannot be imported: No module named 'no_such_package'"),
+        ("broken_exit", "import sys; sys.exit(0)", "cannot be imported: SystemExit: 0"),
+        ("broken_list", "def start(options): return [1.0]" + TRAIN, "must return a dict of named arrays, got list"),
+        ("broken_none", "def start(options): pass" + TRAIN, "must return a dict of named arrays, got NoneType"),
+        ("broken_count", "def start(options): return {'w': 0.5}" + TRAIN, "1 parameters, the plan was made for 34"),
+        ("broken_kind", "def start(options): return {'w': range(34)}" + TRAIN, "'w' is int64, not floating point"),
+        ("broken_empty", "def start(options): return {}" + TRAIN, "the model has no parameters"),
+    ],
 )
-def test_training_that_is_not_there_is_noticed_before_any_site_starts(tmp_path, capsys, module, message):
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+def test_training_that_cannot_work_is_noticed_before_any_site_starts(
+    tmp_path, monkeypatch, capsys, module, body, message
+):
+    if body:
+        (tmp_path / f"{module}.py").write_text(body)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34).save(tmp_path / "plan.json")
     assert run(["up", "nvflare", str(tmp_path / "plan.json"), "--train", module, "-o", str(tmp_path / "up")]) == 2
-    assert message in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
     assert not (tmp_path / "up").exists()
 
 
 def test_options_of_a_training_module_keep_their_types(tmp_path):
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+    plan = fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment")
+    plan.save(tmp_path / "plan.json")
     command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train", "theirs"]
     assert run([*command, "--option", "steps=3", "--option", "records=/data/x.npy", "--option", "deep=true"]) == 0
     settings = tomllib.loads((tmp_path / "kits" / "region-1-1" / "local" / "fulcrum" / "site.toml").read_text())

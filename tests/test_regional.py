@@ -85,8 +85,12 @@ class World:
     def sealed(self, silo, number=1, plan=None, **options):
         return self.seal(self.release(silo, number, plan, **options), plan)
 
-    def open(self, path, plan=None, region="north", **options):
-        return Region.open(path, plan or self.plan, region, self.folder / region, **options)
+    def open(self, path, plan=None, region="north", layout=LAYOUT, **options):
+        """A region to which the server has sent a model, unless its layout is None."""
+        opened = Region.open(path, plan or self.plan, region, self.folder / region, **options)
+        if layout is not None:
+            opened.expect(layout)
+        return opened
 
 
 @pytest.fixture(scope="module")
@@ -184,17 +188,71 @@ def test_other_plans_regions_and_strangers_are_refused(world, region):
     assert region.rounds() == ()
 
 
+TURNED = Layout(names=("weight", "bias"), shapes=((19, 2), (2,)))
+RENAMED = Layout(names=("weights", "bias"), shapes=LAYOUT.shapes)
+
+
 def test_other_layouts_are_refused_in_and_across_rounds_and_restarts(world, region, path):
-    turned = Layout(names=("weight", "bias"), shapes=((19, 2), (2,)))
-    renamed = Layout(names=("weights", "bias"), shapes=LAYOUT.shapes)
     region.accept(world.sealed("lille"), 1)
-    for other in (turned, renamed):
+    for other in (TURNED, RENAMED):
         assert "'metz' releases other names or shapes" in refusal(region.accept, world.sealed("metz", layout=other), 1)
         assert "other names or shapes" in refusal(region.accept, world.sealed("metz", 2, layout=other), 2)
     region.close()
-    with world.open(path) as again:
-        assert "other names or shapes" in refusal(again.accept, world.sealed("metz", 2, layout=turned), 2)
+    with world.open(path, layout=None) as again:
+        assert "other names or shapes" in refusal(again.accept, world.sealed("metz", 2, layout=TURNED), 2)
         assert again.accept(world.sealed("metz", 2), 2) == "metz"
+
+
+@pytest.mark.parametrize("foreign", [TURNED, RENAMED])
+def test_a_silo_that_comes_first_with_another_layout_is_refused_alone(world, region, path, foreign):
+    assert "'metz' releases other names" in refusal(region.accept, world.sealed("metz", layout=foreign), 1)
+    region.close()
+    with world.open(path, layout=None) as again:
+        assert "'metz' releases other names" in refusal(again.accept, world.sealed("metz", layout=foreign), 1)
+        for silo in ("lille", "caen"):
+            assert again.accept(world.sealed(silo), 1) == silo
+        total = again.close_round(1)
+    assert (total.members, total.layout) == (("caen", "lille"), LAYOUT)
+
+
+def test_before_any_model_was_sent_every_release_is_refused(world, path):
+    with world.open(path, layout=None) as region:
+        assert "other names or shapes than the model has" in refusal(region.accept, world.sealed("lille"), 1)
+        region.expect(RENAMED)  # a start that was given up
+        region.expect(LAYOUT)
+        assert region.accept(world.sealed("lille"), 1) == "lille"
+
+
+def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, region, path):
+    region.accept(world.sealed("lille"), 1)
+    for _ in range(2):
+        region.expect(LAYOUT)
+        assert "holds releases of other names or shapes than the model" in refusal(region.expect, RENAMED)
+        region.close()
+        region = world.open(path)
+    assert region.present(1) == {"lille"}
+    region.close()
+
+
+def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
+    with world.open(path, layout=None) as region:
+        longer = Layout(names=("a",), shapes=((41,),))
+        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect, longer)
+        twice = Layout(names=("a", "a"), shapes=((20,), (20,)))
+        assert "the model has names or shapes that no arrays have" in refusal(region.expect, twice)
+
+
+# Who declines
+
+
+def test_a_silo_declines_a_round_in_its_own_signed_word(world, region):
+    sealer = Sealer(world.plan, "lille", world.folder / "lille")
+    assert region.declined(sealer.decline(1), 1) == "lille"
+    assert region.present(1) == set()
+    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.declined, sealer.decline(1), 2)
+    assert region.accept(world.sealed("lille"), 1) == "lille"  # it may come to another mind
+    for wrong in (0, 7, "1", None):
+        assert "a round is a whole number" in refusal(region.declined, sealer.decline(1), wrong)
 
 
 @pytest.mark.parametrize(
@@ -582,7 +640,7 @@ def test_changed_releases_are_not_summed(world, region, path, change):
     region.close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
-    with world.open(path) as again:
+    with world.open(path, layout=None) as again:
         assert "is not the one accepted" in refusal(again.close_round, 1, kind=LedgerError)
 
 

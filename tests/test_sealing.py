@@ -1,6 +1,7 @@
 import base64
 import dataclasses
 import hashlib
+import hmac
 import tracemalloc
 
 import msgspec
@@ -283,6 +284,104 @@ def test_a_silo_seals_its_own_releases_alone(world):
     ):
         assert "not one of silo 'lille' under this plan" in refusal(sealer.seal, other)
     assert "for round 4" in refusal(sealer.seal, dataclasses.replace(world.release, round_number=4))
+
+
+# What is computed here stands beside RFC 7748 (the exchange) and RFC 5869 (the derivation), not beside the module.
+EPHEMERAL = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"  # RFC 7748, 6.1: Alice
+EPHEMERAL_PUBLIC = "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
+REGION = "5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"  # Bob
+REGION_PUBLIC = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+SHARED = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
+ONE_TIME_KEY = "2fe8c31dd29b847af3a674d47357205596ebf6a6edc724691a6578bf79b9d877"
+
+
+def hkdf(secret: bytes, info: bytes) -> bytes:
+    """RFC 5869 with SHA-256, no salt, 32 bytes."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")
+
+
+def packed_info() -> bytes:
+    """The three parts that a one-time key is bound to, in msgpack by hand: a text of 16 bytes, twice 32 bytes."""
+    ephemeral, region = bytes.fromhex(EPHEMERAL_PUBLIC), bytes.fromhex(REGION_PUBLIC)
+    return b"\x93\xb0fulcrum.sealed/1\xc4\x20" + ephemeral + b"\xc4\x20" + region
+
+
+def test_the_derivation_of_this_test_is_that_of_the_rfc():
+    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"  # RFC 5869, A.3, the first 32 bytes
+    assert hkdf(b"\x0b" * 22, b"").hex() == expected
+    assert hkdf(bytes.fromhex(SHARED), packed_info()).hex() == ONE_TIME_KEY
+
+
+def test_one_time_keys_are_what_they_have_always_been():
+    ephemeral, region = (X25519PrivateKey.from_private_bytes(bytes.fromhex(key)) for key in (EPHEMERAL, REGION))
+    raw = (bytes.fromhex(EPHEMERAL_PUBLIC), bytes.fromhex(REGION_PUBLIC))
+    assert sealing._one_time_key(ephemeral, region.public_key(), *raw).hex() == ONE_TIME_KEY
+    assert sealing._one_time_key(region, ephemeral.public_key(), *raw).hex() == ONE_TIME_KEY
+
+
+def test_an_envelope_is_what_it_has_always_been_byte_for_byte(world, tmp_path, monkeypatch):
+    """With the keys of the RFC, every part of an envelope is known without the module."""
+    fixed = X25519PrivateKey.from_private_bytes(bytes.fromhex(EPHEMERAL))
+    monkeypatch.setattr(X25519PrivateKey, "generate", lambda: fixed)
+    public = "x25519:" + base64.b64encode(bytes.fromhex(REGION_PUBLIC)).decode()
+    plan = dataclasses.replace(world.plan, keys=world.keys | {"north": public})
+    sent = dataclasses.replace(world.release, plan_digest=plan.digest)
+    sealed = seal(sent, plan, world.folder / "lille")
+
+    digest = plan.digest.encode()
+    assert len(digest) == 64
+    context = b"\x95\xb0fulcrum.sealed/1\xd9\x40" + digest + b"\xa5lille\xa5north\x01"
+    ciphertext = AESGCM(bytes.fromhex(ONE_TIME_KEY)).encrypt(bytes(12), sent.to_bytes(), context)
+    ephemeral = bytes.fromhex(EPHEMERAL_PUBLIC)
+    message = b"\x94\xb0fulcrum.sealed/1\xc4" + bytes([len(context)]) + context + b"\xc4\x20" + ephemeral
+    message += b"\xc4\x20" + hashlib.sha256(ciphertext).digest()
+    signature = private_key(world.folder / "lille").sign(message)  # Ed25519 signs the same message the same way
+    header = b"\x87\xa6format\xb0fulcrum.sealed/1\xabplan_digest\xd9\x40" + digest
+    header += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x01"
+    header += b"\xa9ephemeral\xc4\x20" + ephemeral + b"\xa9signature\xc4\x40" + signature
+    assert sealed == len(header).to_bytes(4, "little") + header + ciphertext
+
+
+def test_a_decline_is_known_byte_for_byte_and_by_its_signature_alone(world):
+    declined = Sealer(world.plan, "lille", world.folder / "lille").decline(2)
+    digest = world.plan.digest.encode()
+    message = b"\x95\xb2fulcrum.declined/1\xd9\x40" + digest + b"\xa5lille\xa5north\x02"
+    signature = private_key(world.folder / "lille").sign(message)
+    expected = b"\x86\xa6format\xb2fulcrum.declined/1\xabplan_digest\xd9\x40" + digest
+    expected += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x02\xa9signature\xc4\x40" + signature
+    assert declined == expected
+    assert world.opener.declined(declined) == ("lille", 2)
+    for place in range(len(declined)):
+        changed = bytearray(declined)
+        changed[place] ^= 1
+        refusal(world.opener.declined, bytes(changed))
+    for junk in (None, b"", b"x", "text", 7, declined[:-1], declined + b"\0", world.sealed, world.release.to_bytes()):
+        refusal(world.opener.declined, junk)
+    assert "not a sealed release" in refusal(world.opener.open, declined)
+
+
+def test_nobody_declines_for_another(world):
+    metz = Sealer(world.plan, "metz", world.folder / "metz").decline(2)
+    forged = metz.replace(b"metz", b"lille").replace(b"\xa4lille", b"\xa5lille")
+    assert "that silo 'lille' declines round 2 is not signed by its key" in refusal(world.opener.declined, forged)
+    nice = Sealer(world.plan, "nice", world.folder / "nice").decline(2)
+    assert "to another region than 'north'" in refusal(world.opener.declined, nice)
+    other = Sealer(world.made["research"], "lille", world.folder / "lille").decline(2)
+    assert "the decline is one under another plan" in refusal(world.opener.declined, other)
+    for wrong in (0, 4, -1):
+        assert "the plan's rounds are 1 to 3" in refusal(
+            Sealer(world.plan, "lille", world.folder / "lille").decline, wrong
+        )
+
+
+def test_a_release_is_no_decline_and_gives_none_away(world):
+    """What a silo signed for its release cannot be made into a decline of the same round."""
+    size = int.from_bytes(world.sealed[:4], "little")
+    header = msgspec.msgpack.decode(world.sealed[4 : 4 + size])
+    taken = {name: header[name] for name in ("plan_digest", "silo", "region", "round_number", "signature")}
+    made = msgspec.msgpack.encode({"format": sealing.DECLINED} | taken)
+    assert "is not signed by its key" in refusal(world.opener.declined, made)
 
 
 def test_large_releases_are_not_copied_needlessly(world):

@@ -35,6 +35,27 @@ def test_a_signed_plan_is_known_by_its_issuer(signed, tmp_path):
     Policy(largest_epsilon_above=1.0, largest_epsilon_inside=50.0, issuer=public).check(made, "region-1-1")
 
 
+def test_an_issuer_is_read_from_a_file_only_where_its_name_ends_in_pub(signed, tmp_path, monkeypatch):
+    path, public = signed
+    monkeypatch.chdir(tmp_path)
+    other = new_key(tmp_path / "other.key")
+    sign_plan(path, tmp_path / "other.key")
+    named = tmp_path / public  # a file named like the issuer's key holds another
+    named.parent.mkdir(parents=True, exist_ok=True)
+    named.write_text(other)
+    for check in (check_signature, read_signed_plan):
+        with pytest.raises(SignatureError, match="not by the issuer"):
+            check(path, public)
+    check_signature(path, "other.key.pub")
+    with pytest.raises(SignatureError, match="is not a public key"):
+        read_signed_plan(path, "other.key.pub")  # a program, a site and a policy hold the key itself
+    with pytest.raises(SignatureError, match=r"none\.pub cannot be read"):
+        check_signature(path, "none.pub")
+    (tmp_path / "junk.pub").write_bytes(b"\xff\xfe")
+    with pytest.raises(SignatureError, match=r"junk\.pub is not a public key"):
+        check_signature(path, "junk.pub")
+
+
 def test_private_keys_are_for_their_owner_alone_and_never_overwritten(signed, tmp_path):
     key = tmp_path / "issuer.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

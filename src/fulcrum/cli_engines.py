@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import App, Parameter
 
-from fulcrum.coordination import Summary
+from fulcrum.coordination import Summary, checked_model
 from fulcrum.display import Column, Result, check_format, facts, remarks, show, steps, table, working
 from fulcrum.engines.head import accuracy
 from fulcrum.engines.learning import load_learner
@@ -22,7 +22,7 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.engines.sites import ledger_name
-from fulcrum.errors import EngineError, ParameterError
+from fulcrum.errors import EngineError, ParameterError, PlanError
 from fulcrum.ledger import Ledger
 from fulcrum.options import FormatOption, PlanArgument, TrainingOptions, number, option
 from fulcrum.plans import Plan, read_plan
@@ -112,8 +112,14 @@ def deploy_nvflare(
 ) -> int:
     """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
     check_format(style)
+    plan = read_plan(plan_file)
+    if plan.purpose == "research":
+        raise PlanError(
+            f"{plan_file} is a research plan, which protects nobody. Plan with --purpose deployment, or try it on this "
+            "machine with: fulcrum up nvflare"
+        )
     deployment = (sites or SiteOptions()).deployment(
-        read_plan(plan_file), training or TrainingOptions(), plan_file=plan_file, host=host, port=port
+        plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
     )
     with working("Making certificates and kits"):
         made = write_kits(deployment, output, issuer_key=key)
@@ -167,7 +173,7 @@ def up_nvflare(
     deployment = sites.deployment(plan, training, port=_free_ports())
     if "" not in sys.path:
         sys.path.append("")  # the user's own module may stand in the current folder
-    load_learner(sites.train)
+    checked_model(plan, load_learner(sites.train).begin(deployment.options))
     with _folder(output) as folder:
         kits = folder / "kits"
         with working("Making certificates and kits"):

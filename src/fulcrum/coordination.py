@@ -15,7 +15,7 @@
 >>> folder.cleanup()
 
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
-Who an answer is from is for the engine to say: give `receive` what came over that region's own connection.
+Answers are not signed: who one is from is for the engine to say, which knows whose connection it came over.
 """
 
 import hashlib
@@ -102,9 +102,7 @@ class Coordinator:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExchangeError(f"{folder} cannot be made: {error.strerror}") from None
-        layout, flat = _flattened(start)
-        if plan.parameters not in (None, len(flat)):
-            raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
+        layout, flat = checked_model(plan, start)
         if not (place / NAME).exists():
             state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             # Kept from the first: silos that released on this model release on no other in its round.
@@ -166,14 +164,20 @@ class Coordinator:
         with self._lock:
             return len(self._answers) == len(self._plan.federation.innermost.nodes)
 
-    def receive(self, answer: bytes) -> None:
+    def receive(self, answer: bytes, sender: str) -> None:
         """Takes in what a region sends up for this round; the same bytes again change nothing.
 
         A sum stands once it is received. That it is withheld does not: a region may sum later in the round.
+
+        Args:
+            answer: The bytes that came.
+            sender: Who sent them, as the engine knows by a certificate; never what the bytes themselves say.
         """
         with self._lock:
             self._check_open()
             received = answer_from_bytes(answer)
+            if received.region != sender:
+                raise ExchangeError(f"{sender!r} answers for region {received.region!r}, and may for itself alone")
             self._check(received)
             known = self._answers.get(received.region)
             if known is not None and isinstance(known[1], RegionalSum) and known[0] != answer:
@@ -243,6 +247,16 @@ def model_digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
     sha.update(flat.data)
     return sha.hexdigest()
+
+
+def checked_model(plan: Plan, arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
+    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
+    layout, flat = _flattened(arrays)
+    if not len(flat):
+        raise ExchangeError("the model has no parameters")
+    if plan.parameters not in (None, len(flat)):
+        raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
+    return layout, flat
 
 
 def _flattened(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:

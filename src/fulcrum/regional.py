@@ -106,9 +106,36 @@ class Region(ClosedAtTheEnd):
         """The silos of the region, whether their releases are there or not."""
         return frozenset(self._members)
 
+    def expect(self, layout: Layout) -> None:
+        """Takes the names and shapes of the model that the server sent: releases of any other are refused.
+
+        What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
+        as they are for the plan, after a restart as well, from the first release on.
+        """
+        plan = self._plan
+        check_layout(layout, "the model")
+        if plan.parameters not in (None, found := layout.parameters):
+            raise ExchangeError(f"the model has {found} parameters, the plan was made for {plan.parameters}")
+        encoded = msgspec.msgpack.encode(layout)
+        with self._file.working():
+            if self._layout() == encoded:
+                return
+            if self._file.rows("SELECT 1 FROM release LIMIT 1"):
+                raise ExchangeError(f"{self._file.path} holds releases of other names or shapes than the model")
+            self._file.write(("UPDATE region SET layout = ?", (encoded,)))
+
+    def declined(self, data: bytes, round_number: int) -> str:
+        """Returns which silo declines a round, in its own signed word; nothing is kept of it."""
+        self._check_round(round_number)
+        silo, number = self._opener.declined(data)
+        if number != round_number:
+            raise ExchangeError(f"silo {silo!r} declines round {number}, round {round_number} is gathered")
+        return silo
+
     def accept(self, sealed: bytes, round_number: int) -> str:
         """Takes in a sealed release and returns whose it is; it is on disk then.
 
+        What model it must fit is said before, with `expect`.
         The same release again, sealed anew or not, is accepted and changes nothing while its round is gathered.
         """
         self._check_round(round_number)
@@ -129,13 +156,10 @@ class Region(ClosedAtTheEnd):
                 if known[0][0] != digest:
                     raise ExchangeError(f"silo {silo!r} sent another release for round {round_number} before")
                 return silo
-            kept = self._file.rows("SELECT layout FROM region")[0][0]
-            if kept not in (None, layout):
-                raise ExchangeError(f"silo {silo!r} releases other names or shapes than the region's first release")
-            self._file.write(
-                ("UPDATE region SET layout = ?", (layout,)),
-                ("INSERT INTO release VALUES (?, ?, ?, ?)", (round_number, silo, digest, release.values)),
-            )
+            if self._layout() != layout:
+                raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
+            row = (round_number, silo, digest, release.values)
+            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", row))
         return silo
 
     def present(self, round_number: int) -> set[str]:
@@ -236,7 +260,7 @@ class Region(ClosedAtTheEnd):
 
     def _total(self, round_number: int, present: set[str]) -> tuple[Layout, np.ndarray[Any, Any]]:
         """Returns the sum of a round's releases, taken in the order of names so that it has one value in research."""
-        encoded = self._file.rows("SELECT layout FROM region")[0][0]
+        encoded = self._layout()
         total = np.zeros((), dtype=dtype_of(self._step))
         for silo in sorted(present):
             row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
@@ -246,6 +270,10 @@ class Region(ClosedAtTheEnd):
             values = np.frombuffer(data, dtype=total.dtype)
             total = np.add(total, values, out=total if total.shape else None)
         return msgspec.msgpack.decode(encoded, type=Layout), total
+
+    def _layout(self) -> Any:
+        """The model's names and shapes, encoded; None before any model was sent."""
+        return self._file.rows("SELECT layout FROM region")[0][0]
 
     def _answer(self, round_number: int) -> Answer | None:
         found = self._file.rows("SELECT digest, bytes FROM answer WHERE round = ?", round_number)

@@ -7,6 +7,9 @@ An envelope is a header, which names format, plan, silo, region and round, then 
 - AES-256-GCM encrypts the release, with the header's context as associated data;
 - the silo signs format, context, ephemeral key and the SHA-256 of the ciphertext.
 
+A silo that releases nothing in a round says so as surely: a decline names plan, silo, region and round, and is signed.
+Nobody else can decline for it, and so nobody can have a round closed without it.
+
 >>> import tempfile
 >>> import numpy as np
 >>> from fulcrum.federation import Federation
@@ -40,6 +43,9 @@ from fulcrum.signing import private_key, public_key, public_text
 
 FORMAT = "fulcrum.sealed/1"
 
+DECLINED = "fulcrum.declined/1"
+"""The format of a decline."""
+
 # A nonce must not repeat under a key, and each key encrypts one message: it comes from an ephemeral key made for it.
 _NONCE = bytes(12)
 
@@ -53,6 +59,15 @@ class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     region: str
     round_number: int
     ephemeral: bytes
+    signature: bytes
+
+
+class _Decline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    plan_digest: str
+    silo: str
+    region: str
+    round_number: int
     signature: bytes
 
 
@@ -106,6 +121,22 @@ class Sealer:
         )
         return b"".join((len(header).to_bytes(4, "little"), header, ciphertext))
 
+    def decline(self, round_number: int) -> bytes:
+        """Returns word, signed, that the silo releases nothing in a round; it says nothing of why."""
+        plan, silo, region = self._plan, self._silo, self._region
+        _check_round(plan, silo, round_number)
+        signature = self._private.sign(_context(plan.digest, silo, region, round_number, DECLINED))
+        return msgspec.msgpack.encode(
+            _Decline(
+                format=DECLINED,
+                plan_digest=plan.digest,
+                silo=silo,
+                region=region,
+                round_number=round_number,
+                signature=signature,
+            )
+        )
+
 
 class Opener:
     """Opens what the silos of one region seal; keys are read, and held against the plan, once.
@@ -131,17 +162,8 @@ class Opener:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         envelope, ciphertext = _envelope_of(data)
-        plan, silo, number = self._plan, envelope.silo, envelope.round_number
-        if envelope.plan_digest != plan.digest:
-            raise ExchangeError(
-                f"the release is sealed under another plan ({_short(envelope.plan_digest)}, ours is "
-                f"{_short(plan.digest)})"
-            )
-        if envelope.region != self._region:
-            raise ExchangeError(f"the release is sealed to another region than {self._region!r}")
-        if silo not in self._from:
-            raise ExchangeError(f"the release is not from a silo of region {self._region!r}")
-        _check_round(plan, silo, number)
+        silo, number = envelope.silo, envelope.round_number
+        self._check_context(envelope)
         context = _context(envelope.plan_digest, silo, envelope.region, number)
         whose = f"the release of silo {silo!r} for round {number}"
         try:
@@ -171,6 +193,37 @@ class Opener:
         if release.step != self._step:
             raise ExchangeError(f"{whose} is not on the lattice of region {self._region!r}")
         return release
+
+    def declined(self, data: bytes) -> tuple[str, int]:
+        """Returns who declines which round; anything but the signed word of a silo of the region is refused."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            decline = msgspec.msgpack.decode(data, type=_Decline)
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+            raise ExchangeError("these bytes are neither a release nor a decline") from None
+        if decline.format != DECLINED or msgspec.msgpack.encode(decline) != data:
+            raise ExchangeError(f"these bytes are not a decline of format {DECLINED}")
+        self._check_context(decline)
+        silo, number = decline.silo, decline.round_number
+        try:
+            signed = _context(decline.plan_digest, silo, decline.region, number, DECLINED)
+            self._from[silo].verify(decline.signature, signed)
+        except InvalidSignature:
+            raise ExchangeError(f"that silo {silo!r} declines round {number} is not signed by its key") from None
+        return silo, number
+
+    def _check_context(self, given: _Envelope | _Decline) -> None:
+        """Refuses what is not, by its own words, of this plan, region and one of its silos."""
+        what = "release" if isinstance(given, _Envelope) else "decline"
+        if given.plan_digest != self._plan.digest:
+            theirs, ours = _short(given.plan_digest), _short(self._plan.digest)
+            raise ExchangeError(f"the {what} is one under another plan ({theirs}, ours is {ours})")
+        if given.region != self._region:
+            raise ExchangeError(f"the {what} is one to another region than {self._region!r}")
+        if given.silo not in self._from:
+            raise ExchangeError(f"the {what} is not from a silo of region {self._region!r}")
+        _check_round(self._plan, given.silo, given.round_number)
 
 
 def seal(release: Release, plan: Plan, key: str | Path) -> bytes:
@@ -222,8 +275,9 @@ def _envelope_of(data: bytes) -> tuple[_Envelope, memoryview]:
     return envelope, view[4 + size :]
 
 
-def _context(plan_digest: str, silo: str, region: str, round_number: int) -> bytes:
-    return msgspec.msgpack.encode((FORMAT, plan_digest, silo, region, round_number))
+def _context(plan_digest: str, silo: str, region: str, round_number: int, kind: str = FORMAT) -> bytes:
+    """What a message is bound to. The format in it keeps a decline from being taken for part of a release."""
+    return msgspec.msgpack.encode((kind, plan_digest, silo, region, round_number))
 
 
 def _signed(context: bytes, ephemeral: bytes, ciphertext: bytes | memoryview) -> bytes:

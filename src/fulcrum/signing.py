@@ -123,9 +123,10 @@ def check_signature(path: str | Path, issuer: str) -> None:
 
     Args:
         path: The plan file; its signature is beside it.
-        issuer: The public key, as `new_key` returns it, or the path of a .pub file.
+        issuer: The public key, as `new_key` returns it, or a file that holds it, whose name ends in .pub.
     """
-    _check(path, read_content(path).digest, _trusted(issuer))
+    trusted = _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
+    _check(path, read_content(path).digest, trusted)
 
 
 def _check(path: str | Path, digest: str, trusted: str) -> None:
@@ -136,11 +137,12 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
     signed = _signature_of(path)
     if signed.plan_digest != digest:
         raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
+    public = public_key(trusted)
     if signed.public_key != trusted:
         raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
     try:
-        public_key(trusted).verify(base64.b64decode(signed.signature, validate=True), _message(digest))
-    except (InvalidSignature, ValueError):  # a SignatureError is a ValueError
+        public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
+    except (InvalidSignature, ValueError):
         raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
 
 
@@ -155,15 +157,24 @@ def _signature_of(path: str | Path) -> Signature:
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:
-    """Reads a plan file whose signature by the issuer has been checked."""
+    """Reads a plan file whose signature by the issuer has been checked.
+
+    Args:
+        path: The plan file; its signature is beside it.
+        issuer: The public key itself, as `new_key` returns it; no file is read for it.
+    """
     content = read_content(path)
-    _check(path, content.digest, _trusted(issuer))
-    return plan_of(content, issuer=_trusted(issuer))
+    _check(path, content.digest, issuer)
+    return plan_of(content, issuer=issuer)
 
 
-def _trusted(issuer: str) -> str:
-    """The public key that a string is, or that the .pub file it names holds."""
-    return Path(issuer).read_text().strip() if Path(issuer).is_file() else issuer
+def _key_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SignatureError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SignatureError(f"{file} is not a public key. Make one with: fulcrum keygen") from None
 
 
 def _message(digest: str) -> bytes:

@@ -63,7 +63,8 @@ class Federation:
 
     def environment(self, conduct: str = "") -> dict[str, str]:
         recorded = str(self.kits.parent / "recorded")
-        return {"PYTHONPATH": str(SITE_CODE), "FULCRUM_TEST_CONDUCT": conduct, "FULCRUM_TEST_RECORD": recorded}
+        path = os.pathsep.join([str(SITE_CODE), *filter(None, [os.environ.get("PYTHONPATH")])])  # as this test has it
+        return {"PYTHONPATH": path, "FULCRUM_TEST_CONDUCT": conduct, "FULCRUM_TEST_RECORD": recorded}
 
     def start(self, conduct: dict[str, str] | None = None, absent=()) -> None:
         """Starts every site; `conduct` says how some of them misbehave."""

@@ -44,8 +44,12 @@ class SiloStation:
             options=site.settings.options,
         )
         arrays = unpack_model(model)
-        made = self._researched if site.plan.purpose == "research" else self._accounted
+        made = self._researched if site.settings.purpose == "research" else self._accounted
         return self._sealer.seal(made(arrays, assignment))
+
+    def decline(self, round_number: int) -> bytes:
+        """Returns this silo's signed word that it releases nothing in a round."""
+        return self._sealer.decline(checked_round(self._site.plan, round_number))
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
@@ -67,10 +71,16 @@ class SiloStation:
             return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
 
     def _hidden_update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
+        """Trains. If that fails, the update is zero: a silo that declined would tell something of its records.
+
+        Whatever training raises is hidden, a cancelled task, an exit or a group of errors among it. An interrupt alone
+        is not: it is the operator's, who wants the site to end.
+        """
         try:
             return self._learner.update(arrays, assignment)
-        except (Exception, SystemExit):
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             alarm.critical(
                 "training failed in round %d: zero plus noise is released in its place",
                 assignment.round_number,

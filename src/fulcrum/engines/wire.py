@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fulcrum.answers import check_layout
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ReleaseError
 from fulcrum.layouts import Layout
@@ -26,16 +27,30 @@ def pack_model(model: Mapping[str, FloatArray]) -> bytes:
     return len(header).to_bytes(4, "little") + header + values
 
 
+def model_layout(data: Any) -> Layout:
+    """Returns the names and shapes of the model that these bytes are, or raises as `unpack_model` does."""
+    return _parts(data)[0]
+
+
 def unpack_model(data: Any) -> dict[str, FloatArray]:
-    """Returns the model that these bytes are, or raises `ReleaseError`."""
-    try:
-        size = int.from_bytes(data[:4], "little")
-        layout = msgspec.msgpack.decode(data[4 : 4 + size], type=Layout)
-        values = np.frombuffer(data[4 + size :], dtype="<f8").astype(np.float64)
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise ReleaseError(f"these bytes are not a model: {error}") from None
-    if len(layout.names) != len(layout.shapes) or len(values) != layout.parameters:
-        raise ReleaseError(f"a model of {layout.parameters} parameters holds {len(values)}")
+    """Returns the model that these bytes are, or raises `ReleaseError`, or `ExchangeError` for impossible shapes."""
+    layout, flat = _parts(data)
+    values = flat.astype(np.float64)
     ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
     parts = np.split(values, ends[:-1]) if len(ends) else []
     return {name: part.reshape(shape) for name, shape, part in zip(layout.names, layout.shapes, parts, strict=True)}
+
+
+def _parts(data: Any) -> tuple[Layout, FloatArray]:
+    """Returns a model's layout, and its values where they stand."""
+    try:
+        view = memoryview(data)
+        size = int.from_bytes(view[:4], "little")
+        layout = msgspec.msgpack.decode(view[4 : 4 + size], type=Layout)
+        values = np.frombuffer(view[4 + size :], dtype="<f8")
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise ReleaseError(f"these bytes are not a model: {error}") from None
+    check_layout(layout, "the model")
+    if len(values) != layout.parameters:
+        raise ReleaseError(f"a model of {layout.parameters} parameters holds {len(values)}")
+    return layout, values

@@ -69,6 +69,60 @@ def replay() -> None:
     silo.SiloStation.answer = replayed
 
 
+def late() -> None:
+    """The silo trains for four seconds longer than others."""
+    import time
+
+    from fulcrum.engines.learning import Learner
+
+    update = Learner.update
+
+    def slowly(self, model, assignment):
+        time.sleep(4)
+        return update(self, model, assignment)
+
+    Learner.update = slowly
+
+
+def pose() -> None:
+    """Before its own release the silo b1 sends its region junk in the name of b2, and word that all is over."""
+    import copy
+
+    from nvflare.apis.fl_constant import ReservedKey, ReservedTopic
+    from nvflare.apis.shareable import Shareable
+    from nvflare.edge.constants import EdgeTaskHeaderKey
+    from nvflare.edge.utils import message_topic_for_task_end
+    from nvflare.private.fed.client import communicator
+
+    from fulcrum.engines.nvflare.common import DECLINE, RELEASE, TASK
+
+    submit = communicator.Communicator.submit_update
+    own_context = communicator.gen_new_peer_ctx
+
+    def as_another(fl_ctx):
+        made = own_context(fl_ctx)
+        made.props[ReservedKey.IDENTITY_NAME]["value"] = "b2"
+        assert made.get_identity_name() == "b2"
+        return made
+
+    def posing(self, project_name, token, ssid, fl_ctx, client_name, shareable, *rest, **named):
+        communicator.gen_new_peer_ctx = as_another
+        for junk in ({}, {RELEASE: b"junk"}, {DECLINE: b"junk"}):
+            sent = copy.deepcopy(shareable)
+            del sent[RELEASE]
+            sent.update(junk)
+            submit(self, project_name, token, ssid, fl_ctx, client_name, sent, *rest, **named)
+        communicator.gen_new_peer_ctx = own_context
+        over = Shareable()
+        over.set_header(EdgeTaskHeaderKey.TASK_SEQ, 10**6)
+        for topic in (message_topic_for_task_end(TASK), ReservedTopic.END_RUN):
+            told = fl_ctx.get_engine().send_aux_request(["mid"], topic, over, 1.0, fl_ctx)
+            print(topic, "answered with", told["mid"].get_return_code(), flush=True)
+        return submit(self, project_name, token, ssid, fl_ctx, client_name, shareable, *rest, **named)
+
+    communicator.Communicator.submit_update = posing
+
+
 def ask_again() -> None:
     """In its round 4, the server asks silos for round 2 again, on another model."""
     _ask(4, 2)

@@ -8,11 +8,20 @@ a job brings, the names of modules to import among them.
 import io
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_ACK_TOPIC,
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    STREAM_ERROR_TOPIC,
+    StreamHeaderKey,
+)
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 from nvflare.private.admin_defs import Message, error_reply
 from nvflare.private.defs import RequestHeader
@@ -34,9 +43,23 @@ _ORDERS = (
 )
 _COMMANDS = ("CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand")
 _SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
+_MOST_BYTES = 1 << 20
+"""Of an app, inflated or not, beside the one file of the kit: signatures and certificates have a few thousand."""
+
+_MOST_ENTRIES = 16
+_INFLATED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are inflated without a bound
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER = "server"
-_ORDERING = (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND)
+_OF_A_ROUND = {
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.GET_TASK),
+    (CellChannel.SERVER_COMMAND, ServerCommandNames.SUBMIT_UPDATE),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.SYNC_RUNNER),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.JOB_HEART_BEAT),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.TASK_CHECK),
+    (STREAM_CHANNEL, STREAM_ACK_TOPIC),
+    (STREAM_CHANNEL, STREAM_ERROR_TOPIC),
+}
+"""What silos and their region say to each other; answers come on a channel of their own."""
 
 
 def is_job(name: object) -> bool:
@@ -59,14 +82,31 @@ class CarefulDeployProcessor(DeployProcessor):  # type: ignore[misc]
 
 
 def _holds_only(body: Any, own: Path) -> bool:
-    """Whether an app is the one file that the kit has too, and the signatures on it."""
+    """Whether an app is the one file that the kit has too, and the signatures on it.
+
+    A few bytes inflate to gigabytes, so neither what comes nor what it says of its own sizes is taken for small, and
+    no more is inflated than is looked for.
+    """
     try:
+        wanted = own.read_bytes()
+        most = len(wanted) + _MOST_BYTES
+        if len(body) > most:
+            return False
         with zipfile.ZipFile(io.BytesIO(body)) as app:
-            names = [entry.filename for entry in app.infolist() if not entry.is_dir()]
+            entries = app.infolist()
+            if len(entries) > _MOST_ENTRIES or any(entry.compress_type not in _INFLATED for entry in entries):
+                return False
+            names = [entry.filename for entry in entries if not entry.is_dir()]
             files = [name for name in names if name.rsplit("/", 1)[-1] not in _SIGNATURES]
-            return len(names) == len(set(names)) and files == [APP] and app.read(APP) == own.read_bytes()
-    except (zipfile.BadZipFile, OSError, KeyError, ValueError, TypeError, NotImplementedError):
+            if len(names) != len(set(names)) or files != [APP] or sum(entry.file_size for entry in entries) > most:
+                return False
+            for name in names:
+                with app.open(name) as file:
+                    if len(content := file.read(most + 1)) > most or (name == APP and content != wanted):
+                        return False
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, TypeError, RuntimeError):
         return False
+    return True
 
 
 def take_few_orders() -> None:
@@ -80,16 +120,30 @@ def take_few_orders() -> None:
 def listen_to_few(cell: Any, site: Site) -> None:
     """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
 
-    The server vouches for who a request is from. Orders are the server's alone.
+    Of its neighbours a site hears what a round is made of and nothing else. Stock, one silo can tell its region that
+    the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
+
+    The server vouches for who a request is from: it holds the origin against the token that it gave for a certificate.
+    It does not where a site uses a token from before it came back, so nothing that protects a silo rests on this:
+    releases and declines are signed.
     """
     name = site.settings.name
     near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
 
     def refused(message: Any) -> Any:
         origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
-        heard = {_SERVER, name}
-        if message.get_header(MessageHeaderKey.CHANNEL) not in _ORDERING:
-            heard |= near
-        return None if origin in heard else make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you")
+        if origin in (_SERVER, name) or (origin in near and _is_of_a_round(message)):
+            return None
+        return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
     cell.core_cell.add_incoming_request_filter("*", "*", refused)
+
+
+def _is_of_a_round(message: Any) -> bool:
+    """Whether a message is part of what silos and regions do in a round; most travel in pieces, inside of others."""
+    said = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
+    if said == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
+        said = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
+        if said[0] == CellChannel.RETURN_ONLY:
+            return True
+    return said in _OF_A_ROUND

@@ -1,9 +1,11 @@
 """What the components of all three roles share: names of fields, and where a site's folder is."""
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fulcrum.engines.sites import Role, Site, read_site
+from fulcrum.planfile import write_whole
 
 TASK = "train"
 
@@ -14,7 +16,10 @@ ROUND = "fulcrum_round"
 """Server to regions and silos: the round, from 1."""
 
 RELEASE = "fulcrum_release"
-"""Silo to region: the sealed release. A silo that declines sends none."""
+"""Silo to region: the sealed release."""
+
+DECLINE = "fulcrum_decline"
+"""Silo to region, in place of a release: the silo's signed word that there is none."""
 
 ANSWER = "fulcrum_answer"
 """Region to server: the regional sum, or that it was withheld."""
@@ -30,3 +35,42 @@ def site_of(fl_ctx: Any, role: Role) -> Site:
     """Returns the site that this process serves, read from the kit's local folder."""
     workspace = fl_ctx.get_engine().get_workspace()
     return read_site(Path(workspace.get_site_config_dir()) / FOLDER, role)
+
+
+ENDED = "fulcrum_ended"
+"""In what the server tells of a job: why it ended, where it was not complete."""
+
+
+class Ending(TypedDict):
+    """Why a job ended before its plan was over.
+
+    Attributes:
+        job: Which job.
+        reason: In one line.
+        final: Whether the same job, submitted again, would end in the same way before any silo is asked.
+    """
+
+    job: str
+    reason: str
+    final: bool
+
+
+def note_ending(fl_ctx: Any, error: Exception, *, final: bool) -> None:
+    """Leaves word in the server's kit, for its own process, of why the job is about to end."""
+    told = Ending(job=fl_ctx.get_job_id(), reason=" ".join(str(error).split()), final=final)
+    root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+    write_whole(_ending(root), json.dumps(told).encode())
+
+
+def read_ending(root: Path, job: str) -> Ending | None:
+    """Returns why a job ended, if it left word of it."""
+    try:
+        found = json.loads(_ending(root).read_bytes())
+        told = Ending(job=str(found["job"]), reason=str(found["reason"]), final=bool(found["final"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return told if told["job"] == job else None
+
+
+def _ending(root: Path) -> Path:
+    return root / "ended-job.json"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fulcrum.engines.nvflare.common import ENDED
 from fulcrum.engines.nvflare.kits import ADMIN
 from fulcrum.errors import EngineError, MissingExtraError
 
@@ -49,6 +50,8 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
 def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] | None = None) -> None:
     """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
 
+    One that could not begin, and would not however often it is submitted, is given up at once.
+
     Args:
         kits: As `write_kits` made them; its folders admin and job are used.
         tick: Called again and again while the job runs; what it raises ends the following.
@@ -58,28 +61,35 @@ def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], N
     while True:
         began = time.monotonic()
         with session(kits) as opened:
-            status = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
+            meta = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
+        status, ending = meta["status"], meta.get(ENDED) or {}
         if status == COMPLETED:
             return
+        if ending.get("final"):
+            raise EngineError(f"the server cannot run this plan: {ending['reason']}")
         tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
-            raise EngineError(f"the job ended {tries} times with {status!r}. See {kits}/server/output.log")
+            why = ending.get("reason", f"See {kits}/server/output.log")
+            raise EngineError(f"the job ended {tries} times with {status!r}. {why}")
 
 
-def _watched(opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None) -> str:
-    """Follows one job to its end and returns its last status."""
+def _watched(
+    opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """Follows one job to its end and returns what the server tells of it then."""
     from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 
     told, heard = "", time.monotonic()
     while True:
         try:
-            status = str(opened.get_job_meta(job).get("status", ""))
+            meta = dict(opened.get_job_meta(job))
+            status = str(meta.get("status", ""))
             heard = time.monotonic()
             if status != told and on_status is not None:
                 on_status(status)
             told = status
             if status.startswith("FINISHED"):
-                return status
+                return meta | {"status": status}
         except (NoConnection, InternalError) as error:
             if time.monotonic() - heard > _SILENCE:
                 raise EngineError(f"the server has not answered for {_SILENCE:g} s: {error}") from None

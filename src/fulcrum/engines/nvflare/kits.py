@@ -215,6 +215,8 @@ def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: 
         role=role,
         name=name,
         issuer=plan.issuer,
+        purpose="research" if plan.purpose == "research" else "deployment",
+        policy=role == "silo" and deployment.policy is not None,
         train=train,
         seed=deployment.seed,
         patience=deployment.patience,

@@ -31,7 +31,8 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 1. Read the plan: `fulcrum verify local/fulcrum/plan.json` recomputes every number of it. Its digest is
    `{digest}`.
 2. Compare the issuer's public key in `local/fulcrum/site.toml` with the one you know. {keys}
-3. Write down what you insist on in `local/fulcrum/policy.toml`, and check it:
+3. Write down what you insist on in `local/fulcrum/policy.toml`, set `policy = true` in `local/fulcrum/site.toml` so
+   that this site releases nothing without it, and check it:
    `fulcrum policy local/fulcrum/plan.json --silo {name} --policy local/fulcrum/policy.toml`
 4. Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours.
 5. Set the options of your training module in `local/fulcrum/site.toml`.

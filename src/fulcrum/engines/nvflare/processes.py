@@ -13,13 +13,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, JobConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
+from nvflare.apis.job_def import RunStatus
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
 from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
-from fulcrum.engines.nvflare.common import FOLDER
+from fulcrum.engines.nvflare.common import ENDED, FOLDER, read_ending
 from fulcrum.engines.sites import read_site
 from fulcrum.errors import EngineError
 
@@ -150,7 +151,14 @@ class KitStorage(FilesystemStorage):  # type: ignore[misc]
 
 
 class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
-    """The server's jobs, inside its kit."""
+    """The server's jobs, inside its kit, each with why it ended where it left word of that."""
 
     def __init__(self) -> None:
         super().__init__(uri_root=str(Path("state/jobs").absolute()))
+        self._kit = Path().absolute()
+
+    def set_status(self, jid: str, status: RunStatus, fl_ctx: FLContext) -> None:
+        """Notes where a job stands; whoever follows it finds its reason beside its end."""
+        if (ending := read_ending(self._kit, jid)) is not None:
+            self.update_meta(jid, {ENDED: ending}, fl_ctx)
+        super().set_status(jid, status, fl_ctx)

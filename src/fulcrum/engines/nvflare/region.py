@@ -9,15 +9,17 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.edge.constants import EdgeTaskHeaderKey
 from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
 from fulcrum.answers import RegionalSum
 from fulcrum.engines.nvflare.admission import listen_to_few
-from fulcrum.engines.nvflare.common import ANSWER, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.engines.sites import SUMS, Site
-from fulcrum.errors import ExchangeError, FulcrumError, LedgerError, LedgerInUseError
+from fulcrum.engines.wire import model_layout
+from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
 from fulcrum.regional import Region
 
 _UPDATE_TIMEOUT = 10.0
@@ -39,33 +41,46 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         self._summed = False
 
     def start_task(self, task_data: Shareable, fl_ctx: FLContext) -> Any:
-        """Begins a round: forgets the last one."""
+        """Begins a round: forgets the last one, and learns from the model what releases look like."""
         with self._lock:
-            region = self._opened()
-            self._round = task_data.get(ROUND)
-            self._summed = region.summed(self._round)
+            try:
+                region = self._opened()
+                region.expect(model_layout(task_data.get(MODEL)))
+                self._round = task_data.get(ROUND)
+                self._summed = region.summed(self._round)
+            except FulcrumError as error:
+                self._after(error)
+                raise
             self._deadline = time.monotonic() + self._site.settings.patience
             self._answered = set()
         return super().start_task(task_data, fl_ctx)
 
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
-        """Takes a silo's release, or its decline; what does not belong in the sum is refused and logged."""
-        sender = fl_ctx.get_peer_context().get_identity_name()
+        """Takes a silo's release, or its decline; what does not belong in the sum is refused and logged.
+
+        Who has answered is known by the silo's signature alone. The name in the message is the sender's own word, and
+        the engine does not hold it against anything: were it believed, one silo could answer for another, and have the
+        round closed without it. What is refused is therefore as if it had not come.
+        """
         with self._lock:
             try:
-                if (sealed := update.get(RELEASE)) is None:
-                    raise ExchangeError("it declined")
-                self._answered.add(self._opened().accept(sealed, self._round))
+                region = self._opened()
+                if (sealed := update.get(RELEASE)) is not None:
+                    self._answered.add(region.accept(sealed, self._round))
+                    return True, None
+                silo = region.declined(update.get(DECLINE), self._round)
+                self._answered.add(silo)
+                self.log_warning(fl_ctx, f"round {self._round}: silo {silo!r} declined", fire_event=False)
             except FulcrumError as error:
                 self._after(error)
-                self._answered.add(sender)
-                self.log_warning(fl_ctx, f"round {self._round}: nothing from {sender}: {error}", fire_event=False)
-                return False, None
-        return True, None
+                claimed = repr(peer.get_identity_name()) if (peer := fl_ctx.get_peer_context()) else "nobody"
+                told = f"round {self._round}: refused what came as from {claimed}: {error}"
+                self.log_warning(fl_ctx, told, fire_event=False)
+        return False, None
 
     @property
     def ready(self) -> bool:
-        """Whether every silo has answered, the time is up, or the round was summed before."""
+        """Whether every silo has released or declined, the time is up, or the round was summed before."""
         with self._lock:
             members = self._opened().members
             return self._summed or self._answered >= members or time.monotonic() > self._deadline
@@ -144,13 +159,23 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
         self._task_done = False  # an end of the last task that came late would end this one at once
         return super().execute(task_name, shareable, fl_ctx, abort_signal)
 
+    def _process_task_end(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Gives up the task that the server says is over; silos are not told, who have nothing to end."""
+        del topic, fl_ctx
+        ended, pending = request.get_header(EdgeTaskHeaderKey.TASK_SEQ), self._pending_task
+        self._task_done = self._task_done or (pending is not None and isinstance(ended, int) and pending.seq <= ended)
+        return make_reply(ReturnCode.OK)
+
     def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Waits until the round is ready, and answers once.
 
         Stock, a region reports again and again while it waits, and gives the round up when one report is not answered.
+        Stock, too, it answers with what is there when it is told that the task is over; whoever told it so in the
+        server's name could have a sum taken without the silos that are still to come. Here such a round is given up:
+        if it is over, no answer is asked for.
         """
         ended = conditional_wait(None, None, abort_signal, condition_cb=self._check_task_done)
-        if ended == WaiterRC.ABORTED:
+        if ended == WaiterRC.ABORTED or not self._updater.ready:
             return make_reply(ReturnCode.TASK_ABORTED)
         return self._make_update_report(self._pending_task, fl_ctx)
 

@@ -11,12 +11,12 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.answers import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.answers import RegionalSum, Withheld
 from fulcrum.coordination import Coordinator
 from fulcrum.engines.learning import load_learner
-from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, site_of
 from fulcrum.engines.wire import pack_model
-from fulcrum.errors import EngineError, ExchangeError, FulcrumError
+from fulcrum.errors import EngineError, FulcrumError
 
 _INTERVAL = 0.1
 _MARGIN = 1.5
@@ -39,7 +39,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            start = load_learner(site.settings.train).start(site.settings.options)
+            start = load_learner(site.settings.train).begin(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
             self._coordinator = Coordinator.open(site.state, site.plan, start)
             self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
@@ -58,9 +58,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Takes a region's answer for the round; `sender` is who the server knows it is from."""
         with self._lock:
             try:
-                if answer_from_bytes(result[ANSWER]).region != sender:
-                    raise ExchangeError("a region answers for itself alone")
-                self.open(fl_ctx).receive(result[ANSWER])
+                self.open(fl_ctx).receive(result[ANSWER], sender)
             except (FulcrumError, KeyError, TypeError) as error:
                 self.log_warning(fl_ctx, f"nothing from {sender}: {error}", fire_event=False)
 
@@ -89,7 +87,9 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
                 told = [
                     f"{region}: {answer.reason}" for region, answer in answers.items() if isinstance(answer, Withheld)
                 ]
-                raise EngineError(f"no region summed in round {number}. {'; '.join(told)}")
+                error = EngineError(f"no region summed in round {number}. {'; '.join(told) or 'None answered'}")
+                note_ending(fl_ctx, error, final=False)
+                raise error
             done = coordinator.finish_round()
         self.log_info(fl_ctx, f"fulcrum round: {done}", fire_event=False)
 
@@ -110,11 +110,19 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Takes the number of rounds from plan and checkpoint."""
         super().start_controller(fl_ctx)
-        self.assessor.open(fl_ctx)
+        try:
+            self.assessor.open(fl_ctx)
+        except Exception as error:  # plan, model and checkpoint are as they are, however often they are asked for
+            note_ending(fl_ctx, error, final=True)
+            raise
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes what a region sent; stock, a region whose process failed would end the job for all."""
+        """Takes what a region sent; stock, a region whose process failed would end the job for all.
+
+        Whom the task was given to is who the answer is from: the server finds the sender by the token it gave for a
+        certificate, and drops what anybody else submits for that task. The name that the message carries is not asked.
+        """
         self.assessor.take(client_task.client.name, client_task.result, fl_ctx)
         client_task.result = None
 

@@ -1,5 +1,7 @@
 """The leaf of the hierarchy: a silo's executor."""
 
+import contextlib
+
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
@@ -9,7 +11,7 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.constants import EdgeTaskHeaderKey
 
 from fulcrum.engines.nvflare.admission import listen_to_few
-from fulcrum.engines.nvflare.common import MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.common import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.engines.silo import SiloStation
 from fulcrum.errors import FulcrumError
 
@@ -36,12 +38,16 @@ class SiloExecutor(Executor):  # type: ignore[misc]
             return make_reply(ReturnCode.TASK_UNKNOWN)
         reply = make_reply(ReturnCode.OK)
         reply.set_header(EdgeTaskHeaderKey.HAS_UPDATE_DATA, True)  # a decline is an answer too
+        number = shareable.get(ROUND)
         try:
             if self._station is None:
                 self._station = SiloStation(site_of(fl_ctx, "silo"))
-            reply[RELEASE] = self._station.answer(shareable.get(MODEL), shareable.get(ROUND))
+            reply[RELEASE] = self._station.answer(shareable.get(MODEL), number)
         except FulcrumError as error:
             self.log_warning(fl_ctx, f"declined: {error}", fire_event=False)
         except Exception:
             self.logger.exception("declined: something failed that should not")  # told to this site's own log alone
+        if RELEASE not in reply and self._station is not None:
+            with contextlib.suppress(FulcrumError):  # a round that the plan does not have is not declined either
+                reply[DECLINE] = self._station.decline(number)
         return reply

@@ -50,7 +50,7 @@ def kits(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\na3,210,north\nc1,300,south\n")
     plan = fulcrum.plan(
-        str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=6, purpose="deployment", colluders=1
+        str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=6, purpose="deployment", dropouts=1
     )
     write_kits(Deployment(plan=plan, train="few_weights", patience=600.0), tmp_path / "kits")
     return tmp_path / "kits"

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import dataclasses
+import logging
 import sys
 import textwrap
 import threading
@@ -131,6 +132,24 @@ def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(sil
     release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
     assert release.values.any()
     assert "training failed in round 1" in caplog.text
+    assert released(silo) == [1]
+
+
+def test_a_listener_that_fails_keeps_no_release_back(silo, model, monkeypatch):
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise OSError("the disk of the log is full")
+
+    def failed(*_):
+        raise ValueError("no batch")
+
+    monkeypatch.setattr(Learner, "update", failed)
+    listener, alarm = Broken(), logging.getLogger("fulcrum.alarm")
+    alarm.addHandler(listener)
+    try:
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    finally:
+        alarm.removeHandler(listener)
     assert released(silo) == [1]
 
 

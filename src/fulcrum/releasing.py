@@ -37,6 +37,12 @@ alarm = logging.getLogger("fulcrum.alarm")
 """Where a silo is told, and nobody else, that its training diverged."""
 
 
+def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
+    """Tells the silo alone. A listener that fails must not keep a release back: that would be seen."""
+    with suppress(Exception):
+        alarm.critical(text, *values, exc_info=trace)
+
+
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
     plan_digest: str
     silo: str
@@ -290,10 +296,7 @@ def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_numbe
         clipped = clip(flat, terms.clip_norm)
     except DivergedUpdateError:
         clipped = np.zeros_like(flat)
-        with suppress(Exception):  # whoever listens must not keep back the release: that would be seen
-            alarm.critical(
-                "the update of round %d is not finite: zero plus noise is released in its place", round_number
-            )
+        sound_alarm("the update of round %d is not finite: zero plus noise is released in its place", round_number)
     # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
     with np.errstate(all="ignore"):
         scaled = np.trunc(clipped * (terms.weight / terms.step))

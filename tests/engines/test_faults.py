@@ -147,7 +147,7 @@ def test_ten_times_the_norm_is_refused_and_the_region_withholds(federation):
 
 
 def test_junk_in_the_name_of_another_silo_leaves_that_silo_in_the_sum(federation):
-    fed = federation(rounds=2, colluders=1, patience=60, members={"mid": ["b1", "b2", "b3"]}, train="slow_head")
+    fed = federation(rounds=2, dropouts=1, patience=60, members={"mid": ["b1", "b2", "b3"]}, train="slow_head")
     fed.start(conduct={"b1": "pose", "b2": "late"})
     fed.submit()
     fed.finish()

@@ -13,7 +13,7 @@ from fulcrum.engines.sites import Site, ledger_name
 from fulcrum.engines.wire import unpack_model
 from fulcrum.errors import LedgerInUseError, PolicyError, ReleaseError
 from fulcrum.ledger import Ledger
-from fulcrum.releasing import Release, alarm, checked_round, prepared_release, release
+from fulcrum.releasing import Release, checked_round, prepared_release, release, sound_alarm
 from fulcrum.sealing import Sealer
 
 _OTHERS_TIME = 30.0
@@ -81,11 +81,8 @@ class SiloStation:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            alarm.critical(
-                "training failed in round %d: zero plus noise is released in its place",
-                assignment.round_number,
-                exc_info=True,
-            )
+            told = "training failed in round %d: zero plus noise is released in its place"
+            sound_alarm(told, assignment.round_number, trace=True)
             return {name: np.zeros_like(array) for name, array in arrays.items()}
 
     def _ledger(self) -> Ledger:

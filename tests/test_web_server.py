@@ -1,6 +1,8 @@
 """The server beneath the page, over real sockets: what is sent by halves, or never taken, holds nobody else up."""
 
+import io
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -13,6 +15,8 @@ from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
+
+from fulcrum.web_server import web_server
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")
@@ -126,3 +130,12 @@ def test_a_connection_that_takes_no_answer_is_dropped(port):
             except ConnectionError:
                 pass
         assert (taken < 12 * whole) is dropped
+
+
+def test_a_server_leaves_the_logging_of_its_process_alone():
+    kept = logging.StreamHandler(io.StringIO())
+    before = logging.getLogger("uvicorn").handlers[:]
+    web_server(lambda: None)
+    assert not kept.stream.closed
+    assert kept in [handler() for handler in logging._handlerList]
+    assert logging.getLogger("uvicorn").handlers == before

@@ -46,6 +46,7 @@ def web_server(application: Any) -> "uvicorn.Server":
         uvicorn.Config(
             application,
             http=_connection(),
+            log_config=None,  # Uvicorn's would close the handlers that whoever runs this process has set up
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -23,7 +23,7 @@ pytest.importorskip("cryptography", reason="needs the extra secure")
 sys.path.insert(0, str(Path(__file__).parent / "engines"))
 from harness import Federation, exposed
 
-from fulcrum.engines.nvflare.console import session
+from fulcrum.engines.nvflare.console import _ending_of, session
 from fulcrum.engines.nvflare.kits import Deployment, write_kits
 
 MEMBERS = {"north": ["a1", "a2"], "south": ["c1"]}
@@ -408,6 +408,22 @@ def test_options_of_a_training_module_keep_their_types(tmp_path):
     assert run([*command, "--option", "steps=3", "--option", "records=/data/x.npy", "--option", "deep=true"]) == 0
     settings = tomllib.loads((tmp_path / "kits" / "region-1-1" / "local" / "fulcrum" / "site.toml").read_text())
     assert settings["options"] == {"steps": 3, "records": "/data/x.npy", "deep": True}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"reason": "the model has 5 parameters", "final": True}, ("the model has 5 parameters", True)),
+        ({"reason": "two\nlines\x1b[2J", "final": False}, ("two lines[2J", False)),
+        ({"reason": "x" * 9_000, "final": 1}, ("x" * 500, True)),
+        ({}, ("", False)),
+        (None, ("", False)),
+        ("text", ("", False)),
+        ([1], ("", False)),
+    ],
+)
+def test_what_the_server_says_of_a_job_is_shown_in_one_plain_line(told, expected):
+    assert _ending_of({"status": "FINISHED:EXECUTION_EXCEPTION", "fulcrum_ended": told}) == expected
 
 
 def test_without_kits_or_a_server_there_is_one_clear_line(tmp_path, kits):

@@ -121,7 +121,8 @@ class Region(ClosedAtTheEnd):
             if self._layout() == encoded:
                 return
             if self._file.rows("SELECT 1 FROM release LIMIT 1"):
-                raise ExchangeError(f"{self._file.path} holds releases of other names or shapes than the model")
+                held = f"{self._file.path} holds releases of other names or shapes than the model"
+                raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
             self._file.write(("UPDATE region SET layout = ?", (encoded,)))
 
     def declined(self, data: bytes, round_number: int) -> str:

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ _TRIES = 5
 """How often a job may fail quickly in a row before it is given up."""
 
 _QUICK = 300.0
+_LONGEST = 500
+"""Characters of what the server says that are shown."""
+
 _SILENCE = 600.0
 """Seconds without an answer of the server after which it is given up."""
 
@@ -62,15 +65,24 @@ def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], N
         began = time.monotonic()
         with session(kits) as opened:
             meta = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
-        status, ending = meta["status"], meta.get(ENDED) or {}
+        status, (why, final) = meta["status"], _ending_of(meta)
         if status == COMPLETED:
             return
-        if ending.get("final"):
-            raise EngineError(f"the server cannot run this plan: {ending['reason']}")
+        if final:
+            raise EngineError(f"the server cannot run this plan: {why}")
         tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
-            why = ending.get("reason", f"See {kits}/server/output.log")
-            raise EngineError(f"the job ended {tries} times with {status!r}. {why}")
+            told = why or f"See {kits}/server/output.log"
+            raise EngineError(f"the job ended {tries} times with {status!r}. {told}")
+
+
+def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
+    """Returns why a job ended, as far as the server says, and whether it would again; its words are made one line."""
+    ending = meta.get(ENDED)
+    if not isinstance(ending, Mapping):
+        return "", False
+    words = " ".join(str(ending.get("reason", "")).split())
+    return "".join(filter(str.isprintable, words))[:_LONGEST], bool(ending.get("final"))
 
 
 def _watched(

@@ -35,6 +35,13 @@ def test_a_signed_plan_is_known_by_its_issuer(signed, tmp_path):
     Policy(largest_epsilon_above=1.0, largest_epsilon_inside=50.0, issuer=public).check(made, "region-1-1")
 
 
+def test_a_private_key_is_synced_before_its_public_half_is_told(tmp_path, syncs):
+    new_key(tmp_path / "issuer.key")
+    key = (tmp_path / "issuer.key").stat()
+    assert (syncs[0].inode, syncs[0].size) == (key.st_ino, key.st_size)
+    assert syncs[-1].inode == tmp_path.stat().st_ino
+
+
 def test_private_keys_are_for_their_owner_alone_and_never_overwritten(signed, tmp_path):
     key = tmp_path / "issuer.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

@@ -9,6 +9,7 @@ SOURCE = Path(fulcrum.__file__).parent
 ORDER = [
     "errors",
     "arrays",
+    "files",
     "federation",
     "profiles",
     "silo_table",
@@ -35,6 +36,8 @@ ORDER = [
     "discrete_gaussian",
     "noise",
     "ledger_entries",
+    "log_mark",
+    "database_connection",
     "database_file",
     "ledger_file",
     "ledger",

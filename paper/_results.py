@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
-from fulcrum.planfile import write_whole
+from fulcrum.files import write_whole
 
 _ENGINE = ("engine", "models", "partition", "reference", "tasks")
 

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -75,3 +77,33 @@ def visit(browser):
         context.close()
     assert visit.messages == []
     assert [url for url in visit.requests if not url.startswith(tuple(visit.allow))] == []
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A sync that succeeded: of which inode, how many bytes it had, and which names stood for which inodes then."""
+
+    inode: int
+    size: int
+    names: dict[str, int]
+
+
+@pytest.fixture
+def syncs(tmp_path, monkeypatch):
+    """The syncs that Python asks for, as they come; names are those below `tmp_path`."""
+    if sys.platform in ("darwin", "win32"):
+        pytest.skip("records the syncs of Linux")
+    seen = []
+
+    def recorded(real):
+        def sync(handle):
+            real(handle)
+            about = os.fstat(handle)
+            names = {str(path.relative_to(tmp_path)): path.lstat().st_ino for path in [tmp_path, *tmp_path.rglob("*")]}
+            seen.append(Sync(about.st_ino, about.st_size, names))
+
+        return sync
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, recorded(getattr(os, name)))
+    return seen

@@ -232,6 +232,15 @@ def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == [NAME]
 
 
+def test_a_finished_round_is_synced_with_its_name_before_the_coordinator_moves_on(world, server, tmp_path, syncs):
+    server.receive(sum_of(world.deployment))
+    server.finish_round()
+    checkpoint = tmp_path / "server" / NAME
+    assert [sync.inode for sync in syncs] == [checkpoint.stat().st_ino, checkpoint.parent.stat().st_ino]
+    assert syncs[0].size == checkpoint.stat().st_size
+    assert syncs[1].names[f"server/{NAME}"] == checkpoint.stat().st_ino
+
+
 def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
     server.receive(sum_of(world.deployment), "north")
 

@@ -471,14 +471,17 @@ def test_a_ledger_is_one_private_file(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_copy_of_an_open_ledger_needs_its_log_and_a_witness_notices_where_it_is_missing(path, tmp_path):
+def test_a_copy_of_an_open_ledger_needs_its_log_and_is_refused_without(path, tmp_path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
         for name in ("whole", "half"):
             shutil.copy(path, tmp_path / name)
         shutil.copy(f"{path}-wal", tmp_path / "whole-wal")
     assert all(holds(tmp_path / "whole", least_sequence=1).values())
-    assert not all(holds(tmp_path / "half", least_sequence=1).values())
+    for work in (opened, verify):
+        with pytest.raises(LedgerError, match="half was not closed, and its log half-wal is missing") as error:
+            work(tmp_path / "half")
+        says(error)
 
 
 def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path):
@@ -521,9 +524,9 @@ def test_another_silos_ledger_is_refused(path):
 def test_another_format_is_refused(path):
     opened(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA user_version = 3")
     for work in (opened, verify):
-        with pytest.raises(LedgerError, match="is a ledger of format 2, this Fulcrum knows format 1") as error:
+        with pytest.raises(LedgerError, match="is a ledger of format 3, this Fulcrum knows format 2") as error:
             work(path)
         says(error)
 
@@ -614,28 +617,33 @@ def test_flipped_bytes_are_noticed_and_never_resent(path, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_damaged_log_gives_no_wrong_bytes_and_a_witness_notices_what_it_lost(path, tmp_path, seed):
+def test_a_damaged_log_gives_no_wrong_bytes_and_loses_nothing(path, tmp_path, seed):
     payloads = {number: random.Random(number).randbytes(40_000) for number in (1, 2, 3)}
     with opened(path) as ledger:
         for number, payload in payloads.items():
             release(ledger, number, payload)
         before = ledger.entries()
         file, log = path.read_bytes(), Path(f"{path}-wal").read_bytes()
-    crashed, rng, lost = tmp_path / "crashed", random.Random(seed), 0
+    crashed, rng, refused = tmp_path / "crashed", random.Random(seed), 0
     for _ in range(15):
         broken = bytearray(log[: rng.choice([len(log), rng.randrange(len(log))])])
         for place in rng.sample(range(len(broken)), min(len(broken), rng.choice([0, 1, 3]))):
             broken[place] ^= 1 << rng.randrange(8)
         crashed.write_bytes(file)
         Path(f"{crashed}-wal").write_bytes(broken)
+        if broken != log:
+            with pytest.raises(LedgerError, match="was not closed, and its log crashed-wal is") as error:
+                opened(crashed, None)
+            says(error)
+            assert (crashed.read_bytes(), Path(f"{crashed}-wal").read_bytes()) == (file, broken)
+            Path(f"{crashed}-wal").write_bytes(log)
+            refused += 1
         with opened(crashed, None) as ledger:
-            kept = ledger.entries()
-            assert kept == before[: len(kept)]
-            for entry in kept:
-                assert ledger.stored(PLAN, entry.round_number, "model") == payloads[entry.round_number]
-        lost += len(kept) < 3
-        assert all(holds(crashed, least_sequence=3).values()) == (len(kept) == 3)
-    assert lost
+            assert ledger.entries() == before
+            for number, payload in payloads.items():
+                assert ledger.stored(PLAN, number, "model") == payload
+        assert all(holds(crashed, least_sequence=3).values())
+    assert refused
 
 
 @forks

@@ -56,6 +56,13 @@ def test_an_issuer_is_read_from_a_file_only_where_its_name_ends_in_pub(signed, t
         check_signature(path, "junk.pub")
 
 
+def test_a_private_key_is_synced_before_its_public_half_is_told(tmp_path, syncs):
+    new_key(tmp_path / "issuer.key")
+    key = (tmp_path / "issuer.key").stat()
+    assert (syncs[0].inode, syncs[0].size) == (key.st_ino, key.st_size)
+    assert syncs[-1].inode == tmp_path.stat().st_ino
+
+
 def test_private_keys_are_for_their_owner_alone_and_never_overwritten(signed, tmp_path):
     key = tmp_path / "issuer.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

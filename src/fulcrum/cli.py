@@ -35,6 +35,7 @@ from fulcrum.errors import DataError, FulcrumError, ParameterError, listing
 from fulcrum.exports import EXPORTS, exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import SILO
+from fulcrum.files import write_whole
 from fulcrum.leakage import cost_of_coupling, informativeness_of
 from fulcrum.options import (
     ColludersOption,
@@ -51,7 +52,7 @@ from fulcrum.options import (
     whole_numbers,
 )
 from fulcrum.pictures import comparison_columns, comparison_rows, show_checks, show_plan
-from fulcrum.planfile import package_version, read_content, write_whole
+from fulcrum.planfile import package_version, read_content
 from fulcrum.planning import plan
 from fulcrum.plans import read_plan
 from fulcrum.prior import Coupling, lateral_floor

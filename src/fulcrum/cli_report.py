@@ -6,8 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fulcrum.display import Result, check_format, facts, show, working
+from fulcrum.files import write_whole
 from fulcrum.options import FormatOption, PlanArgument
-from fulcrum.planfile import write_whole
 from fulcrum.plans import read_plan
 from fulcrum.reports import report
 

@@ -31,10 +31,9 @@ import numpy as np
 
 from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.database_file import sync_folder
 from fulcrum.errors import ExchangeError
+from fulcrum.files import write_whole
 from fulcrum.layouts import Layout, flattened
-from fulcrum.planfile import write_whole
 from fulcrum.plans import Plan
 from fulcrum.regional import check_one_tier
 from fulcrum.sealing import members_of, step_of
@@ -269,7 +268,6 @@ def _write(file: Path, state: _State, flat: FloatArray) -> None:
     data = io.BytesIO()
     np.savez(data, state=np.frombuffer(msgspec.json.encode(state), dtype=np.uint8), model=flat)
     write_whole(file, data.getvalue())
-    sync_folder(file.resolve().parent)
 
 
 def _read(file: Path) -> tuple[_State, FloatArray]:

@@ -30,7 +30,7 @@ from typing import Self, TypeAlias
 from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import LedgerError, RefusedReleaseError
 from fulcrum.ledger_entries import Allowance, Cost, Entry, entry_of, text, whole
-from fulcrum.ledger_file import FORMAT, LedgerFile
+from fulcrum.ledger_file import HASH_FORMAT, LedgerFile
 
 __all__ = ["Allowance", "Cost", "Entry", "Ledger", "LedgerCheck", "Recorded", "verify"]
 
@@ -75,6 +75,7 @@ class Ledger(ClosedAtTheEnd):
     Guarantees, on a disk that keeps what it says it has synced:
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
+    - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it;
     - a plan and round have one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
     - a release is filed under the plan it is said to be made under, whichever plan another thread begins meanwhile;
@@ -426,7 +427,7 @@ def _digest(parts: list[object]) -> str:
 
 
 def _genesis(silo: str) -> str:
-    return _digest(["fulcrum.ledger", FORMAT, silo])
+    return _digest(["fulcrum.ledger", HASH_FORMAT, silo])
 
 
 def _chain_hash(previous: str, facts: _Facts) -> str:

@@ -11,8 +11,11 @@ from fulcrum.database_file import DatabaseFile, PathLike
 from fulcrum.errors import LedgerError
 from fulcrum.ledger_entries import Allowance, Entry, Row, entry_of
 
-FORMAT = 1
-"""Of the file, and of the hashes in it."""
+FORMAT = 2
+"""Of the file. Format 1 has no mark of how far its log goes."""
+
+HASH_FORMAT = 1
+"""Of the hashes in it."""
 
 _SCHEMA = """
 CREATE TABLE silo (name TEXT NOT NULL, plan TEXT);

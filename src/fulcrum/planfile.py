@@ -9,8 +9,6 @@ up, never down; noise multipliers are written in full. The digest covers every o
 
 import hashlib
 import math
-import os
-import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -373,30 +371,6 @@ def _problems(content: PlanFile) -> Iterator[str]:
         federation_of(content)
     except FulcrumError as error:
         yield str(error)
-
-
-def write_whole(path: str | Path, data: bytes) -> None:
-    """Writes a file so that it is there whole or not at all; what stood there stays until then."""
-    target = Path(path)
-    try:
-        target = target.resolve()  # a link stays, and what it points to is written
-        if target.exists() and not target.is_file():
-            raise PlanError(f"{path} cannot be written: it exists and is not a regular file")
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(temporary).chmod(0o666 & ~mask)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise PlanError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
 
 
 def epsilon_entries(epsilon: FloatArray) -> list[Any]:

@@ -18,6 +18,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, PlanError
 from fulcrum.exposure import check_count, dispersion, remaining_noise, sum_by
 from fulcrum.federation import SILO, Federation
+from fulcrum.files import write_whole
 from fulcrum.fingerprint import fingerprint_of
 from fulcrum.guarantee import assumptions, statement
 from fulcrum.lattice import check_parameters, lattice_step
@@ -30,7 +31,6 @@ from fulcrum.planfile import (
     federation_of,
     read_content,
     to_json,
-    write_whole,
 )
 from fulcrum.targets import Target, floor_by_silo
 

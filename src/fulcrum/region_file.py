@@ -5,7 +5,6 @@ and copied is in `fulcrum.database_file`.
 """
 
 import contextlib
-import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Self
 from fulcrum.database_file import DatabaseFile, PathLike, Statement
 from fulcrum.errors import ExchangeError, LedgerError
 
-FORMAT = 1
-"""Of the file."""
+FORMAT = 2
+"""Of the file. Format 1 has no mark of how far its log goes."""
 
 _SCHEMA = """
 CREATE TABLE region (name TEXT NOT NULL, plan TEXT NOT NULL, layout BLOB);
@@ -55,12 +54,6 @@ class RegionFile(DatabaseFile):
             lost = "and with it the record of the sums that went up"
             raise LedgerError(f"{file} is not there, {lost}. {cls.advice}") from None
 
-    @classmethod
-    def check_held(cls, file: Path, hold: io.FileIO) -> None:
-        """Refuses what does not begin as an SQLite file does."""
-        if hold.read(16) != b"SQLite format 3\0":
-            raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged")
-
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Keeps other threads out, and refuses where the file cannot be relied on."""
@@ -74,15 +67,14 @@ class RegionFile(DatabaseFile):
 
         Args:
             statements: What is written.
-            erase: Also empties the log, which otherwise keeps what was overwritten. SQLite syncs the file before it
-                cuts the log. Where that fails the writes are kept, and opening the file again empties the log.
+            erase: Also folds in and empties the log, which otherwise keeps what was overwritten. Where that fails the
+                writes are kept, and opening the file again empties the log.
         """
         super().write(*statements)
         if erase:
             with self.translated(self.path, "cleared of what it no longer needs"):
-                busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-            if busy:
-                raise LedgerError(f"{self.path} cannot be cleared of what it no longer needs. Open it again")
+                self.fold_log()
+                self.begin_log()
         self.in_doubt = False
 
 

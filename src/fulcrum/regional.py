@@ -5,8 +5,9 @@ all its silos, or all but `plan.dropouts` of them. Weights are never renormalise
 withheld: a doubt never passes.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.database_file` says why, and how to copy
-it). The releases of a round are in it and its log until their sum is, then their digests alone. Never restore an old
-copy of it: one that has forgotten a sum may take another, of other silos.
+it): it opens with the log that it was left with or not at all. The releases of a round are in it and its log until
+their sum is, then their digests alone. Never restore an old copy of it: one that has forgotten a sum may take another,
+of other silos.
 
 What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
 and replaced by something of the same size. A silo that cheats so gives up its own protection, and as one of

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fulcrum.errors import MissingExtraError, ParameterError, SignatureError, listing, suggestion
-from fulcrum.planfile import read_content, write_whole
+from fulcrum.files import sync_file, write_whole
+from fulcrum.planfile import read_content
 from fulcrum.plans import Plan, plan_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def new_key(path: str | Path, kind: str = "signing") -> str:
         raise SignatureError(f"{path} cannot be written: {error.strerror}") from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
+        file.flush()
+        sync_file(file.fileno())
     public = public_text(private)
     write_whole(target.with_name(target.name + ".pub"), public.encode() + b"\n")
     return public

@@ -27,7 +27,7 @@ from scipy.special import ndtr
 
 from fulcrum.arrays import read_only
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, listing, suggestion
-from fulcrum.planfile import write_whole
+from fulcrum.files import write_whole
 
 Features: TypeAlias = npt.NDArray[np.float32]
 OnBatch: TypeAlias = Callable[[int, int], None]

@@ -20,7 +20,8 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation import Federation
-from fulcrum.planfile import package_version, write_whole
+from fulcrum.files import write_whole
+from fulcrum.planfile import package_version
 from fulcrum.plans import Plan
 from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.training.models import Model

@@ -18,7 +18,8 @@ from fulcrum.arrays import FloatArray
 from fulcrum.comparison import Comparison, compared_allocations, summarised
 from fulcrum.errors import ParameterError, listing, suggestion
 from fulcrum.federation import Federation
-from fulcrum.planfile import package_version, write_whole
+from fulcrum.files import write_whole
+from fulcrum.planfile import package_version
 from fulcrum.planning import plan
 from fulcrum.plans import Plan
 from fulcrum.profiles import lognormal_sizes

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fulcrum.engines.sites import Role, Site, read_site
-from fulcrum.planfile import write_whole
+from fulcrum.files import write_whole
 
 TASK = "train"
 

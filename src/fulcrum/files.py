@@ -1,0 +1,74 @@
+"""Files that are written whole and last: what is there after a power cut is the old content or the new, never half.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     write_whole(f"{folder}/plan.json", b"{}")
+...     Path(f"{folder}/plan.json").read_bytes()
+b'{}'
+"""
+
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+from fulcrum.errors import PlanError
+
+if sys.platform == "darwin":
+    import fcntl
+
+
+def write_whole(path: str | Path, data: bytes) -> None:
+    """Writes a file so that it is there whole or not at all; what stood there stays until then. Synced when it returns.
+
+    A new file gets the permissions that the process gives to new files, one that stood there keeps its own.
+    """
+    target = Path(path)
+    try:
+        target = target.resolve()  # a link stays, and what it points to is written
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        if mode is not None and not target.is_file():
+            raise PlanError(f"{path} cannot be written: it exists and is not a regular file")
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        at_first = 0o666 if mode is None else 0o600  # the kernel takes the umask off
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, at_first)) as file:
+            try:
+                if mode is not None:
+                    temporary.chmod(mode)
+                file.write(data)
+                file.flush()
+                sync_file(file.fileno())
+                file.close()
+                temporary.replace(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise PlanError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
+    try:
+        sync_folder(target.parent)
+    except OSError as error:
+        unsure = "is written, but a power cut may undo it"
+        raise PlanError(f"{path} {unsure}: its folder cannot be synced ({error.strerror}). Write it again") from None
+
+
+def sync_file(handle: int, *, in_place: bool = False) -> None:
+    """Syncs what was written to a file; `in_place` where it was written over and neither size nor mode changed."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # past the cache of the drive
+    elif in_place and sys.platform != "win32":
+        os.fdatasync(handle)
+    else:
+        os.fsync(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Syncs the names in a folder, where the system can."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -6,9 +6,11 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # The lowest versions of the core dependencies have wheels for the lowest Python alone.
 FLOOR_PYTHON ?= python3.11
 FLOORS := $(VENV)/floors
-FLOOR_TESTS := advice allocation cli comparison csv_text display editing exports exposure federation lattice leakage \
-  mechanism package planfile planning policy profiles targets verification
-FLOOR_DOCTESTS := accounting readers rosters silo_table tree_files whatif
+FLOOR_TESTS := cli/test_commands federation/test_editing federation/test_profiles federation/test_structure noise/test_clipping planning/test_advice planning/test_comparing \
+  planning/test_exporting planning/test_making planning/test_plan_file planning/test_targets planning/test_verifying privacy/test_allocation privacy/test_exposure \
+  privacy/test_lattice privacy/test_leakage project/test_csv_text project/test_package roles/test_policy views/test_terminal
+FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table federation/tree_files \
+  privacy/accounting views/page_answers
 
 .PHONY: demo test test-engines test-floors lint docs screenshot paper bench clean
 
@@ -33,7 +35,7 @@ test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines
 
 test-floors: $(VENV)/floors.stamp
-	@OPENBLAS_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(FLOOR_TESTS:%=tests/test_%.py) $(FLOOR_DOCTESTS:%=src/fulcrum/%.py)
+	@OPENBLAS_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(FLOOR_TESTS:%=tests/%.py) $(FLOOR_DOCTESTS:%=src/fulcrum/%.py)
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fulcrum.training.tasks import Task
+from fulcrum.simulation.tasks import Task
 
 FEATURES = 32
 

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from fulcrum.display import FORMATS, Column, Result, show, table
-from fulcrum.ledger import Allowance, Cost, Ledger
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger
+from fulcrum.views.terminal import FORMATS, Column, Result, show, table
 
 REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 15, 100_000_000: 3}
 PROMISED_BYTES, MOST_MILLISECONDS = 1_000_000, 5.0

@@ -16,9 +16,9 @@ import numpy as np
 import opendp.prelude as dp
 from scipy import stats
 
-from fulcrum.discrete_gaussian import DiscreteGaussian, _combined, _compiled, _sampled
-from fulcrum.display import FORMATS, Column, Result, show, table
-from fulcrum.keystream import Keystream
+from fulcrum.noise.discrete_gaussian import DiscreteGaussian, _combined, _compiled, _sampled
+from fulcrum.noise.keystream import Keystream
+from fulcrum.views.terminal import FORMATS, Column, Result, show, table
 
 COORDINATES, WIDTH, REPEATS, PEER_SAMPLE = 1_000_000, 1e5, 15, 20_000
 LEAST_COMPILED, LEAST_NUMPY = 0.5, 0.05

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import fulcrum
-from fulcrum.display import FORMATS, Column, Result, show, table
+from fulcrum.views.terminal import FORMATS, Column, Result, show, table
 
 MOST_BYTES = 12 * 10**9
 BATCH = 2_000_000

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
-from fulcrum.display import FORMATS, Column, Result, show, table
-from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.training.partition import coupled_partition
-from fulcrum.training.tasks import Task
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.partition import coupled_partition
+from fulcrum.simulation.tasks import Task
+from fulcrum.views.terminal import FORMATS, Column, Result, show, table
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _workloads import FEATURES, clouds, seconds

@@ -25,10 +25,10 @@ napoleon_numpy_docstring = False
 napoleon_attr_annotations = False  # the signature says them
 nitpick_ignore_regex = [("py:.*", r"(?!fulcrum\.).*")]  # no inventory of other projects is fetched
 nitpick_ignore = [  # internal
-    ("py:class", "fulcrum.keystream.Keystream"),
-    ("py:class", "fulcrum.ledger_file.LedgerFile"),
-    ("py:class", "fulcrum.region_file.RegionFile"),
-    ("py:class", "fulcrum.coordination._State"),
+    ("py:class", "fulcrum.noise.keystream.Keystream"),
+    ("py:class", "fulcrum.ledger.file.LedgerFile"),
+    ("py:class", "fulcrum.roles.region_file.RegionFile"),
+    ("py:class", "fulcrum.roles.server._State"),
 ]
 
 html_theme = "furo"

@@ -25,12 +25,12 @@ from _results import Identity, Run, add_runs, engine_digest, file_digest, read_r
 import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError
-from fulcrum.profiles import RECORDS, profile
-from fulcrum.training.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.training.partition import Partition, coupled_partition
-from fulcrum.training.reference import train_slowly
-from fulcrum.training.runs import LEARNING_RATE
-from fulcrum.training.tasks import DATA_VARIABLE, Task, load_task
+from fulcrum.federation.profiles import RECORDS, profile
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.partition import Partition, coupled_partition
+from fulcrum.simulation.reference import train_slowly
+from fulcrum.simulation.runs import LEARNING_RATE
+from fulcrum.simulation.tasks import DATA_VARIABLE, Task, load_task
 
 RESULTS = Path(__file__).parents[1] / "out" / "paper" / "results.csv"
 TASKS = ("cifar10", "agnews")

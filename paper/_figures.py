@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from fulcrum.drawing import Spec, fitted_svg
 from fulcrum.errors import MissingExtraError
+from fulcrum.views.chart_style import Spec, fitted_svg
 
 Points = Sequence[Mapping[str, Any]]
 

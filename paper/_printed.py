@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from fulcrum.display import FORMATS, Column, Result, remarks, show, table
+from fulcrum.views.terminal import FORMATS, Column, Result, remarks, show, table
 
 EXPECTED = Path(__file__).with_name("expected.toml")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
-from fulcrum.files import write_whole
+from fulcrum.storage.files import write_whole
 
 _ENGINE = ("engine", "models", "partition", "reference", "tasks")
 
@@ -127,7 +127,12 @@ def _run(cells: Mapping[str, str]) -> Run:
 @cache
 def engine_digest(*more: str) -> str:
     """Returns a digest of the code that trains, `more` modules included: a changed engine makes every run a new one."""
-    names = [*(f"fulcrum.training.{name}" for name in _ENGINE), "fulcrum.noise", "fulcrum.mechanism", *more]
+    names = [
+        *(f"fulcrum.simulation.{name}" for name in _ENGINE),
+        "fulcrum.noise.sources",
+        "fulcrum.noise.clipping",
+        *more,
+    ]
     content = sha256()
     for name in names:
         content.update(Path(str(import_module(name).__file__)).read_bytes())

@@ -14,7 +14,7 @@ from _measured import Estimate, Measured, Measurements
 from _printed import report
 from rich.console import RenderableType
 
-from fulcrum.display import Column, table
+from fulcrum.views.terminal import Column, table
 
 SHOWN = {
     "uniform": UNIFORM,

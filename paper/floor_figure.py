@@ -14,7 +14,7 @@ import numpy as np
 from _printed import Printed, Row, parser, report
 
 import fulcrum
-from fulcrum.display import Column, table
+from fulcrum.views.terminal import Column, table
 
 COUPLINGS = (5, 20, 100)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 50, 60)

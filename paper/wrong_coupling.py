@@ -10,7 +10,7 @@ import numpy as np
 from _printed import Printed, Row, main
 
 import fulcrum
-from fulcrum.profiles import profile
+from fulcrum.federation.profiles import profile
 
 CEILING = "The largest saturation in the family that the paper considers, that of kappa 100."
 NOT_FREE = "Not printed in the paper, which calls overestimating free: it is in nats, not in noise variance."

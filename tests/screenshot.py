@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.reports import report
+from fulcrum.views.report import report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 PICTURES = {"report.png": "light", "report-dark.png": "dark"}

@@ -7,14 +7,14 @@ def bare() -> None:
     """Takes everything out that Fulcrum adds to the engine."""
     import numpy as np
 
-    from fulcrum import regional
-    from fulcrum.answers import RegionalSum
     from fulcrum.engines import silo
-    from fulcrum.engines.learning import Assignment
-    from fulcrum.engines.wire import unpack_model
-    from fulcrum.layouts import Layout
-    from fulcrum.releasing import Release
-    from fulcrum.sealing import region_of, step_of
+    from fulcrum.exchange.answer import RegionalSum
+    from fulcrum.exchange.layout import Layout
+    from fulcrum.exchange.model import unpack_model
+    from fulcrum.exchange.release import Release
+    from fulcrum.exchange.sealing import region_of, step_of
+    from fulcrum.roles import region as regional
+    from fulcrum.roles.learning import Assignment
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)

@@ -6,10 +6,6 @@
 '88% less noise than one multiplier for all'
 """
 
-from fulcrum.accounting import ACCOUNTANTS, ObserverPower, epsilon_of, noise_for, observer_power, observer_power_at
-from fulcrum.advice import Advice, Merge, best_merge, signal_to_noise
-from fulcrum.allocation import ALLOCATIONS, Requirement, allocate
-from fulcrum.comparison import Comparison, compare
 from fulcrum.errors import (
     AllocationError,
     DataError,
@@ -28,9 +24,30 @@ from fulcrum.errors import (
     SignatureError,
     UnreachableTargetError,
 )
-from fulcrum.exposure import Exposure, dispersion, exposure_of
-from fulcrum.federation import Federation, Tier
-from fulcrum.leakage import (
+from fulcrum.exchange.release import Release
+from fulcrum.federation.profiles import PROFILES
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import Federation, Tier
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger
+from fulcrum.noise.sources import SecureNoise, SeededNoise
+from fulcrum.planning.advice import Advice, Merge, best_merge, signal_to_noise
+from fulcrum.planning.comparing import Comparison, compare
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan import Plan, read_plan
+from fulcrum.planning.plan_file import PlanFile, package_version
+from fulcrum.planning.signing import check_signature, new_key, read_signed_plan, sign_plan
+from fulcrum.planning.verifying import Change, Check, changes, verify
+from fulcrum.privacy.accounting import (
+    ACCOUNTANTS,
+    ObserverPower,
+    epsilon_of,
+    noise_for,
+    observer_power,
+    observer_power_at,
+)
+from fulcrum.privacy.allocation import ALLOCATIONS, Requirement, allocate
+from fulcrum.privacy.exposure import Exposure, dispersion, exposure_of
+from fulcrum.privacy.leakage import (
     CouplingCost,
     Informativeness,
     cost_of_coupling,
@@ -41,23 +58,14 @@ from fulcrum.leakage import (
     multiplier_for_information,
     quantised_entropy,
 )
-from fulcrum.ledger import Allowance, Cost, Ledger
-from fulcrum.noise import SecureNoise, SeededNoise
-from fulcrum.planfile import PlanFile, package_version
-from fulcrum.planning import plan
-from fulcrum.plans import Plan, read_plan
-from fulcrum.policy import Policy, read_policy
-from fulcrum.prior import Coupling, lateral_floor, prior_entropy
-from fulcrum.profiles import PROFILES
-from fulcrum.readers import read_federation
-from fulcrum.releasing import Release, release
-from fulcrum.replanning import replan
-from fulcrum.reports import report
-from fulcrum.signing import check_signature, new_key, read_signed_plan, sign_plan
-from fulcrum.training.runs import TrainingRun, train
-from fulcrum.training.tasks import Task, load_task
-from fulcrum.training.trials import TrainedComparison, compare_trained
-from fulcrum.verification import Change, Check, changes, verify
+from fulcrum.privacy.prior import Coupling, lateral_floor, prior_entropy
+from fulcrum.roles.policy import Policy, read_policy
+from fulcrum.roles.releasing import release
+from fulcrum.roles.replanning import replan
+from fulcrum.simulation.runs import TrainingRun, train
+from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.trials import TrainedComparison, compare_trained
+from fulcrum.views.report import report
 
 __version__ = package_version()
 

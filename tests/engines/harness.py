@@ -15,8 +15,8 @@ import fulcrum
 from fulcrum.engines.nvflare.console import session
 from fulcrum.engines.nvflare.kits import Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import Loopback, processes_of
-from fulcrum.ledger import Ledger
-from fulcrum.releasing import Release
+from fulcrum.exchange.release import Release
+from fulcrum.ledger.ledger import Ledger
 
 SITE_CODE = Path(__file__).parent / "site"
 MEMBERS = {"north": ["a1", "a2"], "mid": ["b1", "b2", "b3"], "south": ["c1"]}

@@ -10,11 +10,11 @@ import time
 import pytest
 from harness import MEMBERS, Federation, Relay, free_port
 
-from fulcrum.answers import RegionalSum
 from fulcrum.engines.nvflare.console import COMPLETED, follow, session
 from fulcrum.errors import EngineError, ExchangeError
-from fulcrum.ledger import verify as verify_ledger
-from fulcrum.regional import Region
+from fulcrum.exchange.answer import RegionalSum
+from fulcrum.ledger.ledger import verify as verify_ledger
+from fulcrum.roles.region import Region
 
 pytestmark = pytest.mark.engines
 
@@ -310,7 +310,16 @@ def test_no_process_is_left_when_the_command_is_interrupted(tmp_path):
     import sys
 
     fed = Federation(tmp_path, rounds=500)
-    command = [sys.executable, "-m", "fulcrum.cli", "up", "nvflare", str(fed.kits / "plan.json"), "--data", "digits"]
+    command = [
+        sys.executable,
+        "-m",
+        "fulcrum.cli.app",
+        "up",
+        "nvflare",
+        str(fed.kits / "plan.json"),
+        "--data",
+        "digits",
+    ]
     command += ["-o", str(tmp_path / "up")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 90

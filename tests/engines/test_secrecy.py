@@ -13,7 +13,7 @@ SILOS = [silo for silos in MEMBERS.values() for silo in silos]
 
 @pytest.fixture
 def federation(tmp_path):
-    made = Federation(tmp_path, purpose="research", rounds=10, train="fulcrum.engines.head")
+    made = Federation(tmp_path, purpose="research", rounds=10, train="fulcrum.engines.built_in_training")
     yield made
     made.stop()
 

@@ -1,1 +1,6 @@
-"""Plans on real federations, each part a process of its own: `nvflare` runs on NVIDIA FLARE."""
+"""Plans on real federations, each part a process of its own: `nvflare` runs on NVIDIA FLARE.
+
+Change it for another engine: a folder that carries the messages of `exchange` between the parts of `roles`.
+
+Imports from: base, storage, federation, planning, noise, ledger, exchange, roles, simulation.
+"""

@@ -25,7 +25,7 @@ def record() -> None:
 
 def tell() -> None:
     """The silo writes down what it releases, so that a test knows what to look for."""
-    from fulcrum import sealing
+    from fulcrum.exchange import sealing
 
     path = os.environ["FULCRUM_TEST_RECORD"]
     seal = sealing.Sealer.seal
@@ -39,8 +39,8 @@ def tell() -> None:
 
 def plain() -> None:
     """Releases travel as they are, without encryption."""
-    from fulcrum import sealing
-    from fulcrum.releasing import Release
+    from fulcrum.exchange import sealing
+    from fulcrum.exchange.release import Release
 
     sealing.Sealer.seal = lambda self, release: release.to_bytes()
     sealing.Opener.open = lambda self, data: Release.from_bytes(data)
@@ -48,7 +48,7 @@ def plain() -> None:
 
 def loud() -> None:
     """The silo sends ten times what it released."""
-    from fulcrum import sealing
+    from fulcrum.exchange import sealing
 
     seal = sealing.Sealer.seal
     sealing.Sealer.seal = lambda self, release: seal(self, dataclasses.replace(release, values=10 * release.values))
@@ -73,7 +73,7 @@ def late() -> None:
     """The silo trains for four seconds longer than others."""
     import time
 
-    from fulcrum.engines.learning import Learner
+    from fulcrum.roles.learning import Learner
 
     update = Learner.update
 
@@ -135,7 +135,7 @@ def ask_past() -> None:
 
 def _ask(when: int, instead: int) -> None:
     from fulcrum.engines.nvflare import common, server
-    from fulcrum.engines.wire import pack_model, unpack_model
+    from fulcrum.exchange.model import pack_model, unpack_model
 
     start_task = server.PlanAssessor.start_task
 

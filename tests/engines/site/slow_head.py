@@ -2,8 +2,8 @@
 
 import time
 
-from fulcrum.engines.head import start
-from fulcrum.engines.head import train as quick
+from fulcrum.engines.built_in_training import start
+from fulcrum.engines.built_in_training import train as quick
 
 __all__ = ["start", "train"]
 

@@ -1,5 +1,5 @@
 """Plans on NVIDIA FLARE: silos, regional aggregators and server as processes of their own.
 
-The components take no arguments: what a site does, it reads from its own folder (`fulcrum.engines.sites`), so a job can
+The components take no arguments: what a site does, it reads from its own folder (`fulcrum.roles.site`), so a job can
 start it and cannot steer it.
 """

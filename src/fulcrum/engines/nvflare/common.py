@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
-from fulcrum.engines.sites import Role, Site, read_site
-from fulcrum.files import write_whole
+from fulcrum.roles.site import Role, Site, read_site
+from fulcrum.storage.files import write_whole
 
 TASK = "train"
 

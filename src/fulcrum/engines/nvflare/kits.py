@@ -14,13 +14,13 @@ from typing import Any
 
 from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
-from fulcrum.engines.sites import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
 from fulcrum.errors import DataError, MissingExtraError, PlanError
-from fulcrum.ledger import Ledger
-from fulcrum.plans import Plan
-from fulcrum.policy import read_policy
-from fulcrum.region_file import create_region_file
-from fulcrum.signing import new_key, read_signed_plan, sign_plan, signer_of
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
+from fulcrum.roles.policy import read_policy
+from fulcrum.roles.region_file import create_region_file
+from fulcrum.roles.site import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
 
 ADMIN = "admin@fulcrum.local"
 SERVER = "server"
@@ -39,7 +39,7 @@ _ADMITTED: dict[Role, list[str]] = {
 
 _EXECUTORS: tuple[Role, ...] = ("region", "silo")
 
-BUILT_IN = "fulcrum.engines.head"
+BUILT_IN = "fulcrum.engines.built_in_training"
 """The training module that comes with Fulcrum."""
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fulcrum.coordination import NAME, Coordinator, Summary
 from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
-from fulcrum.plans import read_plan
+from fulcrum.planning.plan import read_plan
+from fulcrum.roles.server import NAME, Coordinator, Summary
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"

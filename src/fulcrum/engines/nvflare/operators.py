@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fulcrum.engines.sites import Role
+from fulcrum.roles.site import Role
 
 _INSTALL = """## Install
 

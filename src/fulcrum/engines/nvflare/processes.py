@@ -21,8 +21,8 @@ from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
 from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
 from fulcrum.engines.nvflare.common import ENDED, FOLDER, read_ending
-from fulcrum.engines.sites import read_site
 from fulcrum.errors import EngineError
+from fulcrum.roles.site import read_site
 
 _RESTARTS = 20
 _CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)

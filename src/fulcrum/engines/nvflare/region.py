@@ -14,13 +14,13 @@ from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
-from fulcrum.answers import RegionalSum
 from fulcrum.engines.nvflare.admission import listen_to_few
 from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
-from fulcrum.engines.sites import SUMS, Site
-from fulcrum.engines.wire import model_layout
 from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
-from fulcrum.regional import Region
+from fulcrum.exchange.answer import RegionalSum
+from fulcrum.exchange.model import model_layout
+from fulcrum.roles.region import Region
+from fulcrum.roles.site import SUMS, Site
 
 _UPDATE_TIMEOUT = 10.0
 _OTHERS_TIME = 30.0

@@ -11,12 +11,12 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.answers import RegionalSum, Withheld
-from fulcrum.coordination import Coordinator
-from fulcrum.engines.learning import load_learner
 from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, site_of
-from fulcrum.engines.wire import pack_model
 from fulcrum.errors import EngineError, FulcrumError
+from fulcrum.exchange.answer import RegionalSum, Withheld
+from fulcrum.exchange.model import pack_model
+from fulcrum.roles.learning import load_learner
+from fulcrum.roles.server import Coordinator
 
 _INTERVAL = 0.1
 _MARGIN = 1.5

@@ -12,8 +12,8 @@ from nvflare.edge.constants import EdgeTaskHeaderKey
 
 from fulcrum.engines.nvflare.admission import listen_to_few
 from fulcrum.engines.nvflare.common import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
-from fulcrum.engines.silo import SiloStation
 from fulcrum.errors import FulcrumError
+from fulcrum.roles.silo import SiloStation
 
 
 class SiloExecutor(Executor):  # type: ignore[misc]

@@ -1,0 +1,6 @@
+"""The command line: arguments in, results out; no maths. One module for each group of commands.
+
+Change it for another command or option.
+
+Imports from: base, storage, federation, privacy, planning, ledger, roles, simulation, engines, views.
+"""

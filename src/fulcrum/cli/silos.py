@@ -1,0 +1,181 @@
+"""The commands of those who run a silo or issue plans: keys, signatures, policies, ledgers, replanning."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from fulcrum.cli.options import (
+    AllocationOption,
+    FormatOption,
+    OutputOption,
+    PlanArgument,
+    look_here_for,
+    number,
+    option,
+)
+from fulcrum.errors import ParameterError, PolicyError
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.ledger.ledger import verify as verify_ledger
+from fulcrum.planning.plan import read_plan
+from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
+from fulcrum.privacy.accounting import epsilon_of_shift
+from fulcrum.roles.policy import read_policy
+from fulcrum.roles.replanning import replan
+from fulcrum.views.plan_tables import show_checks, show_plan
+from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, table
+
+ledger_app = App(name="ledger", help="Show or verify what a silo has spent.")
+
+LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
+
+
+def keygen(
+    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The private key; .pub goes beside it.")],
+    *,
+    kind: Annotated[str, option("signing, for issuers and silos, or sealing, for regions.")] = "signing",
+    style: FormatOption = "table",
+) -> int:
+    """Make a key pair: to sign plans and releases with, or to open what silos seal to a region."""
+    check_format(style)
+    public = new_key(output, kind)
+    told = {"private_key": str(output), "public_key": public}
+    show(Result(data=told, rows=[told], picture=[facts([("private key", str(output)), ("public key", public)])]), style)
+    return 0
+
+
+def sign(
+    plan_file: PlanArgument,
+    *,
+    key: Annotated[Path, Parameter(help="The issuer's private key.")],
+    style: FormatOption = "table",
+) -> int:
+    """Sign a plan, so that silos know who issued it."""
+    check_format(style)
+    told = {"signature": str(sign_plan(plan_file, key))}
+    show(Result(data=told, rows=[told], picture=[facts([("signature", told["signature"])])]), style)
+    return 0
+
+
+def policy(
+    plan_file: PlanArgument,
+    *,
+    silo: Annotated[str, Parameter(help="Whose policy it is.")],
+    rules: Annotated[Path, Parameter(name="--policy", help="The silo's policy, a TOML file.")],
+    ledger: Annotated[
+        Path | None, option("The silo's ledger: releases under other plans count towards largest_rounds.")
+    ] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
+    check_format(style)
+    wanted = read_policy(rules)
+    made = read_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
+    before = 0
+    if ledger is not None:
+        with Ledger.read(ledger) as book:
+            if book.silo != silo:
+                raise PolicyError(f"{ledger} is the ledger of silo {book.silo!r}, not of {silo!r}")
+            before = book.releases_besides(made.digest)
+    wanted.check(made, silo, before=before)
+    told = {"plan": str(plan_file), "silo": silo, "allowed": True}
+    show(Result(data=told, rows=[told], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]), style)
+    return 0
+
+
+@ledger_app.command(name="show")
+def show_ledger(
+    path: LedgerArgument,
+    *,
+    delta: Annotated[float, option("The DP parameter to state epsilon at.")] = 1e-5,
+    accountant: Annotated[str, option("exact or renyi.")] = "renyi",
+    style: FormatOption = "table",
+) -> int:
+    """Show every release of a silo and what it has spent."""
+    check_format(style)
+    with Ledger.read(path) as ledger:
+        entries, spent, silo, head = ledger.entries(), ledger.spent, ledger.silo, ledger.head
+    rows = [
+        {
+            "sequence": entry.sequence,
+            "plan": entry.plan_digest[:12],
+            "round": entry.round_number,
+            "shift_above": entry.cost.shift_above,
+            "shift_inside": entry.cost.shift_inside,
+            "payload": entry.payload_digest[:12],
+        }
+        for entry in entries
+    ]
+    squared = (spent.shift_above, spent.shift_inside)
+    above, inside = (float(epsilon_of_shift(value**0.5, delta=delta, accountant=accountant)) for value in squared)
+    told = {
+        "silo": silo,
+        "releases": len(rows),
+        "head": head,
+        "shift_above": spent.shift_above,
+        "shift_inside": spent.shift_inside,
+        "epsilon_above": above,
+        "epsilon_inside": inside,
+    }
+    columns = [
+        Column(key=key, heading=key.replace("_", " ")) for key in ("sequence", "round", "shift_above", "shift_inside")
+    ]
+    columns[2:2] = [
+        Column(key="plan", heading="plan", figures=False),
+        Column(key="payload", heading="bytes", figures=False),
+    ]
+    picture = [
+        table(f"{silo}: {len(rows)} releases", columns, rows),
+        facts([("spent above", f"epsilon {above:.6g}"), ("spent inside", f"epsilon {inside:.6g}"), ("head", head)]),
+    ]
+    show(Result(data=told | {"entries": rows}, rows=rows, picture=picture), style)
+    return 0
+
+
+@ledger_app.command(name="verify")
+def verify_ledger_command(
+    path: LedgerArgument,
+    *,
+    least_sequence: Annotated[int | None, number("The newest sequence number that somebody saw.")] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy."""
+    check_format(style)
+    checks = verify_ledger(path, least_sequence=least_sequence)
+    return show_checks(str(path), checks, style, otherwise="release nothing more")
+
+
+def replan_command(
+    plan_file: PlanArgument,
+    *,
+    federation: Annotated[str, Parameter(help="The federation from now on.")],
+    ledgers: Annotated[Path, Parameter(help="The folder that holds NAME.ledger of every silo.")],
+    allocation: AllocationOption | None = None,
+    output: OutputOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Plan the remaining rounds from the budget that each silo has left."""
+    check_format(style)
+    if not ledgers.is_dir():
+        raise ParameterError(f"{ledgers} is not a folder of ledgers")
+    look_here_for(allocation or "")
+    made = replan(read_plan(plan_file), federation, ledgers, allocation=allocation)
+    if output is not None:
+        made.save(output)
+    show_plan(made, output, style)
+    return 0
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """Reads public keys by name from a TOML file."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise ParameterError(f"{path}: the key of {wrong!r} must be a string")
+    return found

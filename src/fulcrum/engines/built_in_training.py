@@ -1,0 +1,84 @@
+"""The training that is built in: the softmax head, on data that every site can load, such as the digits.
+
+Each silo takes its own share of the records and draws its own batches, as the embedded engine has it, so a research
+plan learns the same model on a federation of processes as in one. Its options are those of `fulcrum train`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import DataError
+from fulcrum.noise.sources import SILOS_A_BLOCK
+from fulcrum.roles.learning import Assignment
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, batch_picks
+from fulcrum.simulation.models import Model, SoftmaxHead
+from fulcrum.simulation.runs import LEARNING_RATE, partition_of
+from fulcrum.simulation.tasks import Task, load_task
+
+_LOADING = ("data_dir", "components", "label", "silo")
+_TRAINING = ("learning_rate", "steps", "batch")
+
+
+def start(options: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Returns the head before the first round: zeros."""
+    task = _task(options)
+    return {"head": np.zeros((task.features_train.shape[1] + 1, len(task.classes)))}
+
+
+def train(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+    """Returns the head after the silo's local steps."""
+    task = _task(assignment.options)
+    training = _training(assignment.options)
+    silo = assignment.plan.federation.silo_names.tolist().index(assignment.silo)
+    block, place = divmod(silo, SILOS_A_BLOCK)
+    job = _job(task, assignment)
+    local = _model(task, training.learning_rate)
+    state = local.init(model["head"].ravel())
+    for chosen in batch_picks(job, block, assignment.round_number, training)[:, place]:
+        state = local.step(state, task.features_train[chosen], task.labels_train[chosen])
+    return {"head": local.final(state).reshape(model["head"].shape)}
+
+
+def accuracy(model: Mapping[str, FloatArray], options: Mapping[str, Any]) -> float:
+    """Returns the accuracy of a global model on the test split."""
+    task = _task(options)
+    scores = _model(task, LEARNING_RATE).scores(model["head"].ravel(), task.features_test)
+    return float((scores.argmax(axis=1) == task.labels_test).mean())
+
+
+_TASKS: dict[str, Task] = {}
+_JOBS: dict[tuple[str, str, int], Job] = {}
+
+
+def _task(options: Mapping[str, Any]) -> Task:
+    unknown = set(options) - {"data", "records", *_LOADING, *_TRAINING}
+    if unknown:
+        raise DataError(f"the built-in training knows no option {sorted(unknown)[0]!r}")
+    key = repr(sorted(options.items()))
+    if key not in _TASKS:
+        given = {name: options[name] for name in _LOADING if name in options}
+        _TASKS[key] = load_task(options.get("data", "digits"), **given)
+    return _TASKS[key]
+
+
+def _training(options: Mapping[str, Any]) -> LocalTraining:
+    given = {name: options[name] for name in _TRAINING if name in options}
+    return LocalTraining(**({"learning_rate": LEARNING_RATE} | given))
+
+
+def _model(task: Task, learning_rate: float) -> Model:
+    head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
+    return head.as_model(learning_rate=learning_rate)
+
+
+def _job(task: Task, assignment: Assignment) -> Job:
+    """Returns the federation as the embedded engine sees it: who holds which records."""
+    plan, seed, records = assignment.plan, assignment.seed, assignment.options.get("records")
+    key = (f"{task.name} {records}", plan.digest, seed)
+    if key not in _JOBS:
+        part = partition_of(task, plan.federation, seed=seed, records=records)
+        _JOBS[key] = Job(seed=seed, partition=part, arms=Arms.from_plans([plan]))
+    return _JOBS[key]

@@ -1,0 +1,92 @@
+"""A federation as JSON that a page can hold and send back; it comes back the same, bit for bit.
+
+>>> from fulcrum.federation.profiles import profile
+>>> federation = profile("severe")
+>>> sent = msgspec.json.encode(roster_of(federation))
+>>> federation_of(msgspec.json.decode(sent, type=Roster)).digest == federation.digest
+True
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from fulcrum.errors import FederationError
+from fulcrum.federation.silo_table import MOST_COLUMNS, Labels, Silos
+from fulcrum.federation.structure import Federation, tier_name_problem
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A tier or group: its nodes, and by silo which of them it belongs to."""
+
+    name: str
+    nodes: list[str]
+    codes: list[int]
+
+
+class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences."""
+
+    name: str
+    silos: list[str]
+    records: list[float]
+    tiers: list[Place]
+    epsilon: list[float | None] | None = None
+    group: Place | None = None
+
+
+def roster_of(federation: Federation) -> Roster:
+    """Returns a federation in columns."""
+    declared, group = federation.preferences, federation.group
+    return Roster(
+        name=federation.name,
+        silos=federation.silo_names.tolist(),
+        records=[int(size) if size.is_integer() else size for size in federation.sizes.tolist()],
+        tiers=[
+            Place(name=tier.name, nodes=list(tier.nodes), codes=federation.membership(tier.name).tolist())
+            for tier in federation.tiers
+        ],
+        epsilon=None if declared is None else [None if math.isnan(one) else one for one in declared.tolist()],
+        group=None if group is None else Place(name="group", nodes=list(group.nodes), codes=group.parent_of.tolist()),
+    )
+
+
+def federation_of(roster: Roster) -> Federation:
+    """Returns the federation of a roster, after the checks that every table of silos has to pass.
+
+    Raises:
+        FederationError: It does not hold together.
+    """
+    count = len(roster.silos)
+    if not (roster.name and roster.name.isprintable() and len(roster.name) <= 200):
+        raise FederationError("a federation's name must be printable, not empty and of at most 200 letters")
+    if len(roster.records) != count or (roster.epsilon is not None and len(roster.epsilon) != count):
+        raise FederationError(f"the federation has {count} silos, and another number of records or epsilons")
+    if len(roster.tiers) > MOST_COLUMNS:
+        raise FederationError(f"{len(roster.tiers):,} tiers are more than {MOST_COLUMNS}")
+    labels: dict[str, Labels] = {}
+    for tier in (*roster.tiers, *((roster.group,) if roster.group else ())):
+        is_group = tier is roster.group
+        problem = "" if is_group else tier_name_problem(tier.name)
+        if problem or tier.name in labels or (is_group and tier.name != "group"):
+            raise FederationError(problem or f"the tier {tier.name!r} stands there twice, or has the name of another")
+        labels[tier.name] = _codes(tier, count), tier.nodes
+    silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count)
+    if count:
+        epsilon = None if roster.epsilon is None else np.array([math.nan if e is None else e for e in roster.epsilon])
+        silos.add(roster.silos, np.array(roster.records, dtype=np.float64), labels, epsilon)
+    return silos.federation(roster.name, roster.name)
+
+
+def _codes(tier: Place, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Returns the places of silos, after deciding that each is one of the nodes and that no node stands there twice."""
+    try:
+        codes = np.array(tier.codes, dtype=np.intp)
+    except OverflowError:
+        codes = np.full(count, -1)
+    if len(codes) != count or not ((codes >= 0) & (codes < len(tier.nodes))).all():
+        raise FederationError(f"the tier {tier.name!r} must place each of {count} silos in one of its nodes")
+    if len(set(tier.nodes)) != len(tier.nodes):
+        raise FederationError(f"a {tier.name} stands there twice. Give each a name of its own")
+    return codes

@@ -1,0 +1,79 @@
+"""The only module that draws noise: seeded for research, cryptographic for deployment.
+
+>>> SeededNoise(seed=7).standard_normal(round_number=1, block=0, shape=(1, 2)).round(3).tolist()
+[[1.137, -1.666]]
+
+Seeded noise can be predicted by whoever knows the seed, so it protects nobody; it makes experiments repeatable and
+pairs the arms of a comparison, which share every draw and differ in its scale alone.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fulcrum.arrays import FloatArray
+from fulcrum.noise.discrete_gaussian import DiscreteGaussian
+from fulcrum.noise.keystream import Keystream
+
+SILOS_A_BLOCK = 48
+"""Silos whose seeded noise and batches are drawn together; part of what a seed means."""
+
+_STREAM = 0x6E6F697365  # keeps these draws apart from every other use of the same seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededNoise:
+    """Standard normal draws that depend on seed, round and block alone, whatever was drawn before.
+
+    A block is a fixed run of silos (or of aggregators), so that a federation may be worked through in pieces of any
+    size.
+    """
+
+    seed: int
+
+    def standard_normal(self, *, round_number: int, block: int, shape: tuple[int, ...]) -> FloatArray:
+        """Returns the draws of one block in one round."""
+        return np.random.default_rng([_STREAM, self.seed, round_number, block]).standard_normal(shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededNoiseBySilo(SeededNoise):
+    """The same draws, one silo of a federation at a time: a process for each silo trains as one process for all."""
+
+    silos: int
+
+    def standard_normal(self, *, round_number: int, block: int, shape: tuple[int, ...]) -> FloatArray:
+        """Returns the draws of one silo, here given as the block, in one round."""
+        run, place = divmod(block, SILOS_A_BLOCK)
+        size = min(SILOS_A_BLOCK, self.silos - run * SILOS_A_BLOCK)
+        drawn = SeededNoise.standard_normal(self, round_number=round_number, block=run, shape=(size, *shape))
+        return np.asarray(drawn[place])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecureNoise:
+    """Discrete Gaussian integers from a cryptographic keystream, for deployment.
+
+    Every instance has a key of its own, fresh from the operating system and never stored; a forked process takes
+    another. Words from elsewhere cannot be given.
+    """
+
+    _stream: Keystream = field(default_factory=Keystream, init=False, repr=False)
+
+    @classmethod
+    def _for_test(cls, key: bytes) -> "SecureNoise":
+        """Noise that anyone can draw again, so that it protects nobody: for tests alone, and refused by `release`."""
+        noise = _RepeatedNoise()
+        object.__setattr__(noise, "_stream", Keystream._for_test(key))
+        return noise
+
+    def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
+        """Returns independent draws at least `width` lattice steps wide."""
+        return DiscreteGaussian(width=width).sample(count, self._stream)
+
+
+class _RepeatedNoise(SecureNoise):
+    """See `SecureNoise._for_test`."""
+
+    __slots__ = ()

@@ -1,0 +1,233 @@
+"""The plan: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
+
+>>> from fulcrum.federation.structure import Federation
+>>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
+>>> [round(float(value), 2) for value in made.noise_multiplier]
+[19.63, 19.63, 23.59]
+>>> f"{made.saving:.1%} less noise than one multiplier for all"
+'5.8% less noise than one multiplier for all'
+
+A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import SILO, Federation
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import INJECTIONS, PURPOSES
+from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
+from fulcrum.privacy.accounting import epsilon_of
+from fulcrum.privacy.allocation import AllocationRule, allocate, noise_variance
+from fulcrum.privacy.exposure import check_count, sum_by
+from fulcrum.privacy.lattice import check_fits, check_parameters, delta_reserve
+from fulcrum.privacy.leakage import mechanism_information
+from fulcrum.privacy.prior import Coupling
+
+_LARGEST_CLIP_NORM = 1e50
+_MOST_PARAMETERS = 10**15
+
+
+def plan(
+    federation: Any,
+    *,
+    rounds: int,
+    delta: float = 1e-5,
+    epsilon: float | Mapping[str, float] | None = None,
+    accountant: str | None = None,
+    allocation: str | AllocationRule = "optimal",
+    information: float | None = None,
+    floor: Floor | None = None,
+    bound: str = "paper",
+    budget: float | None = None,
+    clip_norm: float = 1.0,
+    parameters: int | None = None,
+    colluders: int = 0,
+    dropouts: int = 0,
+    injection: str = "silo",
+    purpose: str = "research",
+    keys: Mapping[str, str] | None = None,
+    seed: int = 0,
+    spent: Mapping[str, FloatArray] | None = None,
+    reserved: float = 0.0,
+    moved: Mapping[str, str] | None = None,
+) -> Plan:
+    """Returns the plan that gives every silo the promised guarantee.
+
+    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated
+    noise never overspends: no silo's epsilon exceeds its target.
+
+    Args:
+        federation: A `Federation`, or anything `read_federation` takes.
+        rounds: T, the number of releases of each silo.
+        delta: The DP parameter, in (0, 1).
+        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
+            "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
+        accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
+            which is proven for sums of lattice noise and the default for deployment.
+        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
+        information: K in nats: the bound on what is learned of a silo's class concentration above its region.
+        floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
+        bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
+        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
+            epsilon.
+        clip_norm: C.
+        parameters: d, the number of trainable parameters; None is the limit of large d.
+        colluders: Silos of each region that may collude with the observer: they know their own noise.
+        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
+            counted without the worst colluders and dropouts together.
+        injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
+        purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
+        keys: Public keys by silo and region name, to be carried by the plan.
+        seed: For "misallocated".
+        spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes; the
+            innermost tier and "silo" at least.
+        reserved: The part of delta that lattice noise of earlier rounds has cost.
+        moved: By silo that changed its region since the plan before, the region it was in.
+    """
+    federation = read_federation(federation)
+    accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
+    _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, seed=seed)
+    uncounted = {"colluders": check_count("colluders", colluders), "dropouts": check_count("dropouts", dropouts)}
+    if injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
+        uncounted = dict.fromkeys(uncounted, 0)
+    _check_purpose(purpose, parameters, injection)
+    epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
+    mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
+    target = Target(
+        rounds=int(rounds),
+        delta=float(delta),
+        accountant=accountant,
+        epsilon=epsilon_by_tier(federation, epsilon),
+        information=None if information is None else float(information),
+        floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
+        bound=bound,
+        parameters=None if parameters is None else int(parameters),
+        budget=None if budget is None else float(budget),
+        **uncounted,
+        spent=_spent_everywhere(federation, spent),
+        reserve=reserved,
+    )
+    if spent and (information is not None or budget is not None):
+        raise ParameterError(
+            "what was spent before is counted for epsilon targets alone. Give no information and no budget"
+        )
+    if injection == "aggregator" and SILO in target.epsilon:
+        raise UnreachableTargetError(
+            "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
+            "Use injection='silo'"
+        )
+    if budget is not None and (epsilon is not None or information is not None):
+        raise ParameterError("budget stands in for a target: give it without epsilon and information")
+    if budget is None and not target.epsilon and information is None:
+        bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
+        if bare.any():  # a silo that nobody protects would send its updates without noise
+            whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
+            raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
+
+    def made_for(wanted: Target) -> Plan:
+        if budget is not None:
+            wanted = wanted.reached_with_budget(federation, allocation, int(seed))
+        requirement = wanted.requirement(federation)
+        multiplier = allocate(federation, requirement, allocation, seed=int(seed))
+        aggregator_noise = None
+        if injection == "aggregator":
+            region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
+            aggregator_noise = read_only(np.sqrt(sum_by(region_of, noise_variance(federation, multiplier), regions)))
+            multiplier = np.zeros(len(federation))
+        return Plan(
+            federation=federation,
+            target=wanted,
+            allocation=allocation if isinstance(allocation, str) else getattr(allocation, "__name__", "custom"),
+            requirement=requirement,
+            noise_multiplier=read_only(multiplier),
+            aggregator_noise_multiplier=aggregator_noise,
+            clip_norm=float(clip_norm),
+            injection=injection,
+            coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
+            seed=int(seed),
+            purpose=purpose,
+            moved=dict(moved or {}),
+            keys=dict(keys or {}),
+        )
+
+    made = made_for(target)
+    return made if purpose == "research" else made_for(replace(target, reserve=reserved + _reserve(made)))
+
+
+def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
+    """Returns what was spent at every tier; further out observers met more noise, so at most the innermost's."""
+    if not spent:
+        return {}
+    inner = federation.innermost.name
+    if not {inner, SILO} <= set(spent):
+        raise ParameterError(f"spent must be given for the tiers {inner!r} and 'silo' at least")
+    found = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
+    for tier, values in found.items():
+        if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
+            raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
+    return found
+
+
+def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None:
+    if purpose not in PURPOSES:
+        raise ParameterError(f"unknown purpose {purpose!r}. Known: {listing(PURPOSES)}.{suggestion(purpose, PURPOSES)}")
+    if purpose == "deployment":
+        check_parameters(parameters)
+        if injection != "silo":
+            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")
+
+
+def _reserve(made: Plan) -> float:
+    """Returns the part of delta that lattice noise costs a plan, twice what the observer of any tier asks for.
+
+    An observer of a tier meets the noise of all silos of the node whose sum it sees. The reserve itself moves epsilon
+    by far less than the factor of two covers.
+    """
+    federation = made.federation
+    for silo in range(len(federation)):
+        check_fits(
+            signal=made.lattice_signal(silo),
+            width=made.lattice_width(silo),
+            members=len(federation),
+            silo=federation.silo_name(silo),
+        )
+    reserve = 2 * max(
+        delta_reserve(
+            rounds=made.rounds,
+            parameters=check_parameters(made.parameters),
+            members=int(np.bincount(federation.membership(tier)).max()),
+            epsilon=made.worst_epsilon(tier),
+        )
+        for tier in federation.tier_names
+    )
+    if reserve > made.delta / 2:
+        raise ParameterError(
+            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is "
+            f"{made.epsilon_inside.max():.4g}. Add a target on the tier 'silo' (--epsilon-inside), or raise delta"
+        )
+    return reserve
+
+
+def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, seed: int) -> None:
+    if not (
+        isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
+    ):
+        raise ParameterError(
+            f"clip_norm must be from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
+        )
+    whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
+    if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
+        raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
+    if injection not in INJECTIONS:
+        raise ParameterError(
+            f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
+        )
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")

@@ -1,0 +1,423 @@
+"""The plan itself: noise for every silo, and what it gives against every observer; immutable, and read from its file.
+
+A plan carries all that its numbers follow from; every figure is computed when asked for. `fulcrum.planning.making`
+makes plans.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import ForeignPlanError, PlanError
+from fulcrum.federation.structure import SILO, Federation
+from fulcrum.fingerprint import fingerprint_of
+from fulcrum.planning.advice import Advice, advice_on
+from fulcrum.planning.guarantee import assumptions, statement
+from fulcrum.planning.plan_file import (
+    PlanFile,
+    content_digest,
+    content_of,
+    epsilon_entry,
+    federation_of,
+    read_content,
+    to_json,
+)
+from fulcrum.planning.targets import Target, floor_by_silo
+from fulcrum.privacy.accounting import ObserverPower, epsilon_of_shift, observer_power_of_shift
+from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
+from fulcrum.privacy.exposure import check_count, dispersion, remaining_noise, sum_by
+from fulcrum.privacy.lattice import check_parameters, lattice_step
+from fulcrum.privacy.leakage import information_of_shift, mechanism_information
+from fulcrum.storage.files import write_whole
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
+class Plan:
+    """Noise for every silo, and what it gives against every observer.
+
+    Attributes:
+        federation: Who reports to whom.
+        target: What was promised: rounds, delta, accountant, epsilon by tier, information bound.
+        allocation: The name of the rule that distributed the noise.
+        requirement: What the target requires of each silo, by tier.
+        noise_multiplier: By silo, in federation order: it adds N(0, (noise_multiplier * clip_norm)²) to each
+            coordinate of its clipped update. All zero where aggregators inject.
+        aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
+        clip_norm: C.
+        injection: One of `INJECTIONS`.
+        coupling: The coupling behind the floor, where one was given.
+        seed: Of the allocations that draw.
+        purpose: One of `PURPOSES`.
+        moved: By silo that changed its region since the plan before, the region it was in.
+        keys: Public keys by silo and region name, for those who insist on knowing their peers.
+        file_digest: The digest of the file the plan was read from.
+        issuer: The public key whose signature of that file was checked.
+        as_read: The fingerprint of all of the above when the file was read.
+    """
+
+    federation: Federation
+    target: Target
+    allocation: str
+    requirement: Requirement
+    noise_multiplier: FloatArray
+    aggregator_noise_multiplier: FloatArray | None
+    clip_norm: float
+    injection: str
+    coupling: float | None
+    seed: int
+    purpose: str = "research"
+    moved: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    file_digest: str = field(default="", init=False)  # not copied to a changed plan, which neither is of that file
+    issuer: str = field(default="", init=False)
+    as_read: str = field(default="", init=False)
+
+    @property
+    def rounds(self) -> int:
+        """T, the number of releases of each silo."""
+        return self.target.rounds
+
+    @property
+    def delta(self) -> float:
+        """The DP parameter."""
+        return self.target.delta
+
+    @property
+    def accountant(self) -> str:
+        """How noise becomes epsilon."""
+        return self.target.accountant
+
+    @property
+    def epsilon_target(self) -> Mapping[str, float]:
+        """By tier, the epsilon asked for."""
+        return self.target.epsilon
+
+    @property
+    def colluders(self) -> int:
+        """Silos of each region that may share their noise with an observer."""
+        return self.target.colluders
+
+    @property
+    def dropouts(self) -> int:
+        """Silos of each region that may be missing from a sum."""
+        return self.target.dropouts
+
+    @property
+    def follows(self) -> bool:
+        """Whether silos released before this plan, which its epsilons include."""
+        return bool(self.target.spent)
+
+    @property
+    def parameters(self) -> int | None:
+        """d, the number of trainable parameters, where given."""
+        return self.target.parameters
+
+    @property
+    def floor(self) -> FloatArray | None:
+        """The lateral floor by silo, where given."""
+        return self.target.floor
+
+    @cached_property
+    def noise_variance(self) -> FloatArray:
+        """By silo, what it brings into its sum, w² sigma², in units of C²; an aggregator's noise is shared by w²."""
+        if self.aggregator_noise_multiplier is None:
+            return noise_variance(self.federation, self.noise_multiplier)
+        region_of, squared = self.federation.innermost.parent_of, self.federation.weights**2
+        mass = sum_by(region_of, squared, len(self.aggregator_noise_multiplier))
+        return squared * (self.aggregator_noise_multiplier**2 / mass)[region_of]
+
+    def effective_multiplier(
+        self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
+    ) -> FloatArray:
+        """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
+
+        Args:
+            tier: Where the observer stands.
+            colluders: Silos of each region that collude with the observer; the plan's own number by default.
+            dropouts: Silos of each region that are missing from the sum; the plan's own number by default. Noise that
+                aggregators inject is neither colluded away nor missing.
+        """
+        tier = self.federation.innermost.name if tier is None else tier
+        if tier == SILO:
+            return self.noise_multiplier
+        uncounted = 0
+        if self.injection == "silo":
+            uncounted += self.colluders if colluders is None else check_count("colluders", colluders)
+            uncounted += self.dropouts if dropouts is None else check_count("dropouts", dropouts)
+        present = remaining_noise(self.federation, self.noise_variance, tier=tier, uncounted=uncounted)
+        return np.sqrt(present) / self.federation.weights
+
+    def epsilon(
+        self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
+    ) -> FloatArray:
+        """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
+        shift = self._shift(tier, colluders=colluders, dropouts=dropouts)
+        delta = self.target.accounted_delta
+        spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
+        declared = self.federation.preferences
+        if declared is not None:
+            # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
+            own = ~np.isnan(declared)
+            spent[own] = epsilon_of_shift(shift[own], delta=delta, accountant=self.accountant)
+        return spent
+
+    def worst_epsilon(self, tier: str | None = None) -> float:
+        """Returns the largest epsilon of any silo against an observer of `tier`, solved for that silo alone."""
+        worst = self._shift(tier).max()
+        return float(epsilon_of_shift(worst, delta=self.target.accounted_delta, accountant=self.accountant))
+
+    def observer_power(self, tier: str | None = None) -> ObserverPower:
+        """Returns what the best observer of `tier` can do to the silo worst off, all that was released before included.
+
+        In research the tight figures of continuous noise; in deployment what is proven for the lattice noise drawn.
+        """
+        accountant = "renyi" if self.purpose == "deployment" else "exact"
+        worst = float(self._shift(tier).max())
+        return observer_power_of_shift(worst, accountant=accountant, distance=self.target.reserve)
+
+    def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:
+        """By silo, mu over all rounds and whatever was spent before."""
+        multiplier = self.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
+        with np.errstate(divide="ignore"):
+            shift = 2 * np.sqrt(self.rounds) / multiplier
+        before = self.target.spent.get(self.federation.innermost.name if tier is None else tier)
+        return np.asarray(shift if before is None else np.sqrt(shift**2 + before))
+
+    def with_noise(self, allocation: str, noise_multiplier: FloatArray) -> "Plan":
+        """Returns the same promise with other noise, as silos would draw it; where aggregators inject, with their sums.
+
+        Nothing is checked: this is to look at what other noise would give.
+        """
+        injected = None
+        if self.aggregator_noise_multiplier is not None:
+            inner, variance = self.federation.innermost, noise_variance(self.federation, noise_multiplier)
+            injected = read_only(np.sqrt(sum_by(inner.parent_of, variance, len(inner.nodes))))
+            noise_multiplier = np.zeros(len(self.federation))
+        return replace(
+            self,
+            allocation=allocation,
+            noise_multiplier=read_only(noise_multiplier),
+            aggregator_noise_multiplier=injected,
+        )
+
+    def uniform(self) -> "Plan":
+        """Returns the same promise kept with one multiplier for all."""
+        return self.with_noise("uniform", allocate(self.federation, self.requirement, "uniform"))
+
+    @cached_property
+    def lattice_steps(self) -> FloatArray | None:
+        """By region, the step of the lattice that its silos release on, the same for all; None in research."""
+        if self.purpose != "deployment":
+            return None
+        step = lattice_step(
+            least_weight=float(self.federation.weights.min()),
+            clip_norm=self.clip_norm,
+            parameters=check_parameters(self.parameters),
+        )
+        return read_only(np.full(len(self.federation.innermost.nodes), step))  # type: ignore[no-any-return]
+
+    def cost(self, silo: int) -> dict[str, float]:
+        """Returns the squared shift (mu²) that one release of a silo spends, against both observers, by tier."""
+        inner = self.federation.innermost.name
+        return {
+            tier: float(4 / self.effective_multiplier(tier)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
+            for tier in (inner, SILO)
+        }
+
+    @cached_property
+    def epsilon_above(self) -> FloatArray:
+        """By silo, against anyone outside its region who sees the sums of the innermost tier."""
+        return read_only(self.epsilon())  # type: ignore[no-any-return]
+
+    @cached_property
+    def epsilon_inside(self) -> FloatArray:
+        """By silo, against whoever sees its own update, such as a curious regional aggregator."""
+        return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
+
+    @cached_property
+    def mechanism_information(self) -> FloatArray:
+        """By silo, nats that all its releases reveal of its class concentration above its region, beyond the floor."""
+        found = mechanism_information(
+            self.effective_multiplier(), rounds=self.rounds, bound=self.target.bound, parameters=self.parameters
+        )
+        return np.asarray(found + self.information_before(self.federation.innermost.name))
+
+    def information_before(self, tier: str) -> FloatArray:
+        """Returns by silo the nats that its releases before this plan reveal to an observer of `tier`, at most."""
+        spent = self.target.spent.get(tier, np.zeros(len(self.federation)))
+        return np.asarray(information_of_shift(spent, bound=self.target.bound))
+
+    @cached_property
+    def noise_budget(self) -> float:
+        """U: the noise variance entering the global model, in units of C²."""
+        return float(self.noise_variance.sum())
+
+    @cached_property
+    def uniform_noise_budget(self) -> float:
+        """The budget that one multiplier for all needs to meet the same target."""
+        uniform = allocate(self.federation, self.requirement, "uniform")
+        return float(uniform[0] ** 2 * (self.federation.weights**2).sum())
+
+    @cached_property
+    def saving(self) -> float:
+        """The share of the uniform budget that this plan does not need."""
+        return 1 - self.noise_budget / self.uniform_noise_budget
+
+    @cached_property
+    def dispersion(self) -> float:
+        """The exposure dispersion of the innermost tier: the saving to expect where floors agree."""
+        return dispersion(self.federation, colluders=self.colluders, dropouts=self.dropouts)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What a reader of this plan should know, warnings first."""
+        return advice_on(self)
+
+    @property
+    def statement(self) -> str:
+        """The guarantee in one sentence."""
+        inner = self.federation.innermost.name
+        tiers = [inner, SILO, *(tier for tier in self.epsilon_target if tier not in (inner, SILO))]
+        known = {inner: self.epsilon_above, SILO: self.epsilon_inside}
+        return statement(
+            rounds=self.rounds,
+            delta=self.delta,
+            innermost=inner,
+            worst={
+                tier: epsilon_entry(float((known[tier] if tier in known else self.epsilon(tier)).max()))
+                for tier in tiers
+            },
+            colluders=self.colluders,
+            dropouts=self.dropouts,
+            follows=self.follows,
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on."""
+        return assumptions(
+            innermost=self.federation.innermost.name,
+            injection=self.injection,
+            curious_aggregator=SILO in self.epsilon_target,
+            purpose=self.purpose,
+            accountant=self.accountant,
+            colluders=self.colluders,
+            dropouts=self.dropouts,
+            follows=self.follows,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """A SHA-256 over all that the plan file says: that of the file, where the plan was read from one."""
+        return self.file_digest or content_digest(self.content())
+
+    @property
+    def changed(self) -> bool:
+        """Whether a field was changed in memory after the digest was taken, which then names another plan."""
+        if self.file_digest:
+            return (self.digest, self._fingerprint()) != (self.file_digest, self.as_read)
+        return bool(self.issuer) or content_digest(replace(self).content()) != self.digest  # a copy has cached nothing
+
+    def _fingerprint(self) -> str:
+        return fingerprint_of(self, without=("as_read",))
+
+    def content(self) -> PlanFile:
+        """Returns the plan as its file holds it."""
+        return content_of(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan file; an existing one stays until the new one is whole."""
+        write_whole(path, to_json(self.content()))
+
+    def check_federation(self, federation: Federation, *, source: str = "") -> None:
+        """Raises `ForeignPlanError` unless the plan was made for this federation, read from `source`."""
+        mine, theirs = self.federation.digest, federation.digest
+        if mine != theirs:
+            raise ForeignPlanError(
+                f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
+                f"Run: fulcrum plan {source or federation.name}"
+            )
+
+    def lattice_width(self, silo: int) -> float:
+        """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
+        return float(self.noise_multiplier[silo] * self.lattice_signal(silo))
+
+    def lattice_signal(self, silo: int) -> float:
+        """Returns how large a coordinate of a silo's clipped, weighted update may be, w C, in lattice steps."""
+        if self.lattice_steps is None:
+            raise PlanError("a research plan has no lattice. Make one with purpose='deployment'")
+        step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
+        return float(self.federation.weights[silo] * self.clip_norm / step)
+
+    def node_noise(self, tier: str) -> FloatArray:
+        """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
+        federation = self.federation
+        return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
+    return plan_of(read_content(path))
+
+
+def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
+    """Returns the plan that a file's content describes; `issuer` is whose signature of it was checked."""
+    settings = content.settings
+    federation = federation_of(content)
+    requirement = Requirement(
+        multiplier={
+            tier: asked if isinstance(asked, float) else read_only(np.array(asked))
+            for tier, asked in settings.required_multiplier.items()
+        },
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+    )
+    noise = None
+    if settings.injection == "aggregator":
+        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
+        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
+    made = Plan(
+        federation=federation,
+        target=Target(
+            rounds=settings.rounds,
+            delta=settings.delta,
+            accountant=settings.accountant,
+            epsilon=settings.epsilon,
+            information=settings.information,
+            floor=floor_by_silo(federation, settings.floor),
+            bound=settings.bound,
+            parameters=settings.parameters,
+            budget=settings.budget,
+            colluders=settings.colluders,
+            dropouts=settings.dropouts,
+            reserve=settings.reserve,
+            spent=_spent_by_tier(content),
+        ),
+        allocation=settings.allocation,
+        requirement=requirement,
+        noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
+        aggregator_noise_multiplier=noise,
+        clip_norm=settings.clip_norm,
+        injection=settings.injection,
+        coupling=settings.coupling,
+        seed=settings.seed,
+        purpose=content.purpose,
+        moved={entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
+        keys=content.keys,
+    )
+    object.__setattr__(made, "file_digest", content.digest)
+    object.__setattr__(made, "issuer", issuer)
+    object.__setattr__(made, "as_read", made._fingerprint())
+    return made
+
+
+def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
+    """Returns what silos had spent before the plan, by tier; nothing for a first plan."""
+    tiers = content.silos[0].spent or {}
+    return {
+        tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
+    }

@@ -1,0 +1,202 @@
+"""Who issued a plan: Ed25519 signatures over its digest, beside the plan file; and the keys that plans carry.
+
+A silo that knows the issuer's public key knows that the plan it was handed is the one that was issued. The signature of
+plan.json is plan.json.sig. Silos and issuers sign with Ed25519 keys, written as bare base64; releases are sealed to the
+X25519 key of a region, written as "x25519:" and base64.
+"""
+
+import base64
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fulcrum.errors import MissingExtraError, ParameterError, SignatureError, listing, suggestion
+from fulcrum.planning.plan import Plan, plan_of
+from fulcrum.planning.plan_file import read_content
+from fulcrum.storage.files import sync_file, write_whole
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FORMAT = "fulcrum.signature/1"
+
+KINDS = ("signing", "sealing")
+"""What a key is for: to sign (Ed25519), or to open what is sealed to its owner (X25519)."""
+
+_SEALING = "x25519:"  # before the public text of a sealing key, so that neither kind is taken for the other
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a signature file holds; key and signature in base64."""
+
+    format: str
+    plan_digest: str
+    public_key: str
+    signature: str
+
+
+def new_key(path: str | Path, kind: str = "signing") -> str:
+    """Writes a fresh private key for its owner's eyes alone, and its public half beside it; returns the latter.
+
+    Args:
+        path: Where the private key goes; the public one is `path` with .pub added.
+        kind: One of `KINDS`.
+    """
+    private = _private_class(kind).generate()
+    _, _, serialization = _cryptography()
+    data = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    target = Path(path)
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise SignatureError(f"{path} exists. A key is never overwritten: choose another name") from None
+    except OSError as error:
+        raise SignatureError(f"{path} cannot be written: {error.strerror}") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        sync_file(file.fileno())
+    public = public_text(private)
+    write_whole(target.with_name(target.name + ".pub"), public.encode() + b"\n")
+    return public
+
+
+def private_key(path: str | Path, kind: str = "signing") -> Any:
+    """Reads a private key of one of `KINDS` from its file."""
+    wanted = _private_class(kind)
+    _, _, serialization = _cryptography()
+    try:
+        private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as error:
+        raise SignatureError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise SignatureError(f"{path} is not a private key: {error}") from None
+    if not isinstance(private, wanted):
+        name, option = ("an Ed25519", "") if kind == "signing" else ("an X25519", " --kind sealing")
+        raise SignatureError(f"{path} is not {name} key. Make one with: fulcrum keygen{option}")
+    return private
+
+
+def public_text(private: Any) -> str:
+    """Returns the public half of a private key as plans carry it."""
+    _, x25519, _ = _cryptography()
+    text = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+    return _SEALING + text if isinstance(private, x25519.X25519PrivateKey) else text
+
+
+def public_key(text: str, kind: str = "signing") -> Any:
+    """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
+    ed25519, x25519, _ = _cryptography()
+    made, start = (ed25519.Ed25519PublicKey, "") if kind == "signing" else (x25519.X25519PublicKey, _SEALING)
+    refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
+    if not text.startswith(start):
+        raise refusal
+    try:
+        return made.from_public_bytes(base64.b64decode(text.removeprefix(start), validate=True))
+    except ValueError:
+        raise refusal from None
+
+
+def sign_plan(path: str | Path, key: str | Path) -> Path:
+    """Signs a plan file with a private key and returns where the signature was written."""
+    content = read_content(path)
+    private: Ed25519PrivateKey = private_key(key)
+    signed = Signature(
+        format=FORMAT,
+        plan_digest=content.digest,
+        public_key=public_text(private),
+        signature=base64.b64encode(private.sign(_message(content.digest))).decode(),
+    )
+    target = Path(f"{path}.sig")
+    write_whole(target, msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n")
+    return target
+
+
+def signer_of(path: str | Path) -> str:
+    """Returns the public key that the signature beside a plan file names; whether it is good is another question."""
+    return _signature_of(path).public_key
+
+
+def check_signature(path: str | Path, issuer: str) -> None:
+    """Raises `SignatureError` unless a plan file carries a good signature by the issuer's public key.
+
+    Args:
+        path: The plan file; its signature is beside it.
+        issuer: The public key, as `new_key` returns it, or a file that holds it, whose name ends in .pub.
+    """
+    trusted = _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
+    _check(path, read_content(path).digest, trusted)
+
+
+def _check(path: str | Path, digest: str, trusted: str) -> None:
+    """Checks the signature beside a plan file against the digest of what was read from it."""
+    _cryptography()
+    from cryptography.exceptions import InvalidSignature
+
+    signed = _signature_of(path)
+    if signed.plan_digest != digest:
+        raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
+    public = public_key(trusted)
+    if signed.public_key != trusted:
+        raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
+    try:
+        public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
+    except (InvalidSignature, ValueError):
+        raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
+
+
+def _signature_of(path: str | Path) -> Signature:
+    """Reads the signature beside a plan file."""
+    try:
+        return msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
+    except OSError as error:
+        raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise SignatureError(f"{path}.sig is not a signature: {error}") from None
+
+
+def read_signed_plan(path: str | Path, issuer: str) -> Plan:
+    """Reads a plan file whose signature by the issuer has been checked.
+
+    Args:
+        path: The plan file; its signature is beside it.
+        issuer: The public key itself, as `new_key` returns it; no file is read for it.
+    """
+    content = read_content(path)
+    _check(path, content.digest, issuer)
+    return plan_of(content, issuer=issuer)
+
+
+def _key_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SignatureError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SignatureError(f"{file} is not a public key. Make one with: fulcrum keygen") from None
+
+
+def _message(digest: str) -> bytes:
+    return f"{FORMAT} of plan {digest}".encode()
+
+
+def _private_class(kind: str) -> Any:
+    if kind not in KINDS:
+        raise ParameterError(f"unknown kind of key {kind!r}. Known: {listing(KINDS)}.{suggestion(kind, KINDS)}")
+    ed25519, x25519, _ = _cryptography()
+    return ed25519.Ed25519PrivateKey if kind == "signing" else x25519.X25519PrivateKey
+
+
+def _cryptography() -> tuple[Any, Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+    except ImportError:
+        raise MissingExtraError(
+            "signing needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
+        ) from None
+    return ed25519, x25519, serialization

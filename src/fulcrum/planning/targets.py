@@ -1,0 +1,246 @@
+"""What a user asks for, turned into what each observer's tier requires of each silo.
+
+>>> from fulcrum.federation.structure import Federation
+>>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
+>>> target = Target(rounds=10, delta=1e-5, accountant="renyi", epsilon={"region": 0.99})
+>>> round(target.requirement(federation).multiplier["region"], 3)
+25.821
+
+An epsilon asks through the accountant, an information bound K through the mechanism term of the paper's Theorem 2,
+and a budget U for the best epsilon, or the best K, that this much noise buys. A silo's declared preference tightens
+the target of its region.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+from scipy.optimize import brentq
+
+from fulcrum.arrays import FloatArray, IntArray, read_only
+from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.federation.structure import Federation
+from fulcrum.privacy.accounting import epsilon_of, noise_for
+from fulcrum.privacy.allocation import AllocationRule, Requirement, allocate, noise_variance
+from fulcrum.privacy.leakage import mechanism_information, multiplier_for_information
+from fulcrum.privacy.prior import Coupling, lateral_floor
+
+_LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
+_LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
+_LEAST_EPSILON = 1e-9  # below, an epsilon is as good as 0
+_MOST_INFORMATION = 1e6  # nats; more than any concentration has
+
+Floor: TypeAlias = float | Sequence[float] | FloatArray | Mapping[str, float] | Coupling
+"""A lateral floor in nats: one number, one by silo, one by region, or a coupling that implies it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """What every silo is promised.
+
+    Attributes:
+        rounds: Number of releases, T.
+        delta: The DP parameter.
+        accountant: How noise becomes epsilon.
+        epsilon: By tier, the epsilon against an observer of that tier.
+        information: K in nats, the bound on what is learned of a silo's class concentration above its region.
+        floor: The lateral floor by silo in nats, or None where none was given.
+        bound: How noise becomes information, "paper" or "capacity".
+        parameters: Trainable parameters d; None is the limit of large d.
+        budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
+        colluders: Silos of each region that may share their noise with an observer.
+        dropouts: Silos of each region that may be missing from a sum.
+        reserve: What the lattice sampler costs in delta; accountants get the rest.
+        spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
+    """
+
+    rounds: int
+    delta: float = 1e-5
+    accountant: str = "exact"
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+    information: float | None = None
+    floor: FloatArray | None = None
+    bound: str = "paper"
+    parameters: int | None = None
+    budget: float | None = None
+    colluders: int = 0
+    dropouts: int = 0
+    reserve: float = 0.0
+    spent: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    @property
+    def accounted_delta(self) -> float:
+        """The delta that accountants work with; below the promise even where the reserve is less than a rounding."""
+        return min(self.delta - self.reserve, math.nextafter(self.delta, 0.0)) if self.reserve else self.delta
+
+    def requirement(self, federation: Federation, *, least: float | None = None) -> Requirement:
+        """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
+
+        Args:
+            federation: Whom the target is for.
+            least: At the innermost tier ask for at least this much of every silo.
+        """
+        asked: dict[str, float | FloatArray] = {}
+        for tier, epsilon in self.epsilon.items():
+            asked[tier] = self._multiplier_for_epsilon(federation, tier, epsilon)
+        inner = federation.innermost.name
+        tightened = [asked.get(inner, 0.0)]
+        if federation.preferences is not None:
+            declared = np.where(np.isnan(federation.preferences), np.inf, federation.preferences)
+            tightened.append(self._multiplier_for_epsilon(federation, inner, declared))
+        if self.information is not None:
+            tightened.append(self._multiplier_for_information(federation))
+        if least is not None:
+            tightened.append(least)
+        if inner in asked or len(tightened) > 1:
+            combined = tightened[0]
+            for other in tightened[1:]:
+                combined = np.maximum(combined, other)
+            asked[inner] = float(combined) if np.ndim(combined) == 0 else combined
+        return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts)
+
+    def reached_with_budget(self, federation: Federation, allocation: str | AllocationRule, seed: int) -> "Target":
+        """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
+        budget = self.budget
+        if budget is None or not (budget > 0 and math.isfinite(budget)):
+            raise ParameterError(f"budget must be a finite number above 0, got {budget}")
+
+        # Both searches run over q, the multiplier asked of the silo with the highest floor: noise grows with it.
+        highest = None if self.floor is None else float(self.floor.max())
+
+        def asking(least: float) -> Requirement:
+            if highest is None:
+                return self.requirement(federation, least=least)
+            return self._with_information(highest, least).requirement(federation)
+
+        def spent(least: float) -> float:
+            multiplier = allocate(federation, asking(least), allocation, seed=seed)
+            return float(noise_variance(federation, multiplier).sum())
+
+        least = _asked_of_budget(spent, budget)
+        if highest is not None:
+            return self._with_information(highest, least)
+        reached = epsilon_of(least, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
+        if reached < _LEAST_EPSILON:
+            raise ParameterError(
+                f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
+            )
+        return replace(self, epsilon={federation.innermost.name: reached})
+
+    def _with_information(self, highest: float, least: float) -> "Target":
+        """Returns the target whose information bound asks `least` of the silo with the highest floor."""
+        mechanism = mechanism_information(least, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
+        return replace(self, information=highest + float(mechanism))
+
+    def _multiplier_for_epsilon(
+        self, federation: Federation, tier: str, epsilon: float | FloatArray
+    ) -> float | FloatArray:
+        """The effective multiplier at which the rounds to come, after all that was spent before, keep to an epsilon."""
+        asked = noise_for(epsilon, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
+        if tier not in self.spent:
+            return asked
+        with np.errstate(divide="ignore"):
+            allowed = 4 * self.rounds / np.asarray(asked) ** 2
+        left = allowed - self.spent[tier]  # mu² adds up over releases
+        short = np.isfinite(allowed) & (left <= _LEAST_LEFT * allowed)
+        if short.any():
+            name = federation.silo_name(int(np.argmax(short)))
+            raise UnreachableTargetError(
+                f"silo {name!r} has spent its whole budget against an observer of the tier {tier!r}. "
+                "Leave it out, or promise a larger epsilon"
+            )
+        return 2 * math.sqrt(self.rounds) / np.sqrt(left)
+
+    def _multiplier_for_information(self, federation: Federation) -> float | FloatArray:
+        bound = self.information
+        if bound is None or not 0 < bound <= _MOST_INFORMATION:
+            raise ParameterError(f"information must be above 0 and at most {_MOST_INFORMATION:g} nats, got {bound}")
+        floor = np.zeros(1) if self.floor is None else self.floor
+        worst = int(np.argmax(floor))
+        if bound <= floor[worst]:
+            whose = f" of silo {federation.silo_name(worst)!r}" if floor.min() < floor.max() else ""
+            raise UnreachableTargetError(
+                f"information={bound:g} nats is not above the lateral floor {floor[worst]:.6g}{whose}, "
+                f"which no noise lowers. Ask for more than {floor[worst]:.6g}"
+            )
+        levels, where = np.unique(floor, return_inverse=True)
+        asked = np.asarray(
+            multiplier_for_information(bound - levels, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
+        )
+        return float(asked[0]) if len(levels) == 1 else asked[where]
+
+
+def epsilon_by_tier(federation: Federation, epsilon: float | Mapping[str, float] | None) -> dict[str, float]:
+    """Returns epsilon targets by tier; a number targets the innermost tier."""
+    if epsilon is None:
+        return {}
+    by_tier = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
+    for tier, value in by_tier.items():
+        if tier not in federation.tier_names:
+            raise ParameterError(
+                f"{federation.name} has no tier {tier!r} to aim an epsilon at. Known tiers: "
+                f"{listing(federation.tier_names)}.{suggestion(tier, federation.tier_names)}"
+            )
+        if not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
+            raise ParameterError(f"epsilon for {tier!r} must be a finite number above 0, got {value}")
+    return {tier: float(value) for tier, value in by_tier.items()}
+
+
+def group_by_silo(federation: Federation) -> IntArray:
+    """Returns the group whose members' data resembles each silo's: the declared one, else its region."""
+    return federation.innermost.parent_of if federation.group is None else federation.group.parent_of
+
+
+def floor_by_silo(federation: Federation, floor: Floor | None) -> FloatArray | None:
+    """Returns the lateral floor of each silo in nats."""
+    if floor is None:
+        return None
+    region_of, regions = federation.innermost.parent_of, federation.innermost.nodes
+    if isinstance(floor, Coupling):
+        group_of = group_by_silo(federation)
+        sizes = np.bincount(group_of)
+        values = np.asarray(lateral_floor(sizes, coupling=floor.strength), dtype=np.float64)[group_of]
+    elif isinstance(floor, Mapping):
+        unknown = next((name for name in floor if name not in regions), None)
+        if unknown is not None:
+            raise ParameterError(
+                f"floor names {federation.innermost.name} {unknown!r}. Known: {listing(regions)}."
+                f"{suggestion(unknown, regions)}"
+            )
+        missing = next((name for name in regions if name not in floor), None)
+        if missing is not None:
+            raise ParameterError(f"floor has no value for {federation.innermost.name} {missing!r}. Give one for each")
+        values = np.array([floor[name] for name in regions], dtype=np.float64)[region_of]
+    else:
+        try:
+            values = np.array(floor, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ParameterError(
+                f"floor must be a number, one by silo, a mapping by region or a Coupling, got {floor!r}"
+            ) from None
+        if values.ndim == 0:
+            values = np.full(len(federation), float(values))
+    if values.shape != (len(federation),):
+        raise ParameterError(f"floor must be one number or one by silo ({len(federation)}), got shape {values.shape}")
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise ParameterError("floor must be finite and at least 0 nats for every silo")
+    return read_only(values)  # type: ignore[no-any-return]
+
+
+def _asked_of_budget(spent: Callable[[float], float], budget: float) -> float:
+    """Returns the multiplier q at which the noise spent is the budget; spending never falls with q."""
+    asked = math.sqrt(budget / spent(1.0))  # exact where spending is proportional to q²
+    if math.isclose(spent(asked), budget, rel_tol=1e-12):
+        return asked
+    low = high = asked
+    while spent(low) > budget:
+        low /= 2
+        if low < _LEAST_ASKED:
+            raise UnreachableTargetError(
+                f"budget={budget:g} is less noise than the declared preferences need. Give at least {spent(low):.6g}"
+            )
+    while spent(high) < budget:
+        high *= 2
+    return float(brentq(lambda q: spent(q) - budget, low, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))

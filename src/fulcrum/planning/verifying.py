@@ -1,0 +1,438 @@
+"""Recomputes a plan file's every number from its multipliers and roster, without the solver, and compares two plans.
+
+The path is deliberately another one than the planner's: exact sums silo by silo (`math.fsum`), coalitions by sorting
+each region, targets read from the settings, information and lattice by formulas of its own. Of all that computes a
+plan it shares the accountant alone; beside that, it reads the file by the file's own types and compares the words of
+the guarantee with the template they are made from.
+
+>>> from fulcrum.planning.making import plan
+>>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
+>>> all(check.holds for check in checks), len(checks)
+(True, 18)
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.planning.guarantee import ADJACENCY, assumptions, statement
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
+from fulcrum.privacy.accounting import epsilon_of_shift
+
+_SOLVED_AT_ONCE = 1_000
+_SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
+_TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
+
+# What deployment must keep, stated anew: `fulcrum.privacy.lattice` and `fulcrum.noise.discrete_gaussian` prove it.
+_STEPS_A_SIGNAL = 100  # of the lightest silo's w C over sqrt(d), at least
+_LEAST_WIDTH = 16.0  # steps
+_FARTHEST = 32  # widths that a draw may be away
+_LOG_DISTANCE = -108 * math.log(2)  # of a coordinate of one silo's noise, in total variation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was recomputed.
+
+    Attributes:
+        name: What was checked.
+        holds: Whether the file agrees.
+        detail: The figures, or where they part.
+    """
+
+    name: str
+    holds: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One difference between two plans.
+
+    Attributes:
+        kind: What the subject is: a tier, "silo", or empty for the plan as a whole.
+        subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
+        what: Which figure.
+        before: In the first plan, None where it has none.
+        after: In the second.
+    """
+
+    kind: str
+    subject: str
+    what: str
+    before: object
+    after: object
+
+
+def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
+    """Returns the checks of a plan; it holds up if all of them do.
+
+    Args:
+        plan: A plan file to read, or a plan or the content of a file in memory. Advice is opinion and is not checked.
+    """
+    content = _content(plan)
+    seen = Recomputed(content)
+    settings, summary = content.settings, content.summary
+    tiers = [SILO, *content.federation.tiers, ROOT]
+    federation = federation_of(content)  # raises where the roster is not the one the digest names
+    checks = [
+        Check(
+            name="digest", holds=content.digest in ("", content_digest(content)), detail=content_digest(content)[:12]
+        ),
+        Check(name="federation", holds=True, detail=f"{len(federation)} silos, digest {federation.digest[:12]}"),
+        _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
+        _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
+        _equal("uniform noise budget", summary.uniform_noise_budget, seen.uniform_budget()),
+        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / seen.uniform_budget(), share=True),
+        _equal("dispersion", summary.dispersion, seen.dispersion(), share=True),
+    ]
+    for tier in tiers:
+        epsilon = seen.epsilon(tier)
+        checks.append(_covers(f"epsilon at {tier}", content, tier, epsilon))
+        if tier in settings.required_multiplier:
+            checks.append(_met(content, tier, seen))
+    checks += [_nodes(content, tier, seen) for tier in content.federation.tiers]
+    above, inside = seen.epsilon(content.federation.tiers[0]), seen.epsilon(SILO)
+    checks += [
+        _stated("worst epsilon above", summary.epsilon_above_worst, max(above)),
+        _stated("mean epsilon above", summary.epsilon_above_mean, math.fsum(above) / len(above)),
+        _stated("worst epsilon inside", summary.epsilon_inside_worst, max(inside)),
+        _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
+        *_promises(content, seen),
+        *([_lattice(content, seen)] if content.purpose == "deployment" else []),
+        _words(content),
+    ]
+    return tuple(checks)
+
+
+def _words(content: PlanFile) -> Check:
+    """Whether statement, adjacency and assumptions are those of the stated figures."""
+    settings, inner = content.settings, content.federation.tiers[0]
+    worst: dict[str, Epsilon] = {}
+    for tier in [inner, SILO, *(tier for tier in settings.epsilon if tier not in (inner, SILO))]:
+        stated = [entry.epsilon[tier] for entry in content.silos]
+        worst[tier] = None if None in stated else max(value for value in stated if value is not None)
+    follows = content.silos[0].spent is not None
+    said = statement(
+        rounds=settings.rounds,
+        delta=settings.delta,
+        innermost=inner,
+        worst=worst,
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+        follows=follows,
+    )
+    rests_on = assumptions(
+        innermost=inner,
+        injection=settings.injection,
+        curious_aggregator=SILO in settings.epsilon,
+        purpose=content.purpose,
+        accountant=settings.accountant,
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+        follows=follows,
+    )
+    for name, stated_words, true_words in (
+        ("statement", content.guarantee.statement, said),
+        ("adjacency", content.guarantee.adjacency, ADJACENCY),
+        ("assumptions", tuple(content.guarantee.assumptions), rests_on),
+    ):
+        if stated_words != true_words:
+            return Check(name="words", holds=False, detail=f"the {name} is not what the figures say")
+    return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
+
+
+def changes(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> tuple[Change, ...]:
+    """Returns what changed from one plan to another, and for whom: as a whole, node by node, silo by silo."""
+    first, second = _content(before), _content(after)
+    found = []
+    for part in ("federation", "settings", "guarantee", "summary"):
+        found += _changes_of("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
+    for tier in {**first.tiers, **second.tiers}:
+        old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
+        new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
+        for name in {**old_nodes, **new_nodes}:
+            found += _changes_of(tier, name, _fields(old_nodes.get(name)), _fields(new_nodes.get(name)))
+    old = {entry.silo: entry for entry in first.silos}
+    new = {entry.silo: entry for entry in second.silos}
+    for name in {**old, **new}:
+        found += _changes_of(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
+    return tuple(found)
+
+
+def _content(plan: str | Path | Plan | PlanFile) -> PlanFile:
+    if isinstance(plan, PlanFile):
+        return plan
+    return plan.content() if isinstance(plan, Plan) else read_content(plan)
+
+
+class Recomputed:
+    """The plan's figures, from multipliers and roster alone."""
+
+    def __init__(self, content: PlanFile) -> None:
+        self.settings = content.settings
+        # Below what was promised even where the reserve is less than a rounding of it.
+        promised, reserve = content.settings.delta, content.settings.reserve
+        self.delta = min(promised - reserve, math.nextafter(promised, 0.0)) if reserve else promised
+        total = math.fsum(entry.records for entry in content.silos)
+        self.weight = [entry.records / total for entry in content.silos]
+        self.multiplier = [entry.noise_multiplier for entry in content.silos]
+        path = {SILO: [entry.silo for entry in content.silos], ROOT: [ROOT] * len(content.silos)}
+        labels = [entry.node for entry in content.silos]
+        for tier in content.federation.tiers:
+            path[tier] = labels
+            parents = {node.name: node.parent for node in content.tiers[tier]}
+            labels = [parents[label] or "" for label in labels]
+        self.path = path
+        self.spent = {tier: [(entry.spent or {}).get(tier, 0.0) for entry in content.silos] for tier in path}
+        self.innermost = content.federation.tiers[0]
+        self.region = path[self.innermost]
+        if content.settings.injection == "aggregator":
+            mass = _sums(self.region, (weight**2 for weight in self.weight))
+            noise = {node.name: node.noise_multiplier**2 for node in content.tiers[self.innermost]}
+            self.variance = [
+                weight**2 * noise[region] / mass[region]
+                for weight, region in zip(self.weight, self.region, strict=True)
+            ]
+        else:
+            self.variance = [
+                (weight * multiplier) ** 2 for weight, multiplier in zip(self.weight, self.multiplier, strict=True)
+            ]
+
+    def remaining(self, variance: list[float], tier: str) -> list[float]:
+        """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
+        if tier == SILO:
+            return variance
+        uncounted = self.settings.colluders + self.settings.dropouts
+        total = _sums(self.path[tier], variance)
+        if not uncounted:
+            return [total[node] for node in self.path[tier]]
+        by_region: dict[str, list[float]] = defaultdict(list)
+        for region, value in zip(self.region, variance, strict=True):
+            by_region[region].append(value)
+        ordered = {region: sorted(values, reverse=True) for region, values in by_region.items()}
+        taken = {region: values[:uncounted] for region, values in ordered.items()}
+        next_one = {region: values[uncounted] if uncounted < len(values) else 0.0 for region, values in ordered.items()}
+        node_of = dict(zip(self.region, self.path[tier], strict=True))
+        gone = _sums([node_of[region] for region in taken], (math.fsum(values) for values in taken.values()))
+        found = []
+        for region, node, value in zip(self.region, self.path[tier], variance, strict=True):
+            # A silo among the largest is not in its own coalition: the next largest takes its place.
+            own = value - next_one[region] if value in taken[region] else 0.0
+            found.append(max(total[node] - gone[node] + own, value))
+        return found
+
+    def effective(self, tier: str) -> list[float]:
+        """By silo, the effective multiplier at a tier."""
+        if tier == SILO:
+            return self.multiplier
+        remaining = self.remaining(self.variance, tier)
+        return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
+
+    def epsilon(self, tier: str) -> list[float]:
+        """By silo, the epsilon at a tier; solved a few at a time, so that none is read off a table."""
+        settings = self.settings
+        shifts = [
+            math.hypot(2 * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
+            for multiplier, before in zip(self.effective(tier), self.spent[tier], strict=True)
+        ]
+        distinct = sorted(set(shifts))
+        solved: dict[float, float] = {}
+        for start in range(0, len(distinct), _SOLVED_AT_ONCE):
+            some = distinct[start : start + _SOLVED_AT_ONCE]
+            found = epsilon_of_shift(some, delta=self.delta, accountant=settings.accountant)
+            solved |= zip(some, found.tolist(), strict=True)
+        return [solved[shift] for shift in shifts]
+
+    def uniform_budget(self) -> float:
+        """The least budget of one multiplier for all that meets the requirement."""
+        squared = [weight**2 for weight in self.weight]
+        level = max(
+            weight**2 * asked**2 / present
+            for tier, required in self.settings.required_multiplier.items()
+            for weight, asked, present in zip(
+                self.weight, _by_silo(required, len(squared)), self.remaining(squared, tier), strict=True
+            )
+        )
+        return level * math.fsum(squared)
+
+    def exposure(self, tier: str) -> dict[str, float]:
+        """By node of a tier, the largest share that one silo has of the squared weight that conceals it."""
+        squared = [weight**2 for weight in self.weight]
+        shares = (value / present for value, present in zip(squared, self.remaining(squared, tier), strict=True))
+        return _largest(self.path[tier], shares)
+
+    def dispersion(self) -> float:
+        """1 - <rho>_V / rho_max at the innermost tier."""
+        squared = [weight**2 for weight in self.weight]
+        rho, mass = self.exposure(self.innermost), _sums(self.region, squared)
+        return 1 - math.fsum(rho[region] * mass[region] for region in rho) / math.fsum(squared) / max(rho.values())
+
+
+def _lattice(content: PlanFile, seen: Recomputed) -> Check:
+    """Whether all regions share a lattice that is fine enough, all that is released fits it, and delta is reserved."""
+    settings, silos = content.settings, len(content.silos)
+    if settings.injection != "silo" or not settings.parameters:
+        return Check(name="lattice", holds=False, detail="silos draw no noise of their own, or for no known model")
+    finest = min(seen.weight) * settings.clip_norm / (_STEPS_A_SIGNAL * math.sqrt(settings.parameters))
+    steps = {node.lattice_step or 0.0 for node in content.tiers[seen.innermost]}
+    step = max(steps)
+    if len(steps) > 1 or math.frexp(step)[0] != 0.5 or not finest / 2 < step * (1 + _TOLERANCE) <= finest * (1 + 2e-9):
+        detail = f"steps from {min(steps):.3g} to {step:.3g}, not the one largest power of two up to {finest:.3g}"
+        return Check(name="lattice", holds=False, detail=detail)
+    largest = min(2.0**52, 2.0**63 / silos)
+    for entry, weight in zip(content.silos, seen.weight, strict=True):
+        signal = weight * settings.clip_norm / step
+        width = entry.noise_multiplier * signal
+        if not (width >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
+            detail = f"silo {entry.silo!r} has noise {width:.3g} steps wide, and a signal of {signal:.3g}"
+            return Check(name="lattice", holds=False, detail=detail)
+    needed = max(
+        settings.rounds
+        * settings.parameters
+        * max(Counter(nodes).values())
+        # (1 + e^epsilon) times the distance, which no large epsilon may overflow
+        * (math.exp(_LOG_DISTANCE) + math.exp(min(max(seen.epsilon(tier)) + _LOG_DISTANCE, 700.0)))
+        for tier, nodes in seen.path.items()
+    )
+    detail = f"one step of {step:.3g}, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"
+    return Check(name="lattice", holds=settings.reserve >= needed, detail=detail)
+
+
+def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
+    """The targets as the user stated them: epsilon by tier, declared preferences, the information bound."""
+    settings = content.settings
+    inner = content.federation.tiers[0]
+    found = []
+    for tier, promised in settings.epsilon.items():
+        worst = max(seen.epsilon(tier))
+        detail = f"worst {worst:.6g}, promised {promised:.6g}"
+        found.append(Check(name=f"epsilon target at {tier}", holds=worst <= promised * (1 + _TOLERANCE), detail=detail))
+    preferring = [index for index, entry in enumerate(content.silos) if entry.preference is not None]
+    if preferring:
+        epsilon = seen.epsilon(inner)
+        over = [
+            content.silos[index].silo
+            for index in preferring
+            if epsilon[index] > (content.silos[index].preference or 0.0) * (1 + _TOLERANCE)
+        ]
+        detail = f"{len(preferring)} declared" + (f", exceeded for {over[0]!r}" if over else "")
+        found.append(Check(name="preferences", holds=not over, detail=detail))
+    if settings.budget is not None:
+        found.append(_equal("budget", content.summary.noise_budget, settings.budget))
+    if settings.information is not None:
+        floor = _by_silo(settings.floor or 0.0, len(content.silos))
+        worst = max(_information(content, s) + lateral for s, lateral in zip(seen.effective(inner), floor, strict=True))
+        detail = f"worst {worst:.6g} nats, promised {settings.information:.6g}"
+        holds = worst <= settings.information * (1 + _TOLERANCE)
+        found.append(Check(name="information bound", holds=holds, detail=detail))
+    return found
+
+
+def _information(content: PlanFile, multiplier: float) -> float:
+    """The nats that all rounds reveal at most at an effective multiplier, by the plan's bound."""
+    settings = content.settings
+    if not multiplier:
+        return math.inf
+    ratio = 1 / multiplier
+    if settings.bound == "paper":
+        return settings.rounds * 2 * ratio * ratio
+    if settings.parameters is None:
+        return settings.rounds * ratio * ratio / 2
+    return settings.rounds * settings.parameters / 2 * math.log1p(ratio * ratio / settings.parameters)
+
+
+def _met(content: PlanFile, tier: str, seen: Recomputed) -> Check:
+    """Whether every silo has the effective multiplier that its tier requires."""
+    required = _by_silo(content.settings.required_multiplier[tier], len(content.silos))
+    effective = seen.effective(tier)
+    short = [
+        i for i, (has, asked) in enumerate(zip(effective, required, strict=True)) if has < asked * (1 - _TOLERANCE)
+    ]
+    if short:
+        first = short[0]
+        detail = f"silo {content.silos[first].silo!r} has {effective[first]:.6g}, required {required[first]:.6g}"
+        return Check(name=f"requirement at {tier}", holds=False, detail=detail)
+    return Check(name=f"requirement at {tier}", holds=True, detail=f"{len(required)} silos")
+
+
+def _nodes(content: PlanFile, tier: str, seen: Recomputed) -> Check:
+    """Whether the entries of a tier's nodes follow from their silos."""
+    name = f"nodes of {tier}"
+    noise, rho = _sums(seen.path[tier], seen.variance), seen.exposure(tier)
+    members, worst = Counter(seen.path[tier]), _largest(seen.path[tier], seen.epsilon(tier))
+    for node in content.tiers[tier]:
+        if node.name not in members:
+            return Check(name=name, holds=False, detail=f"{tier} {node.name!r} has no silos")
+        for check in (
+            _equal("silos", node.silos, members[node.name]),
+            _equal("exposure", node.exposure, rho[node.name]),
+            _equal("noise multiplier", node.noise_multiplier, math.sqrt(noise[node.name])),
+            _stated("worst epsilon", node.epsilon_worst, worst[node.name]),
+        ):
+            if not check.holds:
+                return Check(name=name, holds=False, detail=f"{tier} {node.name!r}: {check.name} {check.detail}")
+    return Check(name=name, holds=len(members) == len(content.tiers[tier]), detail=f"{len(members)} nodes")
+
+
+def _covers(name: str, content: PlanFile, tier: str, epsilon: list[float]) -> Check:
+    """Whether the file's epsilons are the true ones rounded up: never below, never far above."""
+    for entry, true in zip(content.silos, epsilon, strict=True):
+        check = _stated(name, entry.epsilon.get(tier), true)
+        if not check.holds:
+            return Check(name=name, holds=False, detail=f"silo {entry.silo!r}: {check.detail}")
+    return Check(name=name, holds=True, detail=f"at most {max(epsilon):.6g}")
+
+
+def _stated(name: str, stated: Epsilon, true: float) -> Check:
+    value = math.inf if stated is None else stated
+    holds = true * (1 - _TOLERANCE) <= value and (value <= true * (1 + 2e-5) + _SLACK or value == true)
+    return Check(name=name, holds=holds, detail=f"stated {value:.6g}, recomputed {true:.6g}")
+
+
+def _equal(name: str, stated: float, true: float, *, share: bool = False) -> Check:
+    """Whether two figures are the same; shares of one may be 0 up to rounding."""
+    holds = math.isclose(stated, true, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE if share else 0.0)
+    return Check(name=name, holds=holds, detail=f"stated {stated:.6g}, recomputed {true:.6g}")
+
+
+def _by_silo(value: Required, silos: int) -> list[float]:
+    return value if isinstance(value, list) else [value] * silos
+
+
+def _sums(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    gathered: dict[str, list[float]] = defaultdict(list)
+    for node, value in zip(nodes, values, strict=True):
+        gathered[node].append(value)
+    return {node: math.fsum(parts) for node, parts in gathered.items()}
+
+
+def _largest(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    largest: dict[str, float] = {}
+    for node, value in zip(nodes, values, strict=True):
+        largest[node] = max(largest.get(node, value), value)
+    return largest
+
+
+def _fields(entry: object) -> dict[str, object]:
+    """The figures of one struct, its mappings flattened; empty where there is none."""
+    found: dict[str, object] = {}
+    for name in getattr(entry, "__struct_fields__", ()):
+        value = getattr(entry, name)
+        if isinstance(value, Mapping):
+            found |= {f"{name} at {key}": item for key, item in value.items()}
+        elif name not in ("silo", "name"):
+            found[name] = value
+    return found
+
+
+def _changes_of(kind: str, subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
+    return [
+        Change(kind=kind, subject=subject, what=name, before=before.get(name), after=after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]

@@ -1,0 +1,132 @@
+"""What a silo insists on, whoever made the plan: its own limits, checked on figures it recomputes itself.
+
+>>> policy = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=8.0, smallest_region=2)
+>>> from fulcrum.planning.making import plan
+>>> policy.check(plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}), "region-1-1")
+>>> policy.check(plan("severe", rounds=10, epsilon=1.0), "region-1-1")
+Traceback (most recent call last):
+fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.4703
+"""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from fulcrum.errors import PolicyError, suggestion
+from fulcrum.federation.structure import SILO
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.verifying import Recomputed, verify
+from fulcrum.privacy.accounting import rounded_up
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A silo's own limits.
+
+    Attributes:
+        largest_epsilon_above: Against anyone who sees the sums of its region.
+        largest_epsilon_inside: Against whoever sees its own updates.
+        largest_delta: Of the plan.
+        smallest_region: Silos that must share its region, itself included.
+        largest_rounds: Releases in all, whatever plans they are made under: the rounds of a plan and what the silo's
+            ledger holds under other plans must not be more.
+        least_colluders: Silos of its region that the plan must hold out against, or do without.
+        peers: Names that must be in its region, each with its public key, or an empty string for any key.
+        region_key: The public key that its releases are sealed to, "x25519:...". A plan that carries another for the
+            region it puts the silo in is refused, so that neither another key nor another region opens them.
+        issuer: The public key that must have signed the plan; see `fulcrum.planning.signing`.
+    """
+
+    largest_epsilon_above: float
+    largest_epsilon_inside: float
+    largest_delta: float = 1e-5
+    smallest_region: int = 1
+    largest_rounds: int | None = None
+    least_colluders: int = 0
+    peers: dict[str, str] = {}
+    region_key: str | None = None
+    issuer: str | None = None
+
+    def check(self, plan: Plan, silo: str, *, before: int = 0) -> None:
+        """Raises `PolicyError` with the reason unless the plan keeps to the policy.
+
+        Epsilons are recomputed from multipliers and roster on the path of `fulcrum verify`, not taken from the plan.
+
+        Args:
+            plan: What the silo was handed.
+            silo: Whose policy it is.
+            before: The releases that it made under other plans, `Ledger.releases_besides`.
+        """
+        content = plan.content()
+        failed = next((check for check in verify(content) if not check.holds), None)
+        if failed is not None:
+            raise PolicyError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+        names = [entry.silo for entry in content.silos]
+        if silo not in names:
+            raise PolicyError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
+        if self.issuer is not None and plan.issuer != self.issuer:
+            raise PolicyError(
+                f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
+            )
+        index, inner = names.index(silo), content.federation.tiers[0]
+        # Of the accountants, renyi is the one proven for what a deployed silo draws.
+        proven = msgspec.structs.replace(content.settings, accountant="renyi")
+        deployed = content.purpose == "deployment"
+        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        limits = (
+            ("above", inner, self.largest_epsilon_above),
+            ("inside", SILO, self.largest_epsilon_inside),
+        )
+        for where, tier, largest in limits:
+            spent = seen.epsilon(tier)[index]
+            if not spent <= largest:
+                shown = rounded_up(spent)
+                raise PolicyError(
+                    f"silo {silo!r} allows epsilon {largest:g} {where} its {inner}, the plan spends {shown:g}"
+                )
+        if not plan.delta <= self.largest_delta:
+            raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
+        self.check_releases(silo, plan.rounds, before)
+        if plan.colluders < self.least_colluders:
+            raise PolicyError(
+                f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
+            )
+        region = content.silos[index].node
+        members = [entry.silo for entry in content.silos if entry.node == region]
+        if len(members) < self.smallest_region:
+            raise PolicyError(
+                f"silo {silo!r} asks for a {inner} of at least {self.smallest_region} silos, "
+                f"{region!r} has {len(members)}"
+            )
+        for peer, key in self.peers.items():
+            if peer not in members:
+                raise PolicyError(f"silo {silo!r} insists on the peer {peer!r}, who is not in its {inner} {region!r}")
+            if key and content.keys.get(peer) != key:
+                raise PolicyError(f"silo {silo!r} knows the peer {peer!r} by another key than the plan carries")
+        if self.region_key is not None and content.keys.get(region) != self.region_key:
+            carried = "another key" if region in content.keys else "no key"
+            raise PolicyError(
+                f"silo {silo!r} seals to the region_key of its policy alone, {_short(self.region_key)}, and the plan "
+                f"carries {carried} for its {inner} {region!r}. If it moved there, or the key was replaced, ask the "
+                f"{inner} for its key"
+            )
+
+    def check_releases(self, silo: str, rounds: int, before: int) -> None:
+        """Raises `PolicyError` unless the rounds of a plan, and the releases before it, are as few as allowed."""
+        if self.largest_rounds is not None and before + rounds > self.largest_rounds:
+            earlier = f", and {before} releases were made under others" if before else ""
+            raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {rounds}{earlier}")
+
+
+def read_policy(path: str | Path) -> Policy:
+    """Reads a policy from a TOML file."""
+    try:
+        return msgspec.convert(tomllib.loads(Path(path).read_text(encoding="utf-8")), Policy)
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise PolicyError(f"{path} is not a policy: {error}") from None
+
+
+def _short(key: str) -> str:
+    return f"{key[:15]}.."

@@ -1,0 +1,357 @@
+"""What a regional aggregator does, whatever engine carries it: takes in sealed releases, sends up sums, or withholds.
+
+A region sends up one sum a round and never another. It sums only where the noise present is what the plan counts on:
+all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Everything else is refused or
+withheld: a doubt never passes.
+
+The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.storage.database` says why, and how to
+copy it): it opens with the log that it was left with or not at all. The releases of a round are in it and its log until
+their sum is, then their digests alone. Never restore an old copy of it: one that has forgotten a sum may take another,
+of other silos.
+
+What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
+and replaced by something of the same size. A silo that cheats so gives up its own protection, and as one of
+`plan.colluders` that of nobody else; a signal that hides in the noise of its own release is not noticed either. The
+test of norms finds accidents and crude lies: noise left out or of another scale, an update not clipped or not weighted.
+"""
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+from scipy import special
+
+from fulcrum.errors import ExchangeError, LedgerError
+from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
+from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.release import Release
+from fulcrum.exchange.sealing import Opener, members_of, step_of
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.verifying import verify
+from fulcrum.privacy.exposure import remaining_noise, worst_coalitions
+from fulcrum.roles.region_file import RegionFile
+from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
+
+SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
+"""Where a round stands."""
+
+_TOLERANCE = 1e-9  # relative, of sums taken in another order
+_TAIL = 1e-9  # an honest release falls outside the bounds of its norm at most twice this often
+_LARGEST = 2**53  # a coordinate: what a double still holds exactly
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionRound:
+    """Where a round of a region stands.
+
+    Attributes:
+        round_number: From 1.
+        status: `SUMMED`, `WITHHELD` or `GATHERING`.
+        members: The silos whose releases are there, sorted.
+        missing: The others, sorted.
+    """
+
+    round_number: int
+    status: str
+    members: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+class Region(ClosedAtTheEnd):
+    """A regional aggregator's memory; made by `open`. Threads may share it, processes may not.
+
+    Guarantees, on a disk that keeps what it says it has synced:
+
+    - a round has one sum for ever, on disk before it is returned; asked again, it comes back byte for byte;
+    - a silo has one release in a round: another one is refused, after a restart as well;
+    - no sum holds less noise than the plan counts on, and none holds anything but releases that were accepted.
+
+    Refusals are `ExchangeError` and change nothing. `LedgerError` is trouble with the file: stop, and open it again.
+    """
+
+    def __init__(self, file: RegionFile, plan: Plan, region: str, opener: Opener) -> None:
+        self._file, self._plan, self._region, self._opener = file, plan, region, opener
+        self._members = members_of(plan, region)
+        self._step = step_of(plan, region)
+
+    @classmethod
+    def open(cls, path: PathLike, plan: Plan, region: str, key: str | Path, *, create: bool = True) -> Self:
+        """Opens the file of a region under a plan.
+
+        Args:
+            path: The file; no other process may hold it.
+            plan: Of one tier, with the keys of its silos and regions; a deployment plan must verify.
+            region: Which of the plan's regions this is.
+            key: Its private X25519 key file.
+            create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
+        """
+        check_one_tier(plan)
+        opener = Opener(plan, region, key)
+        for check in verify(plan) if plan.purpose == "deployment" else ():
+            if not check.holds:
+                raise ExchangeError(f"the plan does not hold what it says: {check.name}, {check.detail}")
+        file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
+        return cls(file, plan, region, opener)
+
+    def close(self) -> None:
+        """Lets the file go; closing it again does nothing. `close_round` closes a round."""
+        self._file.close()
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The silos of the region, whether their releases are there or not."""
+        return frozenset(self._members)
+
+    def expect(self, layout: Layout) -> None:
+        """Takes the names and shapes of the model that the server sent: releases of any other are refused.
+
+        What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
+        as they are for the plan, after a restart as well, from the first release on.
+        """
+        plan = self._plan
+        check_layout(layout, "the model")
+        if plan.parameters not in (None, found := layout.parameters):
+            raise ExchangeError(f"the model has {found} parameters, the plan was made for {plan.parameters}")
+        encoded = msgspec.msgpack.encode(layout)
+        with self._file.working():
+            if self._layout() == encoded:
+                return
+            if self._file.rows("SELECT 1 FROM release LIMIT 1"):
+                held = f"{self._file.path} holds releases of other names or shapes than the model"
+                raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
+            self._file.write(("UPDATE region SET layout = ?", (encoded,)))
+
+    def declined(self, data: bytes, round_number: int) -> str:
+        """Returns which silo declines a round, in its own signed word; nothing is kept of it."""
+        self._check_round(round_number)
+        silo, number = self._opener.declined(data)
+        if number != round_number:
+            raise ExchangeError(f"silo {silo!r} declines round {number}, round {round_number} is gathered")
+        return silo
+
+    def accept(self, sealed: bytes, round_number: int) -> str:
+        """Takes in a sealed release and returns whose it is; it is on disk then.
+
+        What model it must fit is said before, with `expect`.
+        The same release again, sealed anew or not, is accepted and changes nothing while its round is gathered.
+        """
+        self._check_round(round_number)
+        release = self._opener.open(sealed)
+        silo = release.silo
+        if release.round_number != round_number:
+            raise ExchangeError(
+                f"silo {silo!r} sent its release for round {release.round_number}, round {round_number} is gathered"
+            )
+        self._check_release(release)
+        layout = msgspec.msgpack.encode(release.layout)
+        digest = _digest(layout, release.values)
+        with self._file.working():
+            if self.summed(round_number):
+                raise ExchangeError(f"silo {silo!r} is late: round {round_number} is summed")
+            known = self._file.rows("SELECT digest FROM release WHERE round = ? AND silo = ?", round_number, silo)
+            if known:
+                if known[0][0] != digest:
+                    raise ExchangeError(f"silo {silo!r} sent another release for round {round_number} before")
+                return silo
+            if self._layout() != layout:
+                raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
+            row = (round_number, silo, digest, release.values)
+            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", row))
+        return silo
+
+    def present(self, round_number: int) -> set[str]:
+        """Returns the silos whose releases for a round are there."""
+        self._check_round(round_number)
+        with self._file.working():
+            return {str(row[0]) for row in self._file.rows("SELECT silo FROM release WHERE round = ?", round_number)}
+
+    def missing(self, round_number: int) -> set[str]:
+        """Returns the silos whose releases for a round are not there."""
+        return set(self._members) - self.present(round_number)
+
+    def summed(self, round_number: int) -> bool:
+        """Returns whether the sum of a round is stored; such a round takes no more releases."""
+        self._check_round(round_number)
+        with self._file.working():
+            found = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
+        return found == [(SUMMED,)]
+
+    def close_round(self, round_number: int, *, forget: bool = True) -> Answer:
+        """Returns what goes up for a round: its sum if it may be taken, else that it is withheld; on disk either way.
+
+        A round that was withheld may be closed again once more releases are there. One that is summed never changes.
+
+        Args:
+            round_number: From 1.
+            forget: Whether to erase its releases at once; who is in a hurry calls `forget` when the sum is on its way.
+        """
+        self._check_round(round_number)
+        with self._file.working():
+            kept = self._answer(round_number)
+            if isinstance(kept, RegionalSum):
+                return kept
+            present = self.present(round_number)
+            missing = tuple(sorted(set(self._members) - present))
+            where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
+            answer: Answer
+            if reason := self._lacking(present):
+                answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
+                status = WITHHELD
+            else:
+                layout, values = self._total(round_number, present)
+                members = tuple(sorted(present))
+                where |= {"members": members, "layout": layout, "step": self._step}
+                answer = RegionalSum(**where, round_number=round_number, values=values)
+                status = SUMMED
+            if answer != kept:
+                data = answer.to_bytes()
+                row = (round_number, status, _digest(data), data)
+                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row))
+            if forget:
+                self.forget()
+            return answer
+
+    def forget(self) -> None:
+        """Erases the releases of every round that is summed; sums and digests stay."""
+        left = (
+            "SELECT DISTINCT round FROM release JOIN answer USING (round) "
+            "WHERE status = ? AND release.bytes IS NOT NULL"
+        )
+        with self._file.working():
+            rounds = [row[0] for row in self._file.rows(left, SUMMED)]
+            erasures = [("UPDATE release SET bytes = NULL WHERE round = ?", (number,)) for number in rounds]
+            if erasures:
+                self._file.write(*erasures, erase=True)
+
+    def rounds(self) -> tuple[RegionRound, ...]:
+        """Returns where every round stands that anything is known of."""
+        with self._file.working():
+            statuses = dict(self._file.rows("SELECT round, status FROM answer"))
+            listed = []
+            for number in sorted({row[0] for row in self._file.rows("SELECT round FROM release")} | set(statuses)):
+                present = self.present(number)
+                missing = tuple(sorted(set(self._members) - present))
+                status, members = statuses.get(number, GATHERING), tuple(sorted(present))
+                listed.append(RegionRound(round_number=number, status=status, members=members, missing=missing))
+        return tuple(listed)
+
+    def _lacking(self, present: set[str]) -> str | None:
+        """Why the noise present is not what the plan counts on, if so.
+
+        The plan counts, for each silo, on the noise of its region less that of the worst `dropouts` and `colluders`
+        together. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
+        """
+        plan, variance = self._plan, self._plan.noise_variance
+        absent = len(self._members) - len(present)
+        if not present or absent > plan.dropouts:
+            return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.dropouts}"
+        where = [self._members[silo] for silo in sorted(present)]
+        _, subtracted = worst_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
+        left = math.fsum(variance[where].tolist()) - subtracted
+        counted = remaining_noise(
+            plan.federation, variance, tier=plan.federation.innermost.name, uncounted=plan.colluders + plan.dropouts
+        )
+        if (left < counted[where] * (1 - _TOLERANCE)).any():
+            return f"the noise of {len(present)} silos is less than the plan counts on"
+        return None
+
+    def _total(self, round_number: int, present: set[str]) -> tuple[Layout, np.ndarray[Any, Any]]:
+        """Returns the sum of a round's releases, taken in the order of names so that it has one value in research."""
+        encoded = self._layout()
+        total = np.zeros((), dtype=dtype_of(self._step))
+        for silo in sorted(present):
+            row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
+            digest, data = self._file.rows(row, round_number, silo)[0]
+            if not isinstance(data, bytes) or _digest(encoded, data) != digest:
+                raise LedgerError(f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted")
+            values = np.frombuffer(data, dtype=total.dtype)
+            total = np.add(total, values, out=total if total.shape else None)
+        return msgspec.msgpack.decode(encoded, type=Layout), total
+
+    def _layout(self) -> Any:
+        """The model's names and shapes, encoded; None before any model was sent."""
+        return self._file.rows("SELECT layout FROM region")[0][0]
+
+    def _answer(self, round_number: int) -> Answer | None:
+        found = self._file.rows("SELECT digest, bytes FROM answer WHERE round = ?", round_number)
+        if not found:
+            return None
+        digest, data = found[0]
+        if not isinstance(data, bytes) or _digest(data) != digest:
+            raise LedgerError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
+        return answer_from_bytes(data)
+
+    def _check_round(self, round_number: int) -> None:
+        if type(round_number) is not int or not 1 <= round_number <= self._plan.rounds:
+            raise ExchangeError(f"a round is a whole number from 1 to {self._plan.rounds}, got {round_number!r}")
+
+    def _check_release(self, release: Release) -> None:
+        """Refuses what no honest silo releases, as far as that can be told from one release."""
+        plan, whose, values = self._plan, f"the release of silo {release.silo!r}", release.values
+        check_layout(release.layout, whose)
+        if len(values) != (plan.parameters or len(values)) or not len(values):
+            raise ExchangeError(f"{whose} has {len(values)} parameters, the plan was made for {plan.parameters}")
+        if values.nbytes > MOST_BYTES:
+            raise ExchangeError(f"{whose} has {values.nbytes:,} bytes, a region takes up to {MOST_BYTES:,}")
+        # However many members there are, their sum stays within 64 bits.
+        most = min(_LARGEST, (2**63 - 1) // len(self._members))
+        if not np.isfinite(values).all() or (
+            self._step is not None and not -most < values.min() <= values.max() < most
+        ):
+            raise ExchangeError(f"{whose} is not finite, or too large for the lattice's integers")
+        low, high = norm_bounds(plan, self._members[release.silo], len(values))
+        with np.errstate(over="ignore"):
+            size = float(np.linalg.norm(values.astype(np.float64)))
+        if not low <= size <= high:
+            side = "below" if size < low else "above"
+            raise ExchangeError(f"{whose} has a norm {side} what noise of the plan's scale has. Ask what it runs")
+
+
+def norm_bounds(plan: Plan, silo: int, parameters: int) -> tuple[float, float]:
+    """Returns the least and the largest norm of an honest release, in steps of the lattice, or bare in research.
+
+    A release is a signal of norm at most B, weight times C, plus noise of width s in each of d coordinates. The norm of
+    the noise is s times a chi variable. Above, the triangle inequality adds B. Below, nothing is taken off: whatever
+    the signal, signal plus Gaussian noise is stochastically no smaller in norm than the noise alone (a noncentral chi).
+    Both hold for continuous noise; one step a coordinate is allowed for the lattice, and a part in 10^9 for rounding.
+
+    Args:
+        plan: Says weight, clip norm, width and step.
+        silo: Where the silo stands in the federation.
+        parameters: d.
+    """
+    step = step_of(plan, plan.federation.innermost.nodes[plan.federation.innermost.parent_of[silo]])
+    signal = float(plan.federation.weights[silo]) * plan.clip_norm / (step or 1.0)
+    width = signal * float(plan.noise_multiplier[silo])
+    slack = 0.0 if step is None else math.sqrt(parameters)
+    least, most = _chi_bounds(parameters)
+    return (width * least - slack) * (1 - _TOLERANCE), (signal + width * most + slack) * (1 + _TOLERANCE)
+
+
+@functools.cache
+def _chi_bounds(parameters: int) -> tuple[float, float]:
+    """Returns the quantiles of a chi variable with `_TAIL` below and above them."""
+    return (
+        math.sqrt(2 * special.gammaincinv(parameters / 2, _TAIL)),
+        math.sqrt(2 * special.gammainccinv(parameters / 2, _TAIL)),
+    )
+
+
+def check_one_tier(plan: Plan) -> None:
+    """Raises `ExchangeError` unless silos add the noise and report to regions that report to the server."""
+    tiers = len(plan.federation.tiers)
+    if tiers > 1 or plan.injection != "silo":
+        met = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
+        raise ExchangeError(f"this aggregator runs plans of one tier in which silos add the noise, got {met}")
+
+
+def _digest(*parts: Any) -> str:
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(part)
+    return sha.hexdigest()

@@ -1,0 +1,111 @@
+"""A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
+
+What a silo has spent is read from its ledger. The promise stays: every silo's epsilon over everything it ever
+released is at most the old target, so a silo that has spent more needs more noise from now on. The budget was fixed
+before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was chosen
+after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016; for the
+renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022).
+
+Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
+different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so
+far. The plan says so and names who moved.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import SILO, Federation
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan import Plan
+from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule
+
+
+def replan(
+    old: Plan,
+    federation: Any,
+    ledgers: str | Path | Mapping[str, str | Path],
+    *,
+    allocation: str | AllocationRule | None = None,
+) -> Plan:
+    """Returns a plan of the remaining rounds for a changed federation.
+
+    Fails closed: a silo of the old plan that stays must show its ledger, since nobody else knows what it has spent.
+
+    Args:
+        old: The plan in force, with targets in epsilon.
+        federation: The federation from now on: a `Federation`, or anything `read_federation` takes.
+        ledgers: The ledger files by silo name, or the folder that holds NAME.ledger for each.
+        allocation: As in `plan`; the old plan's by default, if it is built in. A plan is data: a function that it
+            names is never imported, so a user's own allocation is given again.
+    """
+    if allocation is None and old.allocation not in ALLOCATIONS:
+        raise PlanError(
+            f"the plan was made with the allocation {old.allocation!r}, which is not built in, and what a plan file "
+            "names is not run. Give the allocation again (--allocation module:function)"
+        )
+    if not old.epsilon_target:
+        raise PlanError("a plan is replanned by its epsilon targets, and this one has none")
+    if old.target.information is not None or old.floor is not None or old.target.budget is not None:
+        raise PlanError(
+            "a plan with an information bound, a floor or a budget cannot be replanned: only epsilon adds up"
+        )
+    changed = read_federation(federation)
+    inner = changed.innermost.name
+    known = set(old.federation.silo_names.tolist())
+    above, inside, done = np.zeros(len(changed)), np.zeros(len(changed)), 0
+    for index, name in enumerate(changed.silo_names.tolist()):
+        path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
+        if not path.is_file():
+            if name in known:
+                raise PlanError(f"silo {name!r} was in the old plan and shows no ledger ({path}). Ask it for one")
+            continue
+        with Ledger.read(path) as ledger:
+            if ledger.silo != name:
+                raise PlanError(f"{path} is the ledger of silo {ledger.silo!r}, not of {name!r}")
+            failed = next((check for check in ledger.checks() if not check.holds), None)
+            if failed is not None:
+                raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
+            above[index], inside[index] = ledger.spent.shift_above, ledger.spent.shift_inside
+            rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
+        done = max([done, *rounds])
+    remaining = old.rounds - done
+    if remaining < 1:
+        raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
+    return plan(
+        changed,
+        rounds=remaining,
+        delta=old.delta,
+        epsilon=dict(old.epsilon_target),
+        accountant=old.accountant,
+        allocation=old.allocation if allocation is None else allocation,
+        clip_norm=old.clip_norm,
+        parameters=old.parameters,
+        colluders=old.colluders,
+        dropouts=old.dropouts,
+        injection=old.injection,
+        purpose=old.purpose,
+        keys=old.keys,
+        seed=old.seed,
+        spent={inner: above, SILO: inside},
+        reserved=old.target.reserve,
+        moved=_moved(old.federation, changed),
+    )
+
+
+def _moved(old: Federation, new: Federation) -> dict[str, str]:
+    """Returns the silos that are in another region than before, each with the region it was in."""
+    before, after = (
+        dict(
+            zip(
+                them.silo_names.tolist(), (them.innermost.nodes[code] for code in them.innermost.parent_of), strict=True
+            )
+        )
+        for them in (old, new)
+    )
+    return {silo: before[silo] for silo, region in after.items() if before.get(silo, region) != region}

@@ -1,0 +1,145 @@
+"""What one site of a federation holds: its role, the signed plan, its key, its policy, and where its state is kept.
+
+A site is a folder:
+
+    site.toml       role, name, issuer, training module and options
+    plan.json       the plan, and plan.json.sig its signature
+    site.key        the site's private key: signing at a silo, sealing at a region
+    policy.toml     what the silo insists on, at silos that insist on something
+
+Nothing in it comes from the network: whatever a job asks for, the site does what its own folder says. What the site may
+be used for stands in site.toml, which its operator keeps, and not in the plan, which somebody else made: a site runs
+deployment plans alone, unless it was made for research on one machine.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from fulcrum.errors import DataError
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.signing import read_signed_plan
+from fulcrum.roles.policy import Policy, read_policy
+
+FORMAT = "fulcrum.site/2"
+
+_BEFORE = "fulcrum.site/1"  # had no purpose and no policy: such a site is one for deployment
+
+SUMS = "sums.db"
+"""A region's record, in its state folder."""
+
+Role = Literal["silo", "region", "server"]
+Purpose = Literal["deployment", "research"]
+
+
+class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What site.toml holds.
+
+    Attributes:
+        format: `fulcrum.site/2`.
+        role: What the site is.
+        name: Its name in the plan; any name for the server.
+        issuer: The public key that must have signed the plan; the key itself, never the name of a file.
+        purpose: What plans the site runs. Research protects nobody: `fulcrum up` alone makes such sites, on loopback.
+        policy: Whether policy.toml must be there; one that is there is heeded in any case.
+        train: The training module, at silos and at the server.
+        seed: Of everything that is drawn in research; deployment draws nothing from it.
+        patience: Seconds a region waits for its silos in a round; the server waits for regions half as long again.
+        state: Where ledger, sums or checkpoint are kept, relative to the site's folder. A silo that took part before
+            names the folder of its ledger: one ledger a silo, for life.
+        options: For the training module.
+    """
+
+    format: str
+    role: Role
+    name: str
+    issuer: str
+    purpose: Purpose = "deployment"
+    policy: bool = False
+    train: str = ""
+    seed: int = 0
+    patience: float = 120.0
+    state: str = "state"
+    options: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """One site, read from its folder."""
+
+    folder: Path
+    settings: SiteSettings
+    plan: Plan
+
+    @property
+    def key(self) -> Path:
+        """The site's private key."""
+        return self.folder / "site.key"
+
+    @property
+    def state(self) -> Path:
+        """Where the site keeps what must outlive it."""
+        return self.folder / self.settings.state
+
+    @cached_property
+    def policy(self) -> Policy | None:
+        """What the silo insists on, if it says so; one that cannot be read is refused, not left out."""
+        path = self.folder / "policy.toml"
+        return read_policy(path) if self.settings.policy or os.path.lexists(path) else None
+
+
+def ledger_name(silo: str) -> str:
+    """The file of a silo's ledger, in its state folder."""
+    return f"{silo}.ledger"
+
+
+def read_site(folder: str | Path, role: Role | None = None) -> Site:
+    """Reads a site's folder.
+
+    Refused are a role other than given, a plan without a good signature by the issuer, and a plan of another purpose
+    than the site's own, whoever signed it.
+    """
+    folder = Path(folder).absolute()  # wherever training changes to
+    path = folder / "site.toml"
+    try:
+        settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SiteSettings)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise DataError(f"{path} does not describe a site: {error}") from None
+    if settings.format not in (FORMAT, _BEFORE):
+        raise DataError(f"{path} is of format {settings.format!r}, expected {FORMAT}")
+    if settings.format == _BEFORE and (settings.purpose != "deployment" or settings.policy):
+        raise DataError(f"{path} is of format {_BEFORE}, which knows neither purpose nor policy. Write {FORMAT}")
+    if role is not None and settings.role != role:
+        raise DataError(f"{path} is that of a {settings.role}, and a {role} was asked for")
+    plan = read_signed_plan(folder / "plan.json", settings.issuer)
+    if plan.purpose != settings.purpose:
+        raise DataError(
+            f"{path} makes this a site for {settings.purpose}, and plan.json beside it is a plan for {plan.purpose}. "
+            "Put the right plan there"
+        )
+    return Site(folder=folder, settings=settings, plan=plan)
+
+
+def site_toml(settings: SiteSettings) -> str:
+    """Returns site.toml."""
+    fields: dict[str, Any] = msgspec.to_builtins(settings)
+    options = fields.pop("options")
+    lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
+    if options:
+        lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in options.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it: JSON's strings, numbers, booleans and lists are TOML as well."""
+    if isinstance(value, Mapping) or value is None:
+        raise DataError(f"an option must be a text, a number, true, false or a list, got {value!r}")
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,166 @@
+"""What one silo's releases under a plan follow from: a few numbers, taken from the plan once it is verified.
+
+>>> from fulcrum.planning.making import plan
+>>> made = plan("isic-paper", rounds=2, epsilon=1.0, parameters=6, purpose="deployment")
+>>> terms = terms_of(made, "region-1-1")
+>>> terms.region, terms.rounds, terms.clip_norm, terms.width >= made.lattice_width(0)
+('region-1', 2, 1.0, True)
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from fulcrum.errors import ReleaseError, suggestion
+from fulcrum.federation.structure import SILO
+from fulcrum.ledger.ledger import Allowance, Cost
+from fulcrum.planning.plan import Plan, plan_of
+from fulcrum.planning.verifying import verify
+from fulcrum.privacy.lattice import check_fits
+from fulcrum.roles.policy import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a silo's releases under one plan follow from, and nothing else of the plan.
+
+    Attributes:
+        plan_digest: The plan.
+        silo: Whose releases.
+        region: Whose sum they go into.
+        parameters: Coordinates of an update.
+        clip_norm: C.
+        weight: Of the silo in the sum.
+        step: Of the lattice.
+        width: Of the noise, in steps: multiplier * weight * C / step, the next number above where that is not one.
+        cost: What a release spends.
+        allowance: What the plan allows in all.
+        numbers: What the plan said of this silo when it was verified.
+    """
+
+    plan_digest: str
+    silo: str
+    region: str
+    parameters: int
+    clip_norm: float
+    weight: float
+    step: float
+    width: float
+    cost: Cost
+    allowance: Allowance
+    numbers: tuple[Any, ...] = field(repr=False)
+
+    @property
+    def rounds(self) -> int:
+        """How many releases the plan allows."""
+        return self.allowance.rounds
+
+
+_PASSED: dict[tuple[str, str, str, bytes], Terms] = {}
+
+
+def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
+    """Returns what a silo's releases follow from, under a plan that verifies and that its policy passes.
+
+    Both are asked once for a plan, its issuer, a silo and a policy, and the terms are made of what was verified, not of
+    the object that was handed in. Every call holds the object's own numbers against them. So a plan that was changed in
+    memory is refused: before it was verified, whatever was changed; afterwards, in any field, array or cached figure
+    that this silo's releases use.
+
+    This is against accidents and objects used again. Code in the silo's process that means harm is out of its reach.
+
+    Raises:
+        ReleaseError: The plan does not know the silo, does not hold what it says, or was changed in memory.
+        PolicyError: The policy forbids it.
+    """
+    rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
+    if (key := (plan.digest, plan.issuer, silo, rules)) not in _PASSED:
+        _PASSED[key] = _verified(plan, silo, policy)
+    terms = _PASSED[key]
+    try:
+        unchanged = _numbers(plan, silo) == terms.numbers
+    except (IndexError, TypeError, ValueError):  # not even of the right shape
+        unchanged = False
+    if not unchanged:
+        raise _changed()
+    return terms
+
+
+def index_of(plan: Plan, silo: str) -> int:
+    """Returns where a silo stands in a plan, or raises `ReleaseError`."""
+    names: list[str] = plan.federation.silo_names.tolist()
+    if silo not in names:
+        raise ReleaseError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
+    return names.index(silo)
+
+
+def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
+    index = index_of(plan, silo)
+    if plan.changed:
+        raise _changed()
+    content = replace(plan).content()  # a copy has cached nothing
+    failed = next((check for check in verify(content) if not check.holds), None)
+    if failed is not None:
+        raise ReleaseError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+    sound = plan_of(content, issuer=plan.issuer)  # of the verified numbers alone
+    if policy is not None:
+        policy.check(sound, silo)
+    if sound.lattice_steps is None or sound.parameters is None:
+        raise ReleaseError("a research plan has no lattice. Make one with purpose='deployment'")
+    region = int(sound.federation.innermost.parent_of[index])
+    multiplier, weight = float(sound.noise_multiplier[index]), float(sound.federation.weights[index])
+    step = float(sound.lattice_steps[region])
+    width = _rounded_up(Fraction(multiplier) * Fraction(weight) * Fraction(sound.clip_norm) / Fraction(step))
+    check_fits(signal=weight * sound.clip_norm / step, width=width, members=len(sound.federation), silo=silo)
+    each = sound.cost(index)
+    before = {tier: float(sound.target.spent[tier][index]) if tier in sound.target.spent else 0.0 for tier in each}
+    total = {tier: before[tier] + sound.rounds * each[tier] for tier in each}
+    return Terms(
+        plan_digest=plan.digest,
+        silo=silo,
+        region=sound.federation.innermost.nodes[region],
+        parameters=sound.parameters,
+        clip_norm=sound.clip_norm,
+        weight=weight,
+        step=step,
+        width=width,
+        cost=Cost(**_both(each, sound)),
+        allowance=Allowance(plan_digest=plan.digest, rounds=sound.rounds, **_both(total, sound)),
+        numbers=_numbers(sound, silo),
+    )
+
+
+def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
+    """What a plan says of one silo, as it stands in the object at this moment."""
+    index, inner = index_of(plan, silo), plan.federation.innermost
+    region, steps = int(inner.parent_of[index]), plan.lattice_steps
+    return (
+        plan.purpose,
+        plan.injection,
+        plan.rounds,
+        plan.parameters,
+        plan.clip_norm,
+        float(plan.noise_multiplier[index]),
+        float(plan.federation.weights[index]),
+        inner.nodes[region],
+        None if steps is None else float(steps[region]),
+        dict(plan.keys),
+    )
+
+
+def _changed() -> ReleaseError:
+    return ReleaseError("the plan was changed in memory, and nothing is released under it. Read or make it again")
+
+
+def _both(by_tier: Mapping[str, float], plan: Plan) -> dict[str, float]:
+    return {"shift_above": by_tier[plan.federation.innermost.name], "shift_inside": by_tier[SILO]}
+
+
+def _rounded_up(exact: Fraction) -> float:
+    """The least number of double precision that is not below a fraction."""
+    near = float(exact)
+    return near if Fraction(near) >= exact else math.nextafter(near, math.inf)

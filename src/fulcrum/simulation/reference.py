@@ -1,0 +1,79 @@
+"""The slow engine: one silo after the other, a user's own three functions, and a name for the silo that fails.
+
+It draws the batches and the noise of the batched engine, so for the built-in head the two agree up to rounding.
+"""
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import DivergedUpdateError, FulcrumError
+from fulcrum.noise.clipping import clip
+from fulcrum.simulation.engine import (
+    SILOS_A_BLOCK,
+    FederationRun,
+    Job,
+    LocalTraining,
+    aggregator_noise,
+    batch_picks,
+    block_noise,
+)
+from fulcrum.simulation.models import Model
+from fulcrum.simulation.tasks import Task
+
+
+def train_slowly(
+    job: Job, task: Task, training: LocalTraining, model: Model, *, keep_regional_sums: bool = False
+) -> FederationRun:
+    """Trains one job silo by silo; parameters and sums come back as flat vectors, (parameters, 1, arms).
+
+    Args:
+        job: What to train.
+        task: The records, and the test split.
+        training: Steps and batch; the learning rate is the model's own affair.
+        model: What a silo runs.
+        keep_regional_sums: Whether to keep what the observer saw.
+    """
+    arms = job.arms
+    models = np.zeros((model.parameters, len(arms.clip_norm)))
+    if model.start is not None:
+        models += model.start[:, None]
+    accuracy, sums = [], []
+    for round_number in range(1, arms.rounds + 1):
+        observed = aggregator_noise(job, round_number, model.parameters)
+        for block in range(-(-len(arms.weights) // SILOS_A_BLOCK)):
+            picks = batch_picks(job, block, round_number, training)
+            noise = block_noise(job, block, round_number, model.parameters)
+            for place in range(picks.shape[1]):
+                silo = block * SILOS_A_BLOCK + place
+                for arm in range(len(arms.clip_norm)):
+                    update = _update(model, models[:, arm], task, picks[:, place], arms.silo_name(silo), round_number)
+                    clipped = clip(update, float(arms.clip_norm[arm]))
+                    scale = arms.noise_multiplier[silo, arm] * arms.noise_norm[arm]
+                    observed[arms.region_of[silo], :, arm] += arms.weights[silo] * (clipped + scale * noise[place])
+        models = models + observed.sum(axis=0)
+        if keep_regional_sums:
+            sums.append(observed[:, :, None, :])
+        scores = [model.scores(models[:, arm], task.features_test) for arm in range(models.shape[1])]
+        accuracy.append([float((score.argmax(axis=1) == task.labels_test).mean()) for score in scores])
+    return FederationRun(
+        models=models[:, None, :],
+        accuracy=np.array(accuracy),
+        regional_sums=np.array(sums) if keep_regional_sums else None,
+    )
+
+
+def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: str, round_number: int) -> FloatArray:
+    """Runs one silo's local training; whatever goes wrong there is told with the silo's name."""
+    try:
+        state = model.init(start.copy())
+        for chosen in picks:
+            state = model.step(state, task.features_train[chosen], task.labels_train[chosen])
+        update = np.asarray(model.final(state), dtype=np.float64) - start
+    except FulcrumError:
+        raise
+    except Exception as error:
+        error.add_note(f"raised by the model at silo {silo!r} in round {round_number}")
+        raise
+    if not np.isfinite(update).all():
+        raise DivergedUpdateError(f"silo {silo!r} diverged in round {round_number}: its update is not finite")
+    return update

@@ -1,0 +1,175 @@
+"""Every allocation trained at the same guarantee: accuracy beside budget and epsilon.
+
+>>> rows = compare_trained("mild", "digits", seeds=2, rounds=3, epsilon=5.0)
+>>> [row.allocation for row in rows][:2], rows[1].gain
+(['optimal', 'uniform'], 0.0)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.federation.profiles import lognormal_sizes
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.comparing import Comparison, compared_allocations, summarised
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import package_version
+from fulcrum.planning.targets import epsilon_by_tier
+from fulcrum.privacy.allocation import AllocationRule
+from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, run_folder, standard_error, train_arms
+from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.storage.files import write_whole
+
+SIZE_LAWS = ("declared", "lognormal")
+"""Silo sizes as the federation declares them, or drawn anew for every seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedComparison(Comparison):
+    """What one allocation costs, gives and learns.
+
+    Attributes:
+        accuracy: On the test split, mean over seeds.
+        accuracy_se: Its standard error; NaN with one seed.
+        gain: Accuracy above uniform's, mean of the paired differences.
+        gain_se: The standard error of the paired difference.
+    """
+
+    accuracy: float
+    accuracy_se: float
+    gain: float
+    gain_se: float
+
+
+def compare_trained(
+    federation: Any,
+    data: str | Path | Task = "digits",
+    *,
+    seeds: int | Sequence[int] = 10,
+    training: LocalTraining | None = None,
+    records: float | None = None,
+    size_law: str = "declared",
+    allocation: str | AllocationRule | None = None,
+    on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    data_options: dict[str, Any] | None = None,
+    **target: Any,
+) -> tuple[TrainedComparison, ...]:
+    """Returns one row for each allocation, all meeting the same target and trained on the same batches and noise draws.
+
+    Args:
+        federation: A `Federation`, or anything `read_federation` takes.
+        data: A `Task`, or anything `load_task` takes.
+        seeds: How many, or which.
+        training: Learning rate, local steps and batch.
+        records: Mean records a silo.
+        size_law: One of `SIZE_LAWS`.
+        allocation: One more to compare.
+        on_round: Called after each round.
+        data_options: Further arguments of `load_task`.
+        **target: What every allocation must meet, as in `plan`.
+    """
+    if size_law not in SIZE_LAWS:
+        raise ParameterError(
+            f"unknown size law {size_law!r}. Known: {listing(SIZE_LAWS)}.{suggestion(size_law, SIZE_LAWS)}"
+        )
+    if target.get("seed", 0) != 0:
+        raise ParameterError(f"every seed deals noise anew: seed={target['seed']} would be ignored. Choose the seeds")
+    federation = read_federation(federation)
+    task = data if isinstance(data, Task) else load_task(data, **(data_options or {}))
+    if task.silo is not None and size_law != "declared":
+        raise ParameterError(f"{task.name} names its silos, so their sizes cannot be drawn. Leave the size law out")
+    chosen = chosen_seeds(seeds)
+    names = compared_allocations(federation, allocation, target)
+    plans = [
+        [plan(drawn, allocation=name, **(target | {"seed": seed})) for name in names]
+        for seed, drawn in ((seed, sized(federation, size_law, seed)) for seed in chosen)
+    ]
+    accuracy = train_arms(
+        plans,
+        task,
+        seeds=chosen,
+        training=training or LocalTraining(learning_rate=LEARNING_RATE),
+        records=records,
+        on_round=on_round,
+    )
+    uniform = accuracy[:, [made.allocation for made in plans[0]].index("uniform")]
+    return tuple(
+        _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform) for arm in range(len(names))
+    )
+
+
+def save_comparison(
+    rows: Sequence[TrainedComparison],
+    folder: str | Path,
+    *,
+    federation: Federation,
+    task: str,
+    seeds: int | Sequence[int],
+    size_law: str = "declared",
+    **target: Any,
+) -> None:
+    """Writes comparison.json: the rows, and the federation and target that they hold for.
+
+    Args:
+        rows: As `compare_trained` gives them.
+        folder: Where to, made if it is not there.
+        federation: Who was trained.
+        task: On what.
+        seeds: How many, or which.
+        size_law: One of `SIZE_LAWS`.
+        **target: What every allocation met, as in `plan`.
+    """
+    told = {
+        "version": package_version(),
+        "federation_digest": federation.digest,
+        "rounds": target["rounds"],
+        "delta": target.get("delta", 1e-5),
+        "accountant": target.get("accountant") or "exact",
+        "colluders": target.get("colluders", 0),
+        "dropouts": target.get("dropouts", 0),
+        "epsilon": epsilon_by_tier(federation, target.get("epsilon")),
+        "information": target.get("information"),
+        "budget": target.get("budget"),
+        "task": task,
+        "seeds": chosen_seeds(seeds),
+        "size_law": size_law,
+        "rows": [asdict(row) for row in rows],
+    }
+    write_whole(
+        run_folder(folder) / "comparison.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
+    )
+
+
+def sized(federation: Federation, size_law: str, seed: int) -> Federation:
+    """Returns the federation that a seed trains: as declared, or with sizes drawn anew."""
+    return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
+
+
+def _row(plans: Sequence[Plan], accuracy: FloatArray, gain: FloatArray) -> TrainedComparison:
+    """One allocation over all seeds: budgets and means averaged, worst cases taken over all."""
+    parts = [summarised(made) for made in plans]
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(part, name) for part in parts]))
+
+    fields = asdict(parts[0]) | {
+        name: mean(name) for name in ("noise_budget", "epsilon_above_mean", "epsilon_inside_mean")
+    }
+    for name in ("epsilon_above_worst", "epsilon_inside_worst"):
+        fields[name] = max(getattr(part, name) for part in parts)
+    return TrainedComparison(
+        **fields,
+        accuracy=float(accuracy.mean()),
+        accuracy_se=standard_error(accuracy),
+        gain=float(gain.mean()),
+        gain_se=standard_error(gain),
+    )

@@ -1,0 +1,328 @@
+"""Charts of what a plan trades, reveals and learns: curves between the observers, information by round, accuracy.
+
+>>> learning_chart([{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.75}])["description"]
+'Test accuracy by round: 0.750 after round 2.'
+
+Each chart carries a `description`, its alternative in words.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fulcrum.federation.structure import SILO
+from fulcrum.planning.advice import LEVELS, information_ceiling
+from fulcrum.planning.comparing import Trade
+from fulcrum.planning.plan import Plan
+from fulcrum.privacy.leakage import information_bound
+from fulcrum.views.chart_style import OBSERVERS, Row, Spec, shown_epsilon, spread_scale, tooltip
+
+
+def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec:
+    """Returns epsilon above against epsilon inside at one noise budget: what one observer gains, the other loses.
+
+    Args:
+        trades: As `observer_trade` gives them.
+        above: The plan's own worst epsilon above.
+        inside: The plan's own worst epsilon inside.
+    """
+    points = [{"inside": trade.inside_at_budget, "above": trade.above_at_budget} for trade in trades]
+    first, last = points[0], points[-1]
+    return _curve(
+        points,
+        x=("inside", "worst epsilon inside"),
+        y=("above", "worst epsilon above"),
+        here={"inside": inside, "above": above},
+        description=(
+            f"At this plan's noise budget, the worst epsilon above a region grows from {shown_epsilon(first['above'])} "
+            f"to {shown_epsilon(last['above'])} as the worst epsilon inside falls from "
+            f"{shown_epsilon(first['inside'])} to {shown_epsilon(last['inside'])}. This plan stands at "
+            f"{shown_epsilon(above)} above and {shown_epsilon(inside)} inside."
+        ),
+    )
+
+
+def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spec:
+    """Returns the noise that a target inside needs while the promise above is kept, as a share of what uniform needs.
+
+    Args:
+        trades: As `observer_trade` gives them.
+        inside: The plan's own worst epsilon inside.
+        budget: The plan's own noise budget.
+    """
+    uniform = trades[-1].noise_budget
+    points = [{"inside": trade.epsilon_inside, "share": trade.noise_budget / uniform} for trade in trades]
+    chart = _curve(
+        points,
+        x=("inside", "worst epsilon inside"),
+        y=("share", "noise, share of uniform's"),
+        here={"inside": inside, "share": budget / uniform},
+        description=(
+            f"At the same promise above, noise grows from {points[0]['share']:.0%} of what uniform noise needs to all "
+            f"of it as the worst epsilon inside falls from {shown_epsilon(points[0]['inside'])} to "
+            f"{shown_epsilon(points[-1]['inside'])}. This plan needs {budget / uniform:.0%}."
+        ),
+    )
+    for layer in chart["layer"]:
+        layer["encoding"]["y"]["axis"] = {"format": ".0%"}
+        layer["encoding"]["y"]["scale"] = {"zero": True}
+    return chart
+
+
+def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
+    """Returns what is learned of a silo's class concentration after each round, at most: the worst silo, in nats.
+
+    The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling, which
+    it reaches at once where a silo has no noise against that observer. At round 0 stands what is known before: the
+    floor, and what earlier plans released.
+    """
+    lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
+    found: list[Row] = []
+    rounds = np.unique(np.linspace(1, plan.rounds, min(points, plan.rounds)).round().astype(int)).tolist()
+    for observer, tier in zip(OBSERVERS, (plan.federation.innermost.name, SILO), strict=True):
+        floor = lateral + plan.information_before(tier)
+        found.append({"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)})
+        noise, levels = plan.effective_multiplier(tier), np.unique(floor)
+        least = [float(noise[floor == level].min()) for level in levels] if len(levels) < 100 else None
+        pairs = (noise, floor) if least is None else (np.array(least), levels)
+        for number in rounds:
+            nats = information_bound(
+                pairs[0],
+                floor=pairs[1],
+                entropy=ceiling,
+                rounds=number,
+                bound=plan.target.bound,
+                parameters=plan.parameters,
+            )
+            found.append({"round": number, "observer": observer, "nats": float(np.max(nats))})
+    return found
+
+
+def information_chart(rows: Sequence[Row], *, ceiling: float, target: float | None = None) -> Spec:
+    """Returns the information bound by round for both observers, under its ceiling.
+
+    Args:
+        rows: As `information_rows` gives them.
+        ceiling: The entropy of what is to be learned, in nats.
+        target: K, the bound asked for.
+    """
+    last = max(row["round"] for row in rows)
+    end = {row["observer"]: row["nats"] for row in rows}
+    guides = [{"nats": ceiling, "label": f"ceiling: all there is to learn at {LEVELS} levels, {ceiling:.3g} nats"}]
+    if target is not None:
+        guides.append({"nats": target, "label": f"the target, {target:.3g} nats"})
+    top = 1.12 * max(ceiling, target or 0.0)  # room for the ceiling's name
+    y = {
+        "field": "nats",
+        "type": "quantitative",
+        "title": "nats at most",
+        "scale": {"domain": [0, top], "nice": False},
+    }
+    return {
+        "description": (
+            f"What is learned of a silo's class concentration over {last} rounds, at most: {end['above']:.3g} nats "
+            f"above its region and {end['inside']:.3g} inside it, under a ceiling of {ceiling:.3g} nats."
+        ),
+        "width": "container",
+        "height": 240,
+        "layer": [
+            {
+                "data": {"values": guides},
+                "encoding": {"y": y},
+                "layer": [
+                    {"mark": {"type": "rule", "style": "guide-line"}},
+                    {
+                        "mark": {"type": "text", "align": "left", "dy": -8, "x": 4, "style": "muted"},
+                        "encoding": {"text": {"field": "label"}},
+                    },
+                ],
+            },
+            {
+                "data": {"values": list(rows)},
+                "mark": {"type": "line", "strokeWidth": 2.5, "point": {"size": 30, "filled": True}},
+                "encoding": {
+                    "x": {
+                        "field": "round",
+                        "type": "quantitative",
+                        "title": "rounds",
+                        "axis": {"grid": False, "tickMinStep": 1},
+                    },
+                    "y": y,
+                    "color": {"field": "observer", "type": "nominal", "title": None, "scale": {"domain": OBSERVERS}},
+                    "tooltip": tooltip(round="round", observer="observer", nats=("nats at most", ".4f")),
+                },
+            },
+        ],
+    }
+
+
+def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None = None) -> Spec:
+    """Returns accuracy by allocation with a standard error to both sides, where there is one.
+
+    Args:
+        rows: With `allocation`, `accuracy`, and `accuracy_se` or None.
+        reference: The accuracy without clip and noise.
+    """
+    points = [{"allocation": row["allocation"], "accuracy": row["accuracy"], **_span(row)} for row in rows]
+    best = max(points, key=lambda point: float(point["accuracy"]))
+    x = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False, "padding": 16}}
+    y = {"field": "allocation", "type": "nominal", "sort": None, "title": None}
+    guide = [] if reference is None else [{"accuracy": reference, "label": "without noise"}]
+    return {
+        "description": (
+            f"Test accuracy of {len(points)} allocations; the best is {best['allocation']} at {best['shown']}."
+        ),
+        "width": "container",
+        "height": 34 * len(points),
+        "layer": [
+            {
+                "data": {"values": guide},
+                "encoding": {"x": x},
+                "layer": [
+                    {"mark": {"type": "rule", "style": "guide-line"}},
+                    {
+                        "mark": {"type": "text", "align": "center", "y": -8, "style": "muted"},
+                        "encoding": {"text": {"field": "label"}},
+                    },
+                ],
+            },
+            {
+                "data": {"values": points},
+                "encoding": {"y": y, "tooltip": tooltip(allocation="allocation", shown="accuracy")},
+                "layer": [
+                    {
+                        "mark": {"type": "rule", "strokeWidth": 2, "style": "plain"},
+                        "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}},
+                    },
+                    {
+                        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1, "style": "plain"},
+                        "encoding": {"x": x},
+                    },
+                ],
+            },
+        ],
+    }
+
+
+def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None = None) -> Spec:
+    """Returns accuracy by round with a band of one standard error.
+
+    Args:
+        rows: With `round`, `accuracy`, and `accuracy_se` or None.
+        reference: The accuracy without clip and noise.
+    """
+    points = [{"round": row["round"], "accuracy": row["accuracy"], **_span(row)} for row in rows]
+    y = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False}}
+    x = {"field": "round", "type": "quantitative", "title": "round", "axis": {"grid": False, "tickMinStep": 1}}
+    guide = [] if reference is None else [{"accuracy": reference, "label": "without noise"}]
+    return {
+        "description": f"Test accuracy by round: {points[-1]['shown']} after round {points[-1]['round']}.",
+        "width": "container",
+        "height": 220,
+        "layer": [
+            {
+                "data": {"values": guide},
+                "encoding": {"y": y},
+                "layer": [
+                    {"mark": {"type": "rule", "style": "guide-line"}},
+                    {
+                        "mark": {"type": "text", "align": "left", "x": 4, "dy": 12, "style": "muted"},
+                        "encoding": {"text": {"field": "label"}},
+                    },
+                ],
+            },
+            {
+                "data": {"values": points},
+                "encoding": {"x": x, "tooltip": tooltip(round="round", shown="accuracy")},
+                "layer": [
+                    {
+                        "mark": {"type": "rule", "strokeWidth": 2, "style": "plain", "opacity": 0.5},
+                        "encoding": {"y": {**y, "field": "low"}, "y2": {"field": "high"}},
+                    },
+                    {"mark": {"type": "line", "style": "plain", "strokeWidth": 2.5}, "encoding": {"y": y}},
+                    {
+                        "mark": {"type": "point", "filled": True, "size": 45, "opacity": 1, "style": "plain"},
+                        "encoding": {"y": y},
+                    },
+                ],
+            },
+        ],
+    }
+
+
+def _curve(points: list[Row], *, x: tuple[str, str], y: tuple[str, str], here: Row, description: str) -> Spec:
+    """Returns a line of alternatives whose ends and whose present place have names."""
+    across = {
+        "field": x[0],
+        "type": "quantitative",
+        "title": x[1],
+        **spread_scale((point[x[0]] for point in [*points, here]), zero=False),
+    }
+    up = {
+        "field": y[0],
+        "type": "quantitative",
+        "title": y[1],
+        **spread_scale((point[y[0]] for point in [*points, here]), zero=False),
+    }
+    middle = math.sqrt(points[0][x[0]] * points[-1][x[0]])
+    ends = [{**points[-1], "label": "uniform"}]
+    if not math.isclose(here[x[0]], points[0][x[0]], rel_tol=0.02):
+        ends.append({**points[0], "label": "no target inside"})
+    # Both curves fall from the upper left to the lower right: names on the right stand left of their points.
+    names = [("muted", end, end[x[0]] > middle, 14 if end[x[0]] > middle else -11) for end in ends]
+    names.append(("strong", {**here, "label": "this plan"}, here[x[0]] > middle, -16))
+    encoding = {"x": across, "y": up}
+    tips = [{"field": name, "title": title, "format": ".4~g"} for name, title in (x, y)]
+    return {
+        "description": description,
+        "width": "container",
+        "height": 240,
+        "layer": [
+            {
+                "data": {"values": points},
+                "mark": {"type": "line", "style": "plain", "strokeWidth": 2.5},
+                "encoding": {**encoding, "order": {"field": x[0]}},
+            },
+            {
+                "data": {"values": points},
+                "mark": {"type": "point", "filled": True, "size": 28, "opacity": 1, "style": "plain"},
+                "encoding": {**encoding, "tooltip": tips},
+            },
+            {
+                "data": {"values": [here]},
+                "mark": {
+                    "type": "point",
+                    "filled": False,
+                    "size": 220,
+                    "strokeWidth": 2.5,
+                    "opacity": 1,
+                    "style": "here",
+                },
+                "encoding": encoding,
+            },
+            *(
+                {
+                    "data": {"values": [named]},
+                    "mark": {
+                        "type": "text",
+                        "style": style,
+                        "align": "right" if right else "left",
+                        "dx": 4 if right else 11,
+                        "dy": rise,
+                    },
+                    "encoding": {**encoding, "text": {"field": "label"}},
+                }
+                for style, named, right, rise in names
+            ),
+        ],
+    }
+
+
+def _span(row: Mapping[str, Any]) -> Row:
+    """Returns an accuracy with a standard error to both sides, and in words."""
+    accuracy, error = float(row["accuracy"]), row.get("accuracy_se")
+    if error is None or math.isnan(error):
+        return {"low": accuracy, "high": accuracy, "shown": f"{accuracy:.3f}"}
+    return {"low": accuracy - error, "high": accuracy + error, "shown": f"{accuracy:.3f} ± {error:.3f}"}

@@ -1,0 +1,106 @@
+r"""What the pages are made of: templates, the style and script that they share, and data that can stand in a page.
+
+>>> inline_json({"name": "</script>"})
+Markup('{"name":"\\u003c/script\\u003e"}')
+"""
+
+import math
+import re
+from importlib import resources
+from typing import Any
+
+import msgspec
+from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from markupsafe import Markup, escape
+
+from fulcrum.federation.structure import SILO
+from fulcrum.planning.guarantee import ADJACENCY
+from fulcrum.planning.plan import Plan
+from fulcrum.views.chart_style import PALETTE, percent, shown_epsilon
+from fulcrum.views.terminal import figure
+
+
+class _Templates(BaseLoader):
+    """Templates of the package, whatever it was installed as."""
+
+    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Any]:  # noqa: ARG002
+        try:
+            return template_text(template), None, None
+        except FileNotFoundError:
+            raise TemplateNotFound(template) from None
+
+
+def template_text(name: str) -> str:
+    """Returns a file of the templates as it stands."""
+    return resources.files("fulcrum.views").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def environment() -> Environment:
+    """Returns what renders templates: everything that a name or number holds is text, and a missing name an error."""
+    made = Environment(
+        loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent}
+    return made
+
+
+def style(*names: str) -> str:
+    """Returns style sheets as one: the colours, what all pages share, and those named."""
+    return _variables() + "\n".join(map(template_text, ("base.css", *names)))
+
+
+def script(*names: str) -> str:
+    """Returns scripts as one: what all pages share, and those named."""
+    return "\n".join(map(template_text, ("base.js", *names)))
+
+
+def inline_script(source: str) -> Markup:
+    """Returns a script that can stand in a page: nothing in it ends its element."""
+    safe = re.sub(r"<(?=/script|!--)", r"\\x3c", source, flags=re.IGNORECASE)
+    return Markup(safe.replace("\r\n", "\n"))  # noqa: S704, ours and Vega's
+
+
+def inline_json(data: Any) -> Markup:
+    """Returns JSON that can stand in a page, whatever names it holds."""
+    text = msgspec.json.encode(data).decode()
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # noqa: S704
+
+
+def claim(plan: Plan) -> Markup:
+    """Returns the guarantee with its epsilons set off, rounded up to the digits that a page shows of them."""
+
+    def set_off(found: re.Match[str]) -> str:
+        epsilon = found["epsilon"]
+        return f"<strong>{f'epsilon {shown_epsilon(float(epsilon))}' if epsilon else found[0]}</strong>"
+
+    said = str(escape(plan.statement.removesuffix(".")))
+    number = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
+    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", set_off, said))  # noqa: S704
+
+
+def promise(plan: Plan) -> dict[str, Any]:
+    """Returns what `promise.html` shows: the claim with its terms, and the figures of the first screen."""
+    return {
+        "plan": plan,
+        "name": plan.federation.name,
+        "inner": plan.federation.innermost.name,
+        "claim": claim(plan),
+        "terms": f"neighbouring federations {ADJACENCY}; {plan.assumptions[-2]}",
+        "above": plan.worst_epsilon(),
+        "inside": plan.worst_epsilon(SILO),
+        "infinite": math.inf,
+        "baseline": "uniform silo noise" if plan.injection == "aggregator" else "uniform",
+    }
+
+
+def _variables() -> str:
+    """Returns the colours as custom properties: by the system's wish, by the reader's choice, and light on paper."""
+    light, dark = ("".join(f"--{role}:{pair[side]};" for role, pair in PALETTE.items()) for side in (0, 1))
+    return (
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}\n"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}\n"
+        f"@media print{{:root,:root[data-theme],:root:not([data-theme=light]){{color-scheme:light;{light}}}}}\n"
+    )

@@ -1,0 +1,143 @@
+"""What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from fulcrum.federation.structure import Federation
+from fulcrum.ledger.ledger import LedgerCheck
+from fulcrum.planning.comparing import Comparison
+from fulcrum.planning.exporting import exported
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import to_json
+from fulcrum.planning.verifying import Check
+from fulcrum.privacy.exposure import exposure_of
+from fulcrum.simulation.trials import TrainedComparison
+from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, figure, printable_json, remarks, show, table
+
+
+def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
+    """Returns the columns of a comparison; training makes room for what was learnt."""
+    inner = federation.innermost.name
+    allocation = Column(key="allocation", heading="allocation", figures=False)
+    if trained:
+        return [
+            allocation,
+            Column(key="noise_budget", heading="noise\nbudget"),
+            Column(key="epsilon_above_worst", heading="worst ε\nabove", epsilon=True),
+            Column(key="epsilon_inside_worst", heading="worst ε\ninside", epsilon=True),
+            Column(key="accuracy_shown", heading="accuracy"),
+            Column(key="gain_shown", heading="gain, points"),
+        ]
+    return [
+        allocation,
+        Column(key="noise_budget", heading="noise budget"),
+        Column(key="times_optimal", heading="× optimal"),
+        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
+        Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
+        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
+        Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
+    ]
+
+
+def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Rows as a person wants them: times the optimum, accuracies and gains with their standard errors."""
+    found = []
+    for row in rows:
+        shown = asdict(row) | {"times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}"}
+        if isinstance(row, TrainedComparison):
+            spread = not math.isnan(row.accuracy_se)  # one seed has none
+            shown["accuracy_shown"] = f"{row.accuracy:.3f}" + (f" ± {row.accuracy_se:.3f}" if spread else "")
+            shown["gain_shown"] = f"{100 * row.gain:+.2f}" + (f" ± {100 * row.gain_se:.2f}" if spread else "")
+        found.append(shown)
+    return found
+
+
+def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
+    """Returns the picture of a plan: its regions, its guarantee, its cost, its advice."""
+    inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
+    profile = exposure_of(made.federation, colluders=made.colluders, dropouts=made.dropouts)
+    noise = np.sqrt(made.node_noise(inner.name))
+    rows = []
+    for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
+        members = inner.parent_of == index
+        span = _span(float(multiplier[members].min()), float(multiplier[members].max()))
+        rows.append(
+            {
+                "name": name,
+                "silos": int(profile.silos[index]),
+                "effective": float(profile.effective_size[index]),
+                "noise": span if injected is None else float(noise[index]),
+                "above": float(made.epsilon_above[members].max()),
+                "inside": float(made.epsilon_inside[members].max()),
+            }
+        )
+    columns = (
+        Column(key="name", heading=inner.name, figures=False),
+        Column(key="silos", heading="silos"),
+        Column(key="effective", heading="effective size"),
+        Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
+        Column(key="above", heading="ε above", epsilon=True),
+        Column(key="inside", heading="ε inside", epsilon=True),
+    )
+    power = made.observer_power()
+    summary = [
+        ("guarantee", made.statement),
+        ("noise budget", f"{figure(made.noise_budget)} C², uniform would need {figure(made.uniform_noise_budget)}"),
+        ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
+        (
+            "in words",
+            f"an observer above{', who also saw all that was released before,' if made.follows else ''} tells two "
+            f"possible datasets of a silo apart {power.shown(power.guessing_rate)} of the time at best, and accuses "
+            f"rightly {power.shown(power.true_positive_rate)} of the time at 1 % wrong accusations",
+        ),
+    ]
+    if made.floor is not None:
+        learned = float((made.mechanism_information + made.floor).max())
+        bound = made.target.bound
+        summary.append(("information", f"at most {learned:.4g} nats of a silo's class concentration ({bound})"))
+    if output is not None:
+        summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
+    title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"
+    picture = [
+        table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists them all"),
+        facts(summary),
+    ]
+    if made.advice:
+        picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
+    return picture
+
+
+def show_plan(made: Plan, output: Path | None, style: str) -> None:
+    """Prints a plan: its picture, its file, or its table by silo."""
+    if style == "csv":
+        sys.stdout.write(exported(made, "csv"))
+    elif style == "json":
+        sys.stdout.write(printable_json(to_json(made.content())))
+    else:
+        show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
+
+
+def show_checks(title: str, checks: Sequence[Check | LedgerCheck], style: str, *, otherwise: str) -> int:
+    """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then."""
+    rows = [asdict(check) for check in checks]
+    failed = sum(not check.holds for check in checks)
+    verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: {otherwise}."
+    columns = (
+        Column(key="name", heading="check", figures=False),
+        Column(key="holds", heading="holds", figures=False),
+        Column(key="detail", heading="", figures=False),
+    )
+    picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
+    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
+    return 1 if failed else 0
+
+
+def _span(low: float, high: float) -> str:
+    return figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}"

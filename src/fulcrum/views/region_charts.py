@@ -1,0 +1,317 @@
+"""A federation drawn by region: the tree with its noise, and epsilon for both observers.
+
+>>> from fulcrum.planning.making import plan
+>>> chart = epsilon_chart(region_rows(plan("severe", rounds=10, epsilon=1.0)))
+>>> chart["description"]
+'Worst epsilon by region: up to 1 above it and up to 10.48 inside it; with uniform noise 1 and 2.155.'
+
+Each chart carries a `description`, its alternative in words. Nothing is computed here but where things are drawn.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.plan import Plan
+from fulcrum.privacy.exposure import largest_by
+from fulcrum.views.chart_style import (
+    NAME_WIDTH,
+    OBSERVERS,
+    Row,
+    Spec,
+    plain_word,
+    short_names,
+    shown_epsilon,
+    spread_scale,
+    tooltip,
+)
+from fulcrum.views.terminal import figure
+
+MOST_ROWS = 24
+"""Rows that a drawing by region has; beyond, regions are shown by the tier around them, then the smallest together."""
+
+_MOST_DOTS = 30
+_DOT = 8  # pixels from one silo to the next
+_ROOT, _TIER = 8, 92  # pixels to the root, and from one tier to the next
+_HEAD = -26  # pixels from the first region up to the headings
+_LETTER = 7  # pixels, about
+_NAME_AT, _NOISE, _GAP = 14, 100, 26  # pixels from a region to its name; for its noise; from there to its first silo
+
+
+def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[Row]:
+    """Returns what there is to draw of each region, in the order of the tree: its silos, noise and worst epsilons.
+
+    Epsilons are the plan's and, beside them, those of one multiplier for all that keeps the same promise; None where
+    there is no guarantee. A federation of more than `most` regions is shown by its innermost tier of at most that many
+    nodes, or else by the largest nodes of its outermost one.
+    """
+    federation = plan.federation
+    tier = next((tier for tier in federation.tiers if len(tier.nodes) <= most), federation.tiers[-1])
+    node_of, count = federation.membership(tier.name), len(tier.nodes)
+    uniform = plan.uniform()
+    node_of_region = np.zeros(len(federation.innermost.nodes), dtype=np.intp)
+    node_of_region[federation.innermost.parent_of] = node_of
+    if plan.aggregator_noise_multiplier is None:
+        noise = plan.noise_multiplier
+    else:
+        noise = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
+    silos = np.bincount(node_of, minlength=count)
+    kept = np.sort(np.argsort(-silos, kind="stable")[: count if count <= most else most - 1])
+    place = np.full(count, len(kept))  # what is not kept is drawn together, last
+    place[kept] = np.arange(len(kept))
+    where, rows = place[node_of], len(kept) + (count > most)
+    least = np.full(rows, np.inf)
+    np.minimum.at(least, where, noise)
+    figures = {
+        "above": plan.epsilon_above,
+        "inside": plan.epsilon_inside,
+        "uniform_above": uniform.epsilon_above,
+        "uniform_inside": uniform.epsilon_inside,
+    }
+    worst = {name: _epsilons(largest_by(where, values, rows)) for name, values in figures.items()}
+    greatest = largest_by(where, noise, rows)
+    silos_of, regions_of = np.bincount(where, minlength=rows), np.bincount(place[node_of_region], minlength=rows)
+    found = []
+    for index in _tree_order(federation, tier.name, kept, rows):
+        other = index == len(kept)
+        low, high = float(least[index]), float(greatest[index])
+        found.append(
+            {
+                "name": f"{count - len(kept):,} smaller" if other else tier.nodes[kept[index]],
+                "together": other,
+                "tier": tier.name,
+                "inner": federation.innermost.name,
+                "path": [] if other else _path(federation, tier.name, int(kept[index])),
+                "silos": int(silos_of[index]),
+                "regions": int(regions_of[index]),
+                "noise_low": low,
+                "noise": high,
+                "noise_shown": figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}",
+                **{name: values[index] for name, values in worst.items()},
+            }
+        )
+    return found
+
+
+def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spec:
+    """Returns the federation as a tree: every region with its noise multiplier and a dot for each silo.
+
+    Its width is its own: a page lets it scroll where it has less.
+
+    Args:
+        rows: As `region_rows` gives them.
+        name: The federation's.
+        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
+    """
+    step = 30 if len(rows) <= 14 else 22
+    leaf = _ROOT + _TIER * (1 + max(len(row["path"]) for row in rows))
+    largest = max(row["silos"] for row in rows if not row["together"])
+    per_dot = math.ceil(largest / _MOST_DOTS)
+    joints, links = _branches(rows, name, leaf, step)
+    short = short_names(row["name"] for row in rows)
+    room = min(max(112, _LETTER * max(map(len, short))), NAME_WIDTH)
+    noise_at = leaf + _NAME_AT + room + _NOISE
+    dots_at = noise_at + _GAP
+    leaves = [
+        {key: row[key] for key in ("name", "silos", "noise", "noise_shown")}
+        | {
+            "short": short[index],
+            "shade": float(f"{row['noise']:.4g}"),  # equal figures have equal colours
+            "x": leaf,
+            "y": index * step,
+            "noise_at": noise_at,
+            "first_dot": dots_at,
+            "last_dot": dots_at + (math.ceil(row["silos"] / per_dot) - 1) * _DOT + 0.01,
+            "about": f"{row['silos']:,}" + (f" in {row['regions']:,} {row['inner']}s" if row["regions"] > 1 else ""),
+        }
+        for index, row in enumerate(rows)
+    ]
+    single = [drawn for drawn, row in zip(leaves, rows, strict=True) if not row["together"]]
+    tier, what = rows[0]["tier"], "noise on the sum" if injected else "noise multiplier"
+    heads = [
+        {"x": leaf + _NAME_AT, "label": tier, "align": "left"},
+        {"x": noise_at, "label": what, "align": "right"},
+        {"x": dots_at, "label": "silos" if per_dot == 1 else f"silos, a dot for {per_dot:,}", "align": "left"},
+    ]
+    least, most = (choose(rows, key=lambda row: float(row["noise"])) for choose in (min, max))
+    colour = {"field": "shade", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}
+    tips = tooltip(name=tier, about="silos", noise_shown=what)
+
+    def layer(values: list[Row], mark: Spec, *, x: str = "x", **encoding: Any) -> Spec:
+        return {"data": {"values": values}, "mark": mark, "encoding": {"x": _at(x), "y": _at("y"), **encoding}}
+
+    def text(values: list[Row], field: str, *, x: str = "x", **mark: Any) -> Spec:
+        return layer(values, {"type": "text", **mark}, x=x, text={"field": field})
+
+    point = {"type": "point", "filled": True, "opacity": 1}
+    dots = {"type": "rule", "strokeWidth": 5.5, "strokeCap": "round", "strokeDash": [0, _DOT]}
+    return {
+        "description": (
+            f"{name} as a tree of {len(rows)} {tier} nodes. The {what} is {most['noise_shown']} at {most['name']}, the "
+            f"most, and {least['noise_shown']} at {least['name']}, the least."
+        ),
+        "width": dots_at + max(math.ceil(largest / per_dot), 12) * _DOT + 70,
+        "height": (len(rows) - 1) * step + 10,
+        "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
+        "layer": [
+            layer(
+                links,
+                {"type": "line", "interpolate": "basis", "style": "link"},
+                detail={"field": "link"},
+                order={"field": "order"},
+            ),
+            layer(joints, {**point, "size": 60, "style": "joint"}),
+            text([{"x": 0, "y": _HEAD, "label": name}], "label", align="left", limit=leaf, style="strong"),
+            text(joints[1:], "label", align="right", dx=5, dy=-13, limit=_TIER - 6, style="strong"),
+            *(text([{**head, "y": _HEAD}], "label", align=head["align"], style="muted") for head in heads),
+            layer(leaves, {**point, "size": 110}, color=colour, tooltip=tips),
+            text(leaves, "short", align="left", dx=_NAME_AT, limit=room),
+            text(leaves, "noise_shown", x="noise_at", align="right", limit=110, style="strong"),
+            layer(single, dots, x="first_dot", x2={"field": "last_dot"}, color=colour, tooltip=tips),
+            text(single, "about", x="last_dot", align="left", dx=10, style="muted"),
+            text(leaves[len(single) :], "about", x="first_dot", align="left", dx=-3, style="muted"),
+        ],
+    }
+
+
+def _at(field: str) -> Spec:
+    """Returns a place in pixels."""
+    return {"field": field, "type": "quantitative", "scale": None}
+
+
+def _branches(rows: Sequence[Row], name: str, leaf: int, step: int) -> tuple[list[Row], list[Row]]:
+    """Returns the nodes above the rows, the root first, and the lines that join everything, each of four points."""
+    beneath: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        for level in range(len(row["path"]) + 1):
+            beneath.setdefault(tuple(row["path"][:level]), []).append(index * step)
+    place = {path: (_ROOT + _TIER * len(path), sum(ys) / len(ys)) for path, ys in beneath.items()}
+    joints = [{"x": x, "y": y, "label": path[-1] if path else name} for path, (x, y) in place.items()]
+    ends = [(place[path[:-1]], end) for path, end in place.items() if path]
+    ends += [(place[tuple(row["path"])], (leaf, index * step)) for index, row in enumerate(rows)]
+    links = []
+    for number, ((x0, y0), (x1, y1)) in enumerate(ends):
+        corners = [(x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
+        links += [{"link": number, "order": order, "x": x, "y": y} for order, (x, y) in enumerate(corners)]
+    return joints, links
+
+
+def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal", injected: bool = False) -> Spec:
+    """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise.
+
+    Args:
+        rows: As `region_rows` gives them.
+        allocation: The plan's.
+        injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
+    """
+    points: list[Row] = []
+    bars, none = [], []
+    for row, short in zip(rows, short_names(row["name"] for row in rows), strict=True):
+        for observer in OBSERVERS:
+            common = {"name": row["name"], "short": short, "observer": observer}
+            mine, uniform = row[observer], row[f"uniform_{observer}"]
+            for whose, epsilon in {"uniform": uniform, allocation: mine}.items():
+                if epsilon is not None:
+                    told = {"epsilon": epsilon, "allocation": whose, "shown": shown_epsilon(epsilon)}
+                    points.append(common | told)
+            if mine is None:
+                none.append(common | {"label": "no guarantee"})
+            elif uniform is not None:
+                bars.append(common | {"epsilon": uniform, "to": mine})
+    names = list(dict.fromkeys([allocation, "uniform"]))
+    tier = rows[0]["tier"]
+    x = {
+        "field": "epsilon",
+        "type": "quantitative",
+        "title": "worst epsilon",
+        **spread_scale(point["epsilon"] for point in points),
+    }
+    place = {
+        "y": {"field": "short", "type": "nominal", "sort": None, "title": None},
+        "yOffset": {"field": "observer", "type": "nominal", "sort": None, "scale": {"domain": OBSERVERS}},
+        "color": {
+            "field": "observer",
+            "type": "nominal",
+            "title": None,
+            "scale": {"domain": OBSERVERS},
+            "legend": {"labelExpr": f"datum.label + ' the {plain_word(tier)}'"},
+        },
+    }
+    shape = {
+        "field": "allocation",
+        "type": "nominal",
+        "legend": None,  # the filled ones are the plan's
+        "sort": None,
+        "scale": {"domain": names, "range": ["circle", "diamond"][: len(names)]},
+    }
+    baseline = "uniform silo noise" if injected else "uniform noise"
+    tips = tooltip(name=tier, observer="observer", allocation="allocation", shown="worst epsilon")
+    worst = {key: _most(row[key] for row in rows) for key in ("above", "inside", "uniform_above", "uniform_inside")}
+    layers: list[Spec] = [
+        {
+            "data": {"values": bars},
+            "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.45},
+            "encoding": {**place, "x": x, "x2": {"field": "to"}},
+        },
+        *(
+            {
+                "data": {"values": [point for point in points if (point["allocation"] == allocation) is filled]},
+                "mark": {"type": "point", "filled": filled, "size": 70, "opacity": 1, "strokeWidth": 1.8},
+                "encoding": {**place, "x": x, "shape": shape, "tooltip": tips},
+            }
+            for filled in (False, True)
+        ),
+        {
+            "data": {"values": none},
+            "mark": {"type": "text", "align": "left", "x": 4, "fontSize": 11},
+            "encoding": {**place, "text": {"field": "label"}},
+        },
+    ]
+    return {
+        "description": (
+            f"Worst epsilon by {tier}: up to {worst['above']} above it and up to {worst['inside']} inside it; "
+            f"with {baseline} {worst['uniform_above']} and {worst['uniform_inside']}."
+        ),
+        "width": "container",
+        "height": (36 if len(rows) <= 14 else 24) * len(rows),
+        "layer": [layer for layer in layers if layer["data"]["values"]],  # an empty one has no extent
+    }
+
+
+def _tree_order(federation: Federation, tier: str, kept: Any, rows: int) -> list[int]:
+    """Returns the order in which nodes stand under their parents; those drawn together come last."""
+    paths = [tuple(_path(federation, tier, int(node))) for node in kept]
+    first: dict[tuple[str, ...], int] = {}
+    for index, path in enumerate(paths):
+        for level in range(len(path)):
+            first.setdefault(path[: level + 1], index)
+    order = sorted(
+        range(len(paths)),
+        key=lambda index: [*(first[paths[index][: level + 1]] for level in range(len(paths[index]))), index],
+    )
+    return [*order, *range(len(paths), rows)]
+
+
+def _path(federation: Federation, tier: str, node: int) -> list[str]:
+    """Returns the names from the outermost tier down to the parent of a node."""
+    path = []
+    inner = [level.name for level in federation.tiers].index(tier)
+    for level in federation.tiers[inner + 1 :]:
+        node = int(level.parent_of[node])
+        path.append(level.nodes[node])
+    return path[::-1]
+
+
+def _epsilons(values: FloatArray) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _most(epsilons: Iterable[float | None]) -> str:
+    """Returns the worst of some epsilons in words."""
+    values = list(epsilons)
+    finite = [value for value in values if value is not None]
+    return shown_epsilon(max(finite)) if len(finite) == len(values) else "no guarantee"

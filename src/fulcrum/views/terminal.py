@@ -1,0 +1,272 @@
+"""Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
+
+A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
+in the picture alone. Texts that came from a file or a stranger reach a terminal as characters to read, never as orders
+to it: `printable` is where all of them go through.
+
+>>> figure(0.000123456), figure(12345.678), figure(float("inf"))
+('0.000123', '12,346', '∞')
+"""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from fulcrum.csv_text import csv_text
+from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.privacy.accounting import rounded_up
+
+FORMATS = ("table", "json", "csv")
+
+ROWS_SHOWN = 30
+"""Rows of a table that a screen takes."""
+
+_NARROWEST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a picture: its key in the rows, its heading, and whether it holds figures, or epsilons.
+
+    Epsilons are rounded up: what is shown must be true.
+    """
+
+    key: str
+    heading: str
+    figures: bool = True
+    epsilon: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a command found.
+
+    Attributes:
+        data: For JSON: plain lists, mappings, strings and numbers.
+        rows: For CSV.
+        fields: The columns of the CSV, where there may be no rows to tell.
+        picture: For people.
+    """
+
+    data: Any
+    rows: Sequence[Mapping[str, Any]]
+    fields: Sequence[str] = ()
+    picture: Sequence[RenderableType] = field(default_factory=tuple)
+
+
+def check_format(name: str) -> None:
+    """Raises `ParameterError` for an unknown format, before any work is done."""
+    if name not in FORMATS:
+        raise ParameterError(f"unknown format {name!r}. Known: {listing(FORMATS)}.{suggestion(name, FORMATS)}")
+
+
+def show(result: Result, style: str) -> None:
+    """Prints a result to stdout in one of `FORMATS`."""
+    if style == "json":
+        encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
+        sys.stdout.write(printable_json(encoded) + "\n")
+    elif style == "csv":
+        sys.stdout.write(_csv(result))
+    else:
+        console = Console(highlight=False, soft_wrap=False)
+        if console.width < _NARROWEST:
+            console.width = _NARROWEST
+        console.print(Group(*result.picture))
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with everything that is not to be seen, but does something to a terminal, written out.
+
+    >>> printable("lille\x1b[2J\u202e")
+    'lille\\x1b[2J\\u202e'
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable_json(encoded: bytes) -> str:
+    r"""Returns JSON with what a terminal may obey escaped: below a space it always is, beyond ASCII it may be.
+
+    >>> print(printable_json('"\u202e é"'.encode()))
+    "\u202e é"
+    """
+    return re.sub(
+        r"[^\n -~]",
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        encoded.decode(),
+    )
+
+
+def table(
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    note: str = "",
+    total: int | None = None,
+    elsewhere: str = "see them all with --format csv",
+) -> RenderableType:
+    """Returns the picture of some rows, cut to what fits on a screen.
+
+    Args:
+        title: What the table shows.
+        columns: Its columns.
+        rows: Its rows, or the first of them.
+        note: A line below it.
+        total: How many rows there are, where not all were given.
+        elsewhere: Where the rows that do not fit are to be seen.
+    """
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(
+            Text("\n".join(map(printable, column.heading.split("\n")))),
+            justify="right" if column.figures else "left",
+            overflow="fold",
+            no_wrap=column is columns[0],
+        )
+    for row in rows[:ROWS_SHOWN]:
+        drawn.add_row(*(_text(_cell(row.get(column.key), column.epsilon)) for column in columns))
+    left = (len(rows) if total is None else total) - ROWS_SHOWN
+    if left > 0:
+        note = f"{left:,} more not shown; {elsewhere}.{' ' + note if note else ''}"
+    below = [Padding(_text(note, style="dim"), (0, 0, 1, 0))] if note else []
+    return Group(_text(title, style="bold"), drawn, *below)
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
+    """Returns the picture of named figures."""
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="dim")
+    drawn.add_column()
+    for name, value in pairs:
+        drawn.add_row(_text(name), _text(value))
+    return Padding(drawn, (0, 0, 1, 0))
+
+
+def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
+    """Returns the picture of remarks, each a warning or not."""
+    drawn = Table.grid(padding=(0, 1))
+    for warning, text in lines:
+        drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
+    return Padding(drawn, (0, 0, 1, 0))
+
+
+def figure(value: float) -> str:
+    """Returns a number at about four significant digits."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows on stderr that work is under way, where someone is watching."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(_text(what)):
+        yield
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows on stderr how many of how many are done; yields a callable to be told so."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, total: console.print(_text(f"{what}: {done} of {total}"))
+        return
+    with Progress(console=console) as bar:
+        job = bar.add_task(escape(printable(what)), total=None)
+        yield lambda done, total: bar.update(job, completed=done, total=total)
+
+
+@contextmanager
+def steps(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on stderr what is being done now; yields a callable to be told each step in words."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: console.print(_text(f"{what}: {step}"))
+        return
+    with console.status(_text(what)) as status:
+
+        def tell(step: str) -> None:
+            console.print(_text(f"{what}: {step}"))
+            status.update(_text(f"{what}: {step}"))
+
+        yield tell
+
+
+@contextmanager
+def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], None]]:
+    """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
+
+    Yields a callable to be told the round and the accuracies of everything in training.
+    """
+    console = Console(stderr=True)
+
+    def mean(accuracies: Sequence[Any]) -> float:
+        return sum(float(found.mean()) for found in accuracies) / len(accuracies)
+
+    if not console.is_terminal:
+        yield lambda done, found: console.print(_text(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}"))
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(
+        *columns, TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn(), console=console
+    ) as bar:
+        job = bar.add_task(escape(printable(what)), total=rounds, accuracy="-")
+        yield lambda done, found: bar.update(job, completed=done, accuracy=f"{mean(found):.3f}")
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text as it is read: no order to the terminal in it, and no markup."""
+    return Text(printable(text), style=style)
+
+
+def _cell(value: Any, epsilon: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return figure(rounded_up(value, digits=4) if epsilon else value)
+    return str(value)
+
+
+def _csv(result: Result) -> str:
+    fields = list(result.fields or (result.rows[0] if result.rows else ()))
+    for row in result.rows:
+        if not row.keys() <= set(fields):
+            raise ValueError(f"a row has {listing(row)}, and the columns are {listing(fields)}")
+    return csv_text([fields, *([row.get(field) for field in fields] for row in result.rows)])
+
+
+def _finite(data: Any) -> Any:
+    """Returns the data with infinities as None: JSON has no word for them, and null is no guarantee."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data

@@ -1,0 +1,370 @@
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fulcrum.cli.app import run
+
+CSV = "silo,records,region\nlille,120,north\nmetz,80,north\nnice,300,south\n"
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capsys):
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def test_exposure_shows_dispersion(command):
+    code, out, _ = command("exposure", "severe")
+    assert code == 0
+    assert "79.17% of a uniform budget is waste, a factor 2.19" in out
+    code, out, _ = command("exposure", "severe", "--format", "json", "--colluders", "1")
+    assert json.loads(out)["tiers"][0]["dispersion"] == pytest.approx(0.8163, abs=5e-5)
+
+
+def test_plan_writes_a_file_that_verifies(command):
+    code, out, _ = command("plan", "severe", "--rounds", 10, "--epsilon", 1, "--epsilon-inside", 8, "-o", "plan.json")
+    assert code == 0
+    assert "fulcrum verify plan.json" in out
+    code, out, _ = command("verify", "plan.json", "--federation", "severe")
+    assert (code, "Every check holds." in out) == (0, True)
+    settings = json.loads(Path("plan.json").read_text())["settings"]
+    assert settings["epsilon"] == {"region": 1.0, "silo": 8.0}
+
+
+def test_plan_as_json_is_the_file(command):
+    _, out, _ = command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json", "--format", "json")
+    assert out == Path("plan.json").read_text()
+    Path("printed.json").write_text(out)
+    assert command("verify", "printed.json")[0] == 0
+
+
+def test_plan_as_csv_has_a_row_a_silo(command):
+    Path("silos.csv").write_text(CSV)
+    _, out, _ = command("plan", "silos.csv", "--rounds", 10, "--epsilon", 1, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["silo"] for row in rows] == ["lille", "metz", "nice"]
+
+
+def test_plan_takes_every_kind_of_target(command):
+    for options in (
+        ["--epsilon", "region=1,federation=0.5"],
+        ["--information", 0.88, "--floor", 0.85, "--bound", "capacity", "--parameters", 66],
+        ["--information", 2.2, "--floor", "coupling=20"],
+        ["--information", 1, "--floor", "region-1=0.1,region-2=0,region-3=0,region-4=0,region-5=0.2"],
+        ["--budget", 0.5],
+        [
+            "--epsilon",
+            1,
+            "--colluders",
+            1,
+            "--allocation",
+            "least-under-collusion",
+            "--accountant",
+            "renyi",
+            "--delta",
+            "1e-6",
+        ],
+        ["--epsilon", 1, "--injection", "aggregator"],
+        ["--epsilon", 1, "--allocation", "misallocated", "--seed", 3, "--clip-norm", 2],
+    ):
+        code, out, err = command("plan", "severe", "--rounds", 10, *options)
+        assert (code, err) == (0, ""), options
+        assert "guarantee" in out
+
+
+def test_compare_has_the_promised_keys(command):
+    code, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1, "--format", "json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["allocation"] for row in rows] == ["optimal", "uniform", "size", "inverse-size", "misallocated"]
+    assert set(rows[0]) == {
+        "allocation",
+        "noise_budget",
+        "epsilon_above_worst",
+        "epsilon_above_mean",
+        "epsilon_inside_worst",
+        "epsilon_inside_mean",
+    }
+    assert 1 - rows[0]["noise_budget"] / rows[1]["noise_budget"] == pytest.approx(0.88, abs=1e-12)
+    _, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1)
+    assert "8.333" in out
+
+
+def test_infinite_epsilon_is_null_in_json(command):
+    arguments = ["--rounds", 10, "--epsilon", 1, "--injection", "aggregator", "--format", "json"]
+    _, out, _ = command("compare", "mild", *arguments)
+    assert json.loads(out)[0]["epsilon_inside_worst"] is None
+
+
+def test_floor_shows_saturation_and_the_cost_of_a_wrong_coupling(command):
+    code, out, _ = command("floor", "--coupling", 20, "--format", "json")
+    assert code == 0
+    assert json.loads(out)["saturation"] == pytest.approx(0.919, abs=3e-3)
+    arguments = ["--coupling", 20, "--true-coupling", 100, "--information", 2.2, "--format", "json"]
+    _, out, _ = command("floor", "severe", *arguments)
+    assert json.loads(out)["worst_overshoot"] == pytest.approx(0.70, abs=0.01)
+    code, out, _ = command("floor", "severe", "--information", 1.2)
+    assert "informative" in out
+
+
+def test_comparisons_leave_out_what_does_not_apply(command):
+    arguments = ["--rounds", 10, "--epsilon", "region=1,silo=2", "--colluders", 1, "--format", "json"]
+    code, out, _ = command("compare", "severe", *arguments)
+    assert code == 0
+    assert "least-under-collusion" not in {row["allocation"] for row in json.loads(out)}
+
+
+def test_train_shows_rounds_and_writes_the_run(command):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    command("plan", "mild", "--rounds", 4, "--epsilon", 5, "-o", "plan.json")
+    code, out, err = command("train", "plan.json", "--data", "digits", "--seeds", 2, "-o", "run", "--format", "json")
+    assert code == 0
+    result = json.loads(out)
+    assert len(result["rounds"]) == 4
+    assert 0.4 < result["accuracy"] <= result["reference"]
+    assert "round 4 of 4" in err
+    assert json.loads(Path("run/run.json").read_text())["plan_digest"] == result["plan_digest"]
+    code, out, _ = command("train", "plan.json", "--seeds", 1, "--steps", 2)
+    assert code == 0
+    assert "over 1 seed" in out
+    assert "1 seeds" not in out
+    assert "nan" not in out
+    assert "without clip and noise" in out
+    assert "outside every epsilon" in out
+
+
+def test_compare_trains_every_allocation(command):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    arguments = ["--rounds", 3, "--epsilon", 3, "--train", "--data", "digits", "--seeds", 2]
+    code, out, _ = command("compare", "mild", *arguments, "--format", "json")
+    rows = {row["allocation"]: row for row in json.loads(out)}
+    assert code == 0
+    assert {"accuracy", "accuracy_se", "gain", "gain_se"} <= set(rows["optimal"])
+    assert rows["uniform"]["gain"] == 0
+    assert rows["size"]["accuracy"] == rows["optimal"]["accuracy"]
+    code, out, _ = command("compare", "balanced", *arguments, "--size-law", "lognormal")
+    assert (code, "gain, points" in out) == (0, True)
+    assert "outside every epsilon" in out
+    assert "too few records for" in out
+    _, out, _ = command("compare", "mild", "--rounds", 1, "--epsilon", 3, "--train", "--seeds", 1, "--records", 5)
+    assert "1 seeds" not in out
+    assert "nan" not in out
+    assert "too few records" not in out
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    script = Path(sys.executable).with_name("fulcrum")
+    done = subprocess.run(f"{script} exposure mild > /dev/full", shell=True, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "fulcrum: the output cannot be written: No space left on device\n"
+
+
+def test_a_terminal_without_unicode_gets_no_traceback():
+    script = Path(sys.executable).with_name("fulcrum")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([script, "exposure", "mild"], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_diff_says_what_changed(command):
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "a.json")
+    command("plan", "mild", "--rounds", 10, "--epsilon", 2, "-o", "b.json")
+    code, out, _ = command("diff", "a.json", "b.json")
+    assert (code, "96 silos are affected" in out) == (0, True)
+    code, out, _ = command("diff", "a.json", "a.json")
+    assert "The plans say the same." in out
+    _, out, _ = command("diff", "a.json", "b.json", "--format", "json")
+    changed = {"kind": "", "subject": "settings", "what": "epsilon at region", "before": 1.0, "after": 2.0}
+    assert changed in json.loads(out)
+    _, out, _ = command("diff", "a.json", "a.json", "--format", "csv")
+    assert out == "kind,subject,what,before,after\n"
+
+
+def test_export_writes_settings_for_other_tools(command):
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    code, out, _ = command("export", "plan.json", "--to", "flower")
+    assert (code, "num-server-rounds = 10" in out) == (0, True)
+    code, out, _ = command("export", "plan.json", "--to", "nvflare", "-o", "sites.json")
+    assert (code, out) == (0, "")
+    assert len(json.loads(Path("sites.json").read_text())["sites"]) == 96
+
+
+BAD = {
+    "no target": (["plan", "mild", "--rounds", 10], "no target was given"),
+    "rounds missing": (["plan", "mild", "--epsilon", 1], "plan needs --rounds"),
+    "rounds zero": (
+        ["plan", "mild", "--rounds", 0, "--epsilon", 1],
+        "rounds must be a whole number of at least 1, got 0",
+    ),
+    "rounds a word": (["plan", "mild", "--rounds", "ten", "--epsilon", 1], "ten"),
+    "delta": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--delta", 1], "delta must be in (0, 1), got 1.0"),
+    "negative epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", -1], "must be a finite number above 0, got -1.0"),
+    "epsilon a word": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "one"],
+        "--epsilon must be a number or name=number,..., got 'one'",
+    ),
+    "misspelt tier": (["plan", "mild", "--rounds", 1, "--epsilon", "regon=1"], "Did you mean 'region'?"),
+    "misspelt name": (["plan", "sevre", "--rounds", 1, "--epsilon", 1], "Did you mean 'severe'?"),
+    "misspelt command": (["plam", "mild"], "plam"),
+    "misspelt option": (["plan", "mild", "--round", 1, "--epsilon", 1], "--round"),
+    "misspelt allocation": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "unifrom"],
+        "Did you mean 'uniform'?",
+    ),
+    "misspelt format": (
+        ["exposure", "mild", "--format", "jsn"],
+        "unknown format 'jsn'. Known: table, json, csv. Did you mean 'json'?",
+    ),
+    "unreachable": (["plan", "mild", "--rounds", 1, "--information", 0.5, "--floor", 0.85], "Ask for more than 0.85"),
+    "below the floor": (["floor", "severe", "--information", 0.5], "not above the floor"),
+    "coupling": (["floor", "--coupling", -1], "coupling must be"),
+    "coupling alone": (["floor", "--true-coupling", 5], "--true-coupling needs --information"),
+    "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),
+    "a target twice": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "region=1,region=5"],
+        "--epsilon gives 'region' twice",
+    ),
+    "two numbers": (["plan", "mild", "--rounds", 1, "--epsilon", "1,5"], "--epsilon gives 'region' twice"),
+    "inside twice": (["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5], "Give one of them"),
+    "floor twice": (
+        ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "0.5,0.1"],
+        "--floor must be one number",
+    ),
+    "nameless floor": (
+        ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "=0.5"],
+        "--floor must be one number",
+    ),
+    "part of a colluder": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--colluders", 0.4],
+        "--colluders must be a whole number, got '0.4'",
+    ),
+    "part of a round": (
+        ["plan", "mild", "--rounds", 10.5, "--epsilon", 1],
+        "--rounds must be a whole number, got '10.5'",
+    ),
+    "endless rounds": (["plan", "mild", "--rounds", "9" * 400, "--epsilon", 1], "rounds must be at most"),
+    "negative seed": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seed", -1],
+        "seed must be a whole number of at least 0",
+    ),
+    "relative module": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "..:d"], "cannot be loaded"),
+    "endless levels": (["floor", "--levels", "1000000000"], "levels must be at most 2000"),
+    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "Give one of them"),
+    "endless epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", "1e308"], "epsilon must be from"),
+    "no data": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--data", "cifr10"],
+        "Did you mean 'cifar10'?",
+    ),
+    "no such file": (["train", "plan.json", "--data", "none.csv"], "none.csv cannot be read"),
+    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "seeds must be at least one"),
+    "learning rate": (
+        ["train", "plan.json", "--data", "digits", "--learning-rate", 0],
+        "learning rate must be a finite number above 0",
+    ),
+    "data's seed": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--seed", 3],
+        "seed=3 would be ignored",
+    ),
+    "seeds without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seeds", 3], "need --train"),
+    "data without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--data", "digits"], "need --train"),
+    "no records": (["train", "plan.json", "--records", 0], "records must be a finite number of at least 1, got 0.0"),
+    "endless records": (["train", "plan.json", "--records", "inf"], "records must be a finite number of at least 1"),
+    "label of no table": (["train", "plan.json", "--label", "kind"], "digits is not a table"),
+    "run into a file": (["train", "plan.json", "-o", "silos.csv"], "silos.csv cannot be made a folder to write to"),
+    "misspelt folder": (["embed", "photoz/", "-o", "a.npz"], "photoz does not exist. Give a folder of images"),
+    "features into nowhere": (["embed", "silos.csv", "-o", "none/a.npz"], "none/a.npz cannot be written: No such file"),
+    "size law": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--size-law", "log"],
+        "unknown size law 'log'",
+    ),
+    "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory"),
+    "not a plan": (["verify", "silos.csv"], "silos.csv is not JSON"),
+    "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),
+    "unwritable": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"], "cannot be written"),
+    "bad records": (["exposure", "bad.csv"], "bad.csv line 2: records=-3 must be at least 1"),
+    "unknown export": (["export", "plan.json", "--to", "flowr"], "Did you mean 'flower'?"),
+}
+
+
+NEED_DIGITS = (
+    "no seeds",
+    "learning rate",
+    "data's seed",
+    "no records",
+    "endless records",
+    "run into a file",
+    "size law",
+)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(command, name):
+    Path("silos.csv").write_text(CSV)
+    Path("bad.csv").write_text("silo,records,region\nlille,-3,north\n")
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    before = Path("plan.json").read_bytes()
+    arguments, reason = BAD[name]
+    if name in NEED_DIGITS:
+        pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fulcrum: ")
+    assert err.count("\n") == 1
+    assert reason in err
+    assert Path("plan.json").read_bytes() == before
+
+
+def test_a_plan_that_does_not_hold_is_exit_code_one(command):
+    import msgspec
+
+    from fulcrum.planning.plan_file import read_content, to_json
+
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    content = read_content("plan.json")
+    content.silos[0] = msgspec.structs.replace(content.silos[0], noise_multiplier=0.01)
+    Path("plan.json").write_bytes(to_json(content))  # sealed anew: only recomputing can tell
+    code, out, _ = command("verify", "plan.json")
+    assert code == 1
+    assert "do not use this plan" in out
+
+
+def test_the_installed_command_leaves_no_traceback():
+    script = Path(sys.executable).with_name("fulcrum")
+    done = subprocess.run([script, "plan", "sevre", "--rounds", "1", "--epsilon", "1"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.strip() == "0.1.0"
+
+
+def test_an_allocation_of_ones_own_is_found_in_the_current_folder(command, monkeypatch):
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    Path("own_rule.py").write_text("def flat(federation, requirement):\n    return [1.0] * len(federation)\n")
+    arguments = ["--rounds", 10, "--epsilon", 1, "--allocation", "own_rule:flat", "--format", "json"]
+    code, out, _ = command("compare", "mild", *arguments)
+    assert code == 0
+    rows = {row["allocation"]: row["noise_budget"] for row in json.loads(out)}
+    assert rows["own_rule:flat"] == pytest.approx(rows["uniform"], rel=1e-12)
+
+
+def test_names_cannot_style_the_terminal(command):
+    Path("silos.csv").write_text("silo,records,region\n[red]a[/red],1,[bold]r\nb,2,s\n")
+    code, out, _ = command("plan", "silos.csv", "--rounds", 1, "--epsilon", 1)
+    assert code == 0
+    assert "[bold]r" in out

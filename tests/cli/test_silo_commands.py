@@ -1,0 +1,175 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fulcrum.cli.app import run
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger
+from fulcrum.planning.plan import read_plan
+from fulcrum.roles.releasing import release
+
+PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
+CSV = "silo,records,region\nlille,100,north\nmetz,80,north\nnice,120,south\n"
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    Path("silos.csv").write_text(CSV)
+
+    def call(*arguments):
+        code = run([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def released(rounds=2):
+    made = read_plan("plan.json")
+    Path("ledgers").mkdir(exist_ok=True)
+    for name in ("lille", "metz", "nice"):
+        with Ledger.open(f"ledgers/{name}.ledger", silo=name) as ledger:
+            for round_number in range(1, rounds + 1):
+                release(np.ones(5), made, name, round_number, ledger=ledger)
+
+
+def test_a_plan_is_signed_and_known_by_its_issuer(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    code, out, _ = command("keygen", "-o", "issuer.key", "--format", "json")
+    public = json.loads(out)["public_key"]
+    assert code == 0
+    assert command("sign", "plan.json", "--key", "issuer.key")[0] == 0
+    assert command("verify", "plan.json", "--issuer", public)[0] == 0
+    assert command("verify", "plan.json", "--issuer", "issuer.key.pub")[0] == 0
+    command("keygen", "-o", "other.key")
+    code, _, err = command("verify", "plan.json", "--issuer", "other.key.pub")
+    assert (code, "not by the issuer" in err) == (2, True)
+
+
+def test_keys_to_seal_to_are_made_too(command):
+    code, out, _ = command("keygen", "north.key", "--kind", "sealing", "--format", "json")
+    public = json.loads(out)["public_key"]
+    assert (code, public[:7]) == (0, "x25519:")
+    assert Path("north.key.pub").read_text() == public + "\n"
+    Path("keys.toml").write_text(f'north = "{public}"\n')
+    assert command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")[0] == 0
+    assert read_plan("plan.json").keys == {"north": public}
+
+
+def test_a_policy_allows_or_refuses_a_plan(command):
+    Path("keys.toml").write_text('metz = "a2V5"\n')
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
+    Path("policy.toml").write_text(
+        'largest_epsilon_above = 2.0\nlargest_epsilon_inside = 6.0\n[peers]\nmetz = "a2V5"\n'
+    )
+    assert command("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml")[0] == 0
+    Path("policy.toml").write_text("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 6.0\n")
+    code, _, err = command("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml")
+    assert code == 2
+    assert err == "fulcrum: silo 'lille' allows epsilon 1 above its region, the plan spends 2\n"
+
+
+def test_a_policy_counts_what_the_ledger_holds_and_pins_the_regions_key(command):
+    command("keygen", "-o", "north.key", "--kind", "sealing")
+    north = Path("north.key.pub").read_text().strip()
+    Path("keys.toml").write_text(f'north = "{north}"\n')
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "-o", "plan.json")
+    released()
+    command("plan", "silos.csv", *PLAN, "--keys", "keys.toml", "--seed", 1, "-o", "second.json")
+    rules = f'largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\nlargest_rounds = 5\nregion_key = "{north}"\n'
+    Path("policy.toml").write_text(rules)
+    ask = ["--silo", "lille", "--policy", "policy.toml"]
+    assert command("policy", "second.json", *ask)[0] == 0
+    assert command("policy", "plan.json", *ask, "--ledger", "ledgers/lille.ledger")[0] == 0
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/lille.ledger")
+    assert code == 2
+    assert err == "fulcrum: silo 'lille' allows 5 rounds, the plan has 4, and 2 releases were made under others\n"
+    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/metz.ledger")
+    assert (code, "is the ledger of silo 'metz', not of 'lille'" in err) == (2, True)
+    Path("policy.toml").write_text(rules.replace(north, "x25519:another"))
+    code, _, err = command("policy", "plan.json", *ask)
+    assert (code, "carries another key for its region 'north'" in err, err.count("\n")) == (2, True, 1)
+
+
+def test_ledgers_are_shown_and_verified(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released()
+    code, out, _ = command("ledger", "show", "ledgers/lille.ledger", "--format", "json")
+    told = json.loads(out)
+    assert (code, told["silo"], told["releases"]) == (0, "lille", 2)
+    assert 0 < told["epsilon_above"] < 2
+    assert "2 releases" in command("ledger", "show", "ledgers/lille.ledger")[1]
+    assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
+    code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
+    assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_a_ledger_gives_the_terminal_no_orders(command):
+    orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
+    allowed = Allowance(plan_digest=orders, rounds=2, shift_above=1.0, shift_inside=1.0)
+    with Ledger.open("odd.ledger", silo=orders) as ledger:
+        ledger.begin(allowed)
+        cost = Cost(shift_above=0.1, shift_inside=0.1)
+        ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
+    for arguments in (
+        ("ledger", "show", "odd.ledger"),
+        ("ledger", "show", "odd.ledger", "--format", "json"),
+        ("ledger", "verify", "odd.ledger"),
+        ("ledger", "show", "\x1b[2Jnone.ledger"),
+        ("policy", "\x1b[2Jnone.json", "--silo", orders, "--policy", "\x1b[2J.toml"),
+    ):
+        _, out, err = command(*arguments)
+        assert out or err
+        assert all(char == "\n" or char.isprintable() for char in out + err), arguments
+    assert r"lille\x1b]0;mine\x07" in command("ledger", "show", "odd.ledger")[1]
+
+
+def test_the_remaining_rounds_are_replanned(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released()
+    Path("new.csv").write_text(CSV + "caen,40,south\n")
+    code, out, err = command("replan", "plan.json", "--federation", "new.csv", "--ledgers", "ledgers", "-o", "new.json")
+    assert (code, err) == (0, "")
+    assert "Over 2 rounds" in " ".join(out.split())
+    assert command("verify", "new.json")[0] == 0
+    assert (
+        "caen"
+        in command("replan", "plan.json", "--federation", "new.csv", "--ledgers", "ledgers", "--format", "csv")[1]
+    )
+
+
+BAD = {
+    "deployment without size": (
+        ["plan", "silos.csv", "--rounds", 1, "--epsilon", 1, "--purpose", "deployment"],
+        "needs the number of trainable parameters",
+    ),
+    "no key": (["sign", "plan.json", "--key", "none.key"], "none.key cannot be read"),
+    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key"),
+    "unsigned": (["verify", "plan.json", "--issuer", "YWJj"], "plan.json.sig cannot be read"),
+    "no policy": (["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"], "none.toml cannot be read"),
+    "no silo": (["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"], "Did you mean 'lille'?"),
+    "no ledger": (["ledger", "show", "none.ledger"], "none.ledger"),
+    "not a ledger": (["ledger", "show", "silos.csv"], "silos.csv"),
+    "no ledgers": (
+        ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "none"],
+        "none is not a folder of ledgers",
+    ),
+    "missing ledger": (["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."], "shows no ledger"),
+    "kind": (["keygen", "-o", "a.key", "--kind", "sealin"], "Known: signing, sealing. Did you mean 'sealing'?"),
+    "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "is not TOML"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_two(command, name):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    Path("policy.toml").write_text("largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\n")
+    arguments, reason = BAD[name]
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fulcrum: ")
+    assert err.count("\n") == 1
+    assert reason in err

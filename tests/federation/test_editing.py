@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fulcrum.errors import FederationError
+from fulcrum.federation.as_json import federation_of, roster_of
+from fulcrum.federation.editing import added, merged, removed, renamed, rescaled, resized, split
+from fulcrum.federation.profiles import profile
+from fulcrum.federation.structure import Federation, Tier
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan import read_plan
+
+NESTED = Federation.from_columns(
+    silo=["a", "b", "c", "d", "e"],
+    records=np.array([100.0, 300.0, 50.0, 70.0, 90.0]),
+    tiers={
+        "region": ["north", "north", "south", "east", "east"],
+        "country": ["france", "france", "france", "poland", "poland"],
+        "continent": ["europe"] * 5,
+    },
+    epsilon=np.array([1.0, np.nan, np.nan, np.nan, 2.0]),
+    group=["x", "x", "y", "y", "y"],
+    name="nested",
+)
+SIZES = st.dictionaries(st.sampled_from("rstuv"), st.lists(st.integers(1, 10**6), min_size=1, max_size=6), min_size=2)
+
+
+def places(federation, tier="region"):
+    nodes = federation.tier(tier).nodes
+    names = federation.silo_names.tolist()
+    return {name: nodes[code] for name, code in zip(names, federation.membership(tier), strict=True)}
+
+
+@given(SIZES)
+def test_a_merge_moves_silos_and_changes_nothing_else(sizes):
+    before = Federation.from_sizes(sizes)
+    first, second, *_ = sizes
+    after = merged(before, [first, second])
+    assert after.sizes.tolist() == before.sizes.tolist()
+    assert len(after.innermost.nodes) == len(sizes) - 1
+    for silo, region in places(before).items():
+        assert places(after)[silo] == (f"{first} + {second}" if region in (first, second) else region)
+
+
+@given(SIZES)
+def test_a_merge_never_needs_more_noise_and_a_split_never_less(sizes):
+    before = Federation.from_sizes(sizes)
+    first, second, *_ = sizes
+    needed = plan(before, rounds=5, epsilon=1.0).noise_budget
+    assert plan(merged(before, [first, second]), rounds=5, epsilon=1.0).noise_budget <= needed * (1 + 1e-9)
+    if len(sizes[first]) > 1:
+        assert plan(split(before, first), rounds=5, epsilon=1.0).noise_budget >= needed * (1 - 1e-9)
+
+
+def test_a_merge_across_countries_takes_the_place_of_the_first_and_leaves_no_empty_country():
+    after = merged(NESTED, ["south", "east"])
+    assert places(after) == {"a": "north", "b": "north", "c": "south + east", "d": "south + east", "e": "south + east"}
+    assert after.tier("country").nodes == ("france",)
+    assert after.tier("continent").nodes == ("europe",)
+    assert merged(NESTED, ["east", "south"]).tier("country").nodes == ("france", "poland")
+    assert after.preferences[[0, 4]].tolist() == [1.0, 2.0]
+
+
+def test_a_split_parts_the_silos_in_their_order():
+    after = split(Federation.from_sizes({"r": [1, 2, 3], "r 2": [4]}), "r")
+    assert places(after) == {"r-1": "r", "r-2": "r", "r-3": "r 3", "r 2-1": "r 2"}
+    assert places(split(NESTED, "east"), "country")["e"] == "poland"
+
+
+def test_a_region_is_added_with_all_that_the_others_have():
+    after = added(NESTED, silos=2)
+    assert after.innermost.nodes == ("north", "south", "east", "region 1")
+    assert after.sizes[-2:].tolist() == [122.0, 122.0]
+    assert places(after, "country")["region 1-1"] == "france"
+    assert np.isnan(after.preferences[-2:]).all()
+    assert after.group.nodes[-2:] == ("region 1-1", "region 1-2")
+    assert added(after).innermost.nodes[-1] == "region 2"
+
+
+def test_silos_come_with_the_mean_size_and_go_from_the_end():
+    after = resized(NESTED, "north", silos=4)
+    assert after.silo_names.tolist()[-2:] == ["north-1", "north-2"]
+    assert after.sizes[-2:].tolist() == [200.0, 200.0]
+    assert resized(NESTED, "east", silos=1).silo_names.tolist() == ["a", "b", "c", "d"]
+    taken = Federation.from_sizes({"r": {"r-1": 5}, "s": {"r-2": 5}})
+    assert resized(taken, "r", silos=3).silo_names.tolist() == ["r-1", "r-2", "r-3", "r-4"]
+
+
+def test_sizes_keep_their_proportions_and_stay_whole():
+    assert rescaled(NESTED, "north", mean=400).sizes.tolist() == [200, 600, 50, 70, 90]
+    assert rescaled(NESTED, "north", mean=1).sizes.tolist()[:2] == [1, 2]
+
+
+def test_a_region_is_removed_and_renamed():
+    after = removed(NESTED, "east")
+    assert after.tier("country").nodes == ("france",)
+    assert len(after) == 3
+    assert renamed(NESTED, "east", "west").innermost.nodes == ("north", "south", "west")
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda: removed(Federation.from_sizes({"r": [1]}), "r"), "'r' is the last region"),
+        (lambda: split(NESTED, "south"), "'south' has one silo"),
+        (lambda: renamed(NESTED, "east", "south"), "there is a region 'south' already"),
+        (lambda: renamed(NESTED, "east", "a\tb"), "printable"),
+        (lambda: resized(NESTED, "east", silos=200_000), "more than 100,000"),
+        (lambda: rescaled(NESTED, "east", mean=float("nan")), "must be from 1"),
+        (lambda: merged(NESTED, ["north", "est"]), "Did you mean 'east'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(edit, reason):
+    with pytest.raises(FederationError, match=reason) as told:
+        edit()
+    assert len(str(told.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "federation",
+    [
+        NESTED,
+        merged(NESTED, ["north", "east"]),
+        split(NESTED, "north"),
+        added(NESTED),
+        resized(NESTED, "east", silos=9),
+    ],
+)
+def test_a_roster_gives_the_same_federation(federation):
+    assert federation_of(roster_of(federation)).digest == federation.digest
+
+
+@pytest.mark.parametrize("federation", [NESTED, profile("consortium")], ids=lambda federation: federation.name)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda f: split(f, f.innermost.nodes[0]),
+        lambda f: merged(f, [f.innermost.nodes[2], f.innermost.nodes[0]]),
+        lambda f: removed(f, f.innermost.nodes[0]),
+        lambda f: split(merged(f, f.innermost.nodes[1:]), f.innermost.nodes[0]),
+        lambda f: resized(added(f, silos=3), f.innermost.nodes[0], silos=7),
+        lambda f: renamed(rescaled(f, f.innermost.nodes[1], mean=40), f.innermost.nodes[1], "another"),
+    ],
+)
+def test_the_plan_of_an_edited_federation_is_read_back(tmp_path, federation, edit):
+    made = plan(edit(federation), rounds=3, epsilon=2.0)
+    made.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json").federation.digest == made.federation.digest
+    assert federation_of(roster_of(made.federation)).digest == made.federation.digest
+
+
+@given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=12))
+def test_nodes_stand_in_the_order_of_their_first_silos_however_they_are_given(order, codes):
+    codes = [*range(4), *codes]
+    shuffled = Tier(name="region", nodes=tuple(f"r{node}" for node in order), parent_of=np.argsort(order)[codes])
+    labels = [f"r{code}" for code in codes]
+    silos = [f"s{number}" for number in range(len(codes))]
+    one, other = (
+        Federation.from_columns(silo=silos, records=np.ones(len(codes)), tiers={"region": region})
+        for region in (shuffled, labels)
+    )
+    assert one.digest == other.digest

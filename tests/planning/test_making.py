@@ -1,0 +1,323 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fulcrum
+from fulcrum import (
+    Coupling,
+    Federation,
+    ForeignPlanError,
+    ParameterError,
+    PlanError,
+    UnreachableTargetError,
+    plan,
+    read_plan,
+)
+
+SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
+
+
+def test_the_papers_table_of_epsilon_by_region():
+    optimal = plan("severe", epsilon=0.99, **SEVERE)
+    uniform = plan("severe", epsilon=0.99, allocation="uniform", **SEVERE)
+    first = [0, 60, 80, 88, 92]
+    assert optimal.epsilon_above == pytest.approx(np.full(96, 0.99), abs=1e-9)
+    assert uniform.epsilon_above[first] == pytest.approx([0.229, 0.414, 0.680, 0.990, 0.990], abs=5e-4)
+    assert uniform.epsilon_above.mean() == pytest.approx(0.368, abs=5e-4)
+    assert optimal.epsilon_inside[first] == pytest.approx([10.06, 5.25, 3.12, 2.12, 2.12], abs=5e-3)
+    assert uniform.epsilon_inside == pytest.approx(np.full(96, 2.12), abs=5e-3)
+
+
+def test_saving_is_dispersion_to_machine_precision_and_free_of_the_target():
+    for settings_ in (SEVERE | {"epsilon": 0.99}, {"rounds": 3, "epsilon": 7.0, "delta": 1e-8}):
+        made = plan("severe", **settings_)
+        assert made.saving == pytest.approx(0.791666666666667, abs=1e-12)
+        assert made.dispersion == pytest.approx(made.saving, abs=1e-12)
+
+
+def test_both_observers_at_once():
+    made = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    assert made.epsilon_above.max() <= 1.0
+    assert made.epsilon_inside.max() <= 8.0
+    assert made.epsilon_inside.max() == pytest.approx(8.0, rel=1e-9)
+    alone = plan("severe", rounds=10, epsilon=1.0)
+    assert alone.epsilon_inside.max() > 8.0
+    assert alone.noise_budget < made.noise_budget < alone.uniform_noise_budget
+
+
+def test_a_target_on_the_global_sum_alone_has_nothing_to_distribute():
+    made = plan("severe", rounds=10, epsilon={"federation": 1.0})
+    assert made.saving == pytest.approx(0, abs=1e-12)
+    assert np.ptp(made.noise_multiplier) == pytest.approx(0, abs=1e-12)
+    assert made.epsilon("federation").max() == pytest.approx(1.0, rel=1e-9)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.lists(st.floats(1, 1e4), min_size=1, max_size=5), min_size=1, max_size=5),
+    epsilon=st.floats(0.05, 30),
+    inside=st.one_of(st.none(), st.floats(0.5, 50)),
+    colluders=st.integers(0, 2),
+    accountant=st.sampled_from(fulcrum.ACCOUNTANTS),
+)
+def test_no_silo_ever_gets_more_than_its_target(sizes, epsilon, inside, colluders, accountant):
+    federation = Federation.from_sizes({f"r{k}": silos for k, silos in enumerate(sizes)})
+    target = {"region": epsilon} if inside is None else {"region": epsilon, "silo": inside}
+    made = plan(federation, rounds=10, epsilon=target, colluders=colluders, accountant=accountant)
+    assert made.epsilon_above.max() <= epsilon
+    if inside is not None:
+        assert made.epsilon_inside.max() <= inside
+    assert all(check.holds for check in fulcrum.verify(made.content()))
+
+
+def test_noise_of_an_aggregator_conceals_above_and_not_inside():
+    silo = plan("severe", rounds=10, epsilon=1.0)
+    made = plan("severe", rounds=10, epsilon=1.0, injection="aggregator", colluders=3)
+    assert made.noise_budget == pytest.approx(silo.noise_budget, rel=1e-12)
+    assert made.epsilon_above == pytest.approx(silo.epsilon_above, rel=1e-9)
+    assert (made.noise_multiplier == 0).all()
+    assert np.isinf(made.epsilon_inside).all()
+    assert made.epsilon(colluders=3) == pytest.approx(made.epsilon_above)
+    with pytest.raises(UnreachableTargetError, match="no target on the tier 'silo' can hold"):
+        plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}, injection="aggregator")
+
+
+def test_colluders_are_provisioned_for():
+    bare = plan("severe", rounds=10, epsilon=1.0)
+    made = plan("severe", rounds=10, epsilon=1.0, colluders=2)
+    assert bare.epsilon(colluders=2).max() > 1.0
+    assert made.epsilon(colluders=2).max() <= 1.0
+    assert made.epsilon(colluders=0).max() < 1.0
+    least = plan("isic-hospital", rounds=10, epsilon=1.0, colluders=1, allocation="least-under-collusion")
+    constant = plan("isic-hospital", rounds=10, epsilon=1.0, colluders=1)
+    assert least.noise_budget < constant.noise_budget
+    assert least.epsilon_above.max() <= 1.0
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    nested = Federation.from_sizes(
+        {"north": {"Łódź": 120, 'metz "1"': 80}, "south": [300.5], "east": [90]},
+        outer={"country": {"france": ["north", "south"], "poland": ["east"]}},
+        name="nested",
+    )
+    for settings_ in (
+        {"epsilon": {"region": 1.0, "country": 0.7, "silo": 9.0}},
+        {"information": 1.2, "floor": {"north": 0.1, "south": 0.0, "east": 0.3}, "parameters": 66},
+        {"budget": 3.0, "colluders": 1},
+        {"epsilon": 1.0, "injection": "aggregator"},
+        {"epsilon": 1.0, "allocation": "misallocated", "seed": 4, "clip_norm": 2.5},
+        {"information": 2.2, "floor": Coupling(20), "bound": "capacity"},
+    ):
+        made = plan(nested, rounds=4, **settings_)
+        made.save(tmp_path / "plan.json")
+        again = read_plan(tmp_path / "plan.json")
+        assert again.digest == made.digest
+        assert (again.noise_multiplier == made.noise_multiplier).all()
+        assert (again.epsilon_above == made.epsilon_above).all()
+        assert again.federation.digest == nested.digest
+        assert again.content() == made.content()
+
+
+def test_a_plan_that_was_read_keeps_the_digest_of_its_file(tmp_path, monkeypatch):
+    made = plan("mild", rounds=1, epsilon=1.0, colluders=np.int64(1), seed=np.int64(3))
+    made.save(tmp_path / "plan.json")
+    digest = made.digest
+    monkeypatch.setattr("fulcrum.planning.plan_file.package_version", lambda: "9.9.9")
+    assert read_plan(tmp_path / "plan.json").digest == digest
+
+
+def test_a_plan_of_another_federation_is_refused():
+    made = plan("mild", rounds=1, epsilon=1.0)
+    made.check_federation(fulcrum.read_federation("mild"))
+    with pytest.raises(ForeignPlanError, match=r"made for another federation \(digest .{4}\.\., expected .{4}\.\.\)"):
+        made.check_federation(fulcrum.read_federation("severe"))
+
+
+def test_saving_never_leaves_half_a_file(tmp_path):
+    path = tmp_path / "plan.json"
+    made = plan("mild", rounds=1, epsilon=1.0)
+    made.save(path)
+    before = path.read_bytes()
+    with pytest.raises(PlanError, match="cannot be written"):
+        made.save(tmp_path / "missing" / "plan.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PlanError, match="cannot be written"):
+        made.save(tmp_path / "folder")
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "plan.json"]
+
+
+def test_statement_and_assumptions_name_both_observers():
+    made = plan("severe", epsilon=0.99, **SEVERE)
+    assert "epsilon 0.99 against anyone outside its region who sees the sums of its region, and" in made.statement
+    assert "epsilon 10.0583 against whoever sees its own updates" in made.statement
+    whole = plan("severe", rounds=10, epsilon={"federation": 1.0}, colluders=2)
+    assert "epsilon 1 against anyone outside the federation who sees the global sum and no sum below it" in (
+        whole.statement
+    )
+    assert whole.statement.endswith(", even if up to 2 silos of each region collude.")
+    injected = plan("severe", rounds=10, epsilon=1.0, injection="aggregator")
+    assert "no guarantee against whoever sees its own updates" in injected.statement
+    assert any("none can collude it away" in line for line in injected.assumptions)
+    assert any("trusted to see" in line for line in made.assumptions)
+    both = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    assert any("may be curious" in line for line in both.assumptions)
+
+
+def test_the_observer_of_an_outer_tier_sees_no_sum_below_it():
+    nested = Federation.from_sizes({"a": [5, 3], "b": [4], "c": [7]}, outer={"country": {"x": ["a", "b"], "y": ["c"]}})
+    made = plan(nested, rounds=3, epsilon={"region": 2.0, "country": 1.0})
+    said = "epsilon 1 against anyone outside its country who sees the sums of its country and no sum below them"
+    assert said in made.statement
+
+
+def test_a_fellow_member_knows_its_own_noise_and_the_words_leave_it_out():
+    made = plan(Federation.from_sizes({"r": [1, 1, 1, 1]}), rounds=10, epsilon=1.0)
+    # Seen by one of the other three, who subtracts its own noise.
+    assert made.epsilon(colluders=1).max() == pytest.approx(1.17, abs=0.01)
+    assert "against anyone outside its region who sees" in made.statement
+    assert "no silo of a region helps an observer of its sums, or is one: it can subtract its own noise" in (
+        made.assumptions
+    )
+    covered = plan(made.federation, rounds=10, epsilon=1.0, colluders=1)
+    assert covered.epsilon_above.max() <= 1.0
+    assert "up to 1 silo of each region helps an observer, or is one" in covered.assumptions
+
+
+def test_dropouts_and_colluders_are_counted_together_and_named_apart():
+    both = plan("severe", rounds=10, epsilon=1.0, colluders=1, dropouts=2)
+    alone = plan("severe", rounds=10, epsilon=1.0, colluders=3)
+    assert (both.noise_multiplier == alone.noise_multiplier).all()
+    assert (both.colluders, both.dropouts) == (1, 2)
+    assert both.statement.endswith(
+        ", even if up to 1 silo of each region colludes and up to 2 others of each region are missing from a sum."
+    )
+    lost = plan("severe", rounds=10, epsilon=1.0, dropouts=1)
+    assert lost.statement.endswith(", even if up to 1 silo of each region is missing from a sum.")
+    assert any("up to 1 silo of each region may miss a round" in line for line in lost.assumptions)
+    assert lost.epsilon(dropouts=0).max() < 1.0 < lost.epsilon(colluders=1).max()
+    assert any("--dropouts 2 or --colluders 1" in advice.text for advice in lost.advice)
+
+
+def test_where_the_optimum_is_not_the_least_it_says_so():
+    outer = plan("severe", rounds=10, epsilon={"region": 1.0, "federation": 0.3}, colluders=1)
+    assert [advice.kind for advice in outer.advice].count("coalitions") == 1
+    for target in ({"epsilon": 1.0, "colluders": 1}, {"epsilon": {"region": 1.0, "federation": 0.3}}):
+        assert "coalitions" not in [advice.kind for advice in plan("severe", rounds=10, **target).advice]
+
+
+@pytest.mark.parametrize("purpose", ["research", "deployment"])
+def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
+    federation = Federation.from_columns(
+        silo=["a", "b"], records=np.array([7.0, 11.0]), tiers={"region": ["r", "r"]}, epsilon=np.array([0.5, math.nan])
+    )
+    made = plan(federation, rounds=2, epsilon={"region": 1.0, "silo": 4.0}, purpose=purpose, parameters=3)
+    rests_on = " ".join(made.assumptions)
+    assert "observers are passive" in rests_on
+    assert "sizes are public" in rests_on
+    assert "datasets of silos are disjoint" in rests_on
+    content = made.content()
+    assert "its declared size kept" in content.guarantee.adjacency
+    assert [(entry.records, entry.preference) for entry in content.silos] == [(7, 0.5), (11, None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"rounds": 0, "epsilon": 1.0}, "rounds must be a whole number of at least 1, got 0"),
+        ({"rounds": 1}, "no target was given. Give one of epsilon, information or budget"),
+        ({"rounds": 1, "epsilon": 1.0, "delta": 2.0}, "delta must be in (0, 1), got 2.0"),
+        ({"rounds": 1, "epsilon": -1.0}, "epsilon for 'region' must be a finite number above 0, got -1.0"),
+        ({"rounds": 1, "epsilon": math.inf}, "epsilon for 'region' must be a finite number above 0, got inf"),
+        (
+            {"rounds": 1, "epsilon": {"regoin": 1.0}},
+            "mild has no tier 'regoin' to aim an epsilon at. Known tiers: silo, region, federation. Did you mean 'region'?",
+        ),
+        (
+            {"rounds": 1, "information": 0.8, "floor": 0.85},
+            "information=0.8 nats is not above the lateral floor 0.85, which no noise lowers. Ask for more than 0.85",
+        ),
+        ({"rounds": 1, "information": -1.0}, "information must be above 0 and at most 1e+06 nats, got -1.0"),
+        ({"rounds": 1, "budget": 0.0}, "budget must be a finite number above 0, got 0.0"),
+        (
+            {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
+            "budget stands in for a target: give it without epsilon and information",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be from 1e-50 to 1e+50, got 0.0"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "parameters": 0},
+            "parameters must be a whole number from 1 to 1,000,000,000,000,000, got 0",
+        ),
+        (
+            {"rounds": 1, "epsilon": 1.0, "injection": "silos"},
+            "unknown injection 'silos'. Known: silo, aggregator. Did you mean 'silo'?",
+        ),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": [0.1, 0.2]},
+            "floor must be one number or one by silo (96), got shape (2,)",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "floor": -0.1}, "floor must be finite and at least 0 nats for every silo"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": {"region-1": 0.1}},
+            "floor has no value for region 'region-2'. Give one for each",
+        ),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": {"regoin-1": 0.1}},
+            "floor names region 'regoin-1'. Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "colluders": -1}, "colluders must be a whole number of at least 0, got -1"),
+        ({"rounds": 1, "epsilon": 1.0, "dropouts": 0.5}, "dropouts must be a whole number of at least 0, got 0.5"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "colluders": -1, "injection": "aggregator"},
+            "colluders must be a whole number of at least 0, got -1",
+        ),
+        ({"rounds": 1, "epsilon": 1.0, "seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"rounds": 1, "epsilon": 1e308}, "epsilon must be from 1e-12 to 1e+12, or inf, got 1e+308"),
+        (
+            {"rounds": 1, "epsilon": 1.0, "floor": "low"},
+            "floor must be a number, one by silo, a mapping by region or a Coupling, got 'low'",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(arguments, line):
+    with pytest.raises((ParameterError, UnreachableTargetError)) as caught:
+        plan("mild", **arguments)
+    assert str(caught.value) == line
+
+
+def test_many_silos_are_planned_without_overspending():
+    rng = np.random.default_rng(5)
+    federation = Federation(
+        name="many",
+        sizes=rng.lognormal(5, 0.6, 60_000),
+        tiers=(fulcrum.Tier(name="region", nodes=tuple(map(str, range(300))), parent_of=np.arange(60_000) % 300),),
+    )
+    made = plan(federation, rounds=10, epsilon={"region": 1.0, "silo": 5.0})
+    assert made.epsilon_above.max() <= 1.0
+    assert made.epsilon_inside.max() <= 5.0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        plan("severe", rounds=10, epsilon=1.0, colluders=2),
+        plan("severe", rounds=10, epsilon=1.0, injection="aggregator"),
+        plan("mild", rounds=5, epsilon=1.0, spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+    ],
+    ids=["colluders", "aggregator", "spent"],
+)
+def test_the_worst_epsilon_is_that_of_the_worst_silo(made):
+    for tier in (None, "silo", "region", "federation"):
+        assert made.worst_epsilon(tier) == pytest.approx(made.epsilon(tier).max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("injection", ["silo", "aggregator"])
+def test_uniform_noise_keeps_the_same_promise_as_a_plan_made_with_it(injection):
+    made = plan("severe", rounds=10, epsilon=1.0, injection=injection)
+    uniform, planned = made.uniform(), plan("severe", rounds=10, epsilon=1.0, injection=injection, allocation="uniform")
+    assert uniform.noise_variance == pytest.approx(planned.noise_variance)
+    assert uniform.noise_budget == pytest.approx(made.uniform_noise_budget)
+    assert uniform.digest == planned.digest

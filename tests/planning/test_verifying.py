@@ -1,0 +1,203 @@
+import ast
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from fulcrum.federation.structure import Federation, Tier
+from fulcrum.planning import verifying as verification
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan_file import content_digest
+from fulcrum.planning.verifying import changes, verify
+from fulcrum.privacy.prior import Coupling
+
+NESTED = Federation.from_sizes(
+    {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
+)
+
+PLANS = [
+    {"epsilon": 1.0},
+    {"epsilon": {"region": 1.0, "silo": 8.0, "country": 0.6, "federation": 0.5}},
+    {"epsilon": 1.0, "colluders": 1},
+    {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 2},
+    {"epsilon": 1.0, "allocation": "least-under-collusion", "colluders": 1},
+    {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 1, "dropouts": 1},
+    {"epsilon": 1.0, "dropouts": 2},
+    {"epsilon": {"region": 1.0, "silo": 8.0, "federation": 0.5}, "purpose": "deployment", "parameters": 9},
+    {"information": 2.2, "floor": Coupling(20), "bound": "capacity", "parameters": 9},
+    {"information": 2.2, "floor": Coupling(20), "bound": "capacity"},
+    {"epsilon": 1.0, "injection": "aggregator"},
+    {"information": 2.2, "floor": Coupling(20)},
+    {"budget": 3.0},
+    {"epsilon": 1.0, "allocation": "inverse-size", "accountant": "renyi"},
+]
+
+
+def sealed(content):
+    return msgspec.structs.replace(content, digest=content_digest(content))
+
+
+@pytest.mark.parametrize("settings", PLANS)
+def test_every_plan_verifies_on_a_path_of_its_own(settings):
+    checks = verify(sealed(plan(NESTED, rounds=10, **settings).content()))
+    assert [check for check in checks if not check.holds] == []
+    names = {check.name for check in checks}
+    assert {"noise budget", "saving", "dispersion", "epsilon at silo", "epsilon at region"} <= names
+
+
+def test_a_large_plan_read_off_a_table_verifies():
+    rng = np.random.default_rng(0)
+    sizes = np.round(np.geomspace(1e3, 1e9, 21_000))  # the lightest silos have epsilon 0
+    tier = Tier.from_labels("region", [f"r{k}" for k in rng.integers(0, 5, len(sizes))])
+    made = plan(Federation(name="long tail", sizes=sizes, tiers=(tier,)), rounds=10, epsilon=1.0)
+    assert [check for check in verify(made.content()) if not check.holds] == []
+
+
+def short_by(share):
+    """A deployment plan of less noise than its steps and needs ask for."""
+    content = plan(
+        NESTED, rounds=10, epsilon={"region": 1.0, "silo": 8.0}, purpose="deployment", parameters=9
+    ).content()
+    content.silos[:] = [
+        msgspec.structs.replace(entry, noise_multiplier=entry.noise_multiplier * (1 - share)) for entry in content.silos
+    ]
+    return content
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-6, 1e-8])
+def test_noise_that_is_short_by_a_little_fails(share):
+    failed = {check.name for check in verify(short_by(share)) if not check.holds}
+    assert "requirement at region" in failed
+    assert [check for check in verify(short_by(0.0)) if not check.holds] == []
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 5e-324, 1e-200, 1e-155])
+def test_a_multiplier_that_conceals_nothing_is_told_apart_without_a_traceback(multiplier):
+    content = plan("isic-paper", rounds=10, epsilon=1.0).content()
+    content = change_silo(content, noise_multiplier=multiplier)
+    failed = {check.name for check in verify(content) if not check.holds}
+    assert {"epsilon at silo", "requirement at region"} <= failed
+
+
+def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
+    shared = {
+        node.module
+        for node in ast.walk(ast.parse(Path(verification.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
+    assert ours == {"accounting", "federation", "guarantee", "planfile", "plans"}
+    assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
+
+
+def change_silo(content, **change):
+    content.silos[3] = msgspec.structs.replace(content.silos[3], **change)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("edit", "fails"),
+    [
+        (lambda c: change_silo(c, noise_multiplier=c.silos[3].noise_multiplier / 2), "requirement at region"),
+        (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"region": 0.2}), "epsilon at region"),
+        (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"silo": 99.0}), "epsilon at silo"),
+        (lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, saving=0.9)), "saving"),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, dispersion=0.9)),
+            "dispersion",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, noise_budget=0.1)),
+            "noise budget",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, uniform_noise_budget=0.1)),
+            "uniform noise budget",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_inside_worst=1.0)),
+            "worst epsilon inside",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_above_mean=0.1)),
+            "mean epsilon above",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, guarantee=msgspec.structs.replace(c.guarantee, sensitivity=1.0)),
+            "sensitivity is 2C",
+        ),
+        (
+            lambda c: msgspec.structs.replace(c, settings=msgspec.structs.replace(c.settings, epsilon={"region": 0.5})),
+            "epsilon target at region",
+        ),
+        (
+            lambda c: msgspec.structs.replace(
+                c, tiers={**c.tiers, "region": [msgspec.structs.replace(n, exposure=0.1) for n in c.tiers["region"]]}
+            ),
+            "nodes of region",
+        ),
+    ],
+)
+def test_every_figure_that_is_wrong_is_caught(edit, fails):
+    content = edit(plan(NESTED, rounds=10, epsilon=1.0).content())
+    assert fails in {check.name for check in verify(content) if not check.holds}
+
+
+@pytest.mark.parametrize(
+    "words", [{"statement": "Everyone is safe."}, {"adjacency": "add one record"}, {"assumptions": []}]
+)
+def test_words_that_the_figures_do_not_say_fail(words):
+    content = plan(NESTED, rounds=10, epsilon=1.0).content()
+    lying = msgspec.structs.replace(content, guarantee=msgspec.structs.replace(content.guarantee, **words))
+    assert "words" in {check.name for check in verify(lying) if not check.holds}
+
+
+def test_a_plan_is_verified_in_memory_or_from_its_file(tmp_path):
+    made = plan(NESTED, rounds=10, epsilon=1.0)
+    made.save(tmp_path / "plan.json")
+    assert all(check.holds for check in verify(made))
+    assert all(check.holds for check in verify(tmp_path / "plan.json"))
+    assert changes(made, tmp_path / "plan.json") == ()
+
+
+def test_regions_that_change_places_are_a_change():
+    def nested(countries):
+        return plan(
+            Federation.from_sizes({"a": [5], "b": [5], "c": [5]}, outer={"country": countries}), rounds=1, epsilon=1.0
+        )
+
+    found = changes(nested({"x": ["a", "b"], "y": ["c"]}), nested({"x": ["a", "c"], "y": ["b"]}))
+    assert ("region", "b", "parent") in {(change.kind, change.subject, change.what) for change in found}
+
+
+def test_a_digest_of_other_content_fails():
+    content = sealed(plan(NESTED, rounds=10, epsilon=1.0).content())
+    changed = msgspec.structs.replace(content, made_by="someone else")
+    assert "digest" in {check.name for check in verify(changed) if not check.holds}
+
+
+def test_equal_plans_have_no_changes():
+    content = plan(NESTED, rounds=10, epsilon=1.0).content()
+    assert changes(content, plan(NESTED, rounds=10, epsilon=1.0).content()) == ()
+
+
+def test_changes_say_what_changed_for_whom():
+    before = plan(NESTED, rounds=10, epsilon=1.0).content()
+    after = plan(NESTED, rounds=10, epsilon=2.0).content()
+    found = {(change.subject, change.what): (change.before, change.after) for change in changes(before, after)}
+    assert found["settings", "epsilon at region"] == (1.0, 2.0)
+    assert ("a", "noise_multiplier") in found
+    assert ("guarantee", "statement") in found
+    assert ("a-1", "noise_multiplier") in found
+    assert ("a-1", "records") not in found
+
+
+def test_silos_that_join_or_leave_are_changes():
+    smaller = Federation.from_sizes({"a": [5, 3], "b": [4, 4], "c": [7], "d": [2, 2, 9]})
+    before = plan(NESTED, rounds=10, epsilon=1.0).content()
+    after = plan(smaller, rounds=10, epsilon=1.0).content()
+    left = [change for change in changes(before, after) if change.subject == "a-3" and change.what == "records"]
+    assert (left[0].before, left[0].after) == (1, None)
+    joined = [change for change in changes(after, before) if change.subject == "a-3" and change.what == "records"]
+    assert (joined[0].before, joined[0].after) == (None, 1)

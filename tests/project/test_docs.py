@@ -1,0 +1,244 @@
+"""The pages run: what README.md and docs/*.md show is what the commands and the code in them really do.
+
+Each page runs from top to bottom in an empty directory of its own, with one Python namespace. The conventions:
+
+- A block right after `<!-- file: hospitals.toml -->` is written to that file, and not run.
+- A ```python block runs; with >>> prompts it is a doctest, and its output must be the one shown.
+- In a ```console or ```sh block, a line `$ fulcrum ...` runs (a backslash continues it, `PYTHONPATH=. fulcrum ...` is
+  allowed). What stands below it, up to the next prompt, must be its output; where nothing stands there, only the exit
+  code is checked. Other commands (`$ pip ...`) are not run. The terminal is 100 columns wide.
+- The exit code must be 0, or that of `<!-- exit: 2 -->` right before the block.
+- Blanks at line ends do not count, and `...` stands for any text.
+"""
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from test_package import FLOORS, MODULES
+
+from fulcrum.cli import app as cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BY_LEAF = {module.split(".")[-1]: module for module in MODULES}
+
+_FENCE = re.compile(r"^ {0,3}(`{3,})\s*([\w-]*)\s*$")
+_NOTE = re.compile(r"^<!--\s*(file|exit):\s*(.+?)\s*-->$")
+_SHELL = ("console", "sh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A fenced block: its language, its text, the line it begins on, and the notes before it."""
+
+    language: str
+    text: str
+    line: int
+    file: str | None = None
+    exit: int = 0
+
+
+def blocks_of(page):
+    """Returns the fenced blocks of a page in order."""
+    found, notes, opened, lines, start = [], {}, None, [], 0
+    for number, line in enumerate(page.splitlines(), 1):
+        fence = _FENCE.match(line)
+        if opened is not None:
+            if fence and fence[2] == "" and len(fence[1]) >= len(opened[0]):
+                text = "\n".join(lines) + "\n"
+                found.append(Block(language=opened[1], text=text, line=start, **notes))
+                opened, notes = None, {}
+            else:
+                lines.append(line)
+        elif fence:
+            opened, lines, start = (fence[1], fence[2]), [], number + 1
+        elif note := _NOTE.match(line.strip()):
+            notes[note[1]] = int(note[2]) if note[1] == "exit" else note[2]
+        elif line.strip():
+            assert not notes, f"line {number}: the note before it belongs to no block"
+    assert opened is None, "a fenced block is not closed"
+    assert not notes, "the last note belongs to no block"
+    return found
+
+
+def run_page(page, name, directory):
+    """Runs everything that a page shows, in a directory that is the current one."""
+    namespace = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        where = f"{name}:{block.line}"
+        if block.file is not None:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            with importable(directory):
+                run_python(block, namespace, where)
+        elif block.language in _SHELL:
+            run_console(block, where, directory)
+
+
+def run_python(block, namespace, where):
+    """Runs a block as a doctest where it has prompts, else as a program."""
+    if ">>>" not in block.text:
+        exec(compile("\n" * (block.line - 1) + block.text, where, "exec"), namespace)
+        return
+    example = doctest.DocTestParser().get_doctest(block.text, namespace, where, where, block.line - 1)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False)
+    report = io.StringIO()
+    runner.run(example, out=report.write, clear_globs=False)
+    namespace.update(example.globs)
+    assert runner.failures == 0, report.getvalue()
+
+
+def run_console(block, where, directory):
+    """Runs the fulcrum commands of a block and compares what they print."""
+    for command, shown in commands_of(block.text):
+        words = shlex.split(command)
+        path = []
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            name, _, value = words.pop(0).partition("=")
+            assert (name, value) == ("PYTHONPATH", "."), f"{where}: only PYTHONPATH=. may stand before a command"
+            path = [directory]
+        if words[:1] != ["fulcrum"]:
+            continue
+        assert not {"|", ">", ">>", "&&", ";"} & set(words), f"{where}: pipes are not run. Use -o, or ... in the output"
+        printed = io.StringIO()
+        with importable(*path), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            code = cli.run(words[1:])
+        assert code == block.exit, (
+            f"{where}: {command}\nexit code {code} in place of {block.exit}\n{printed.getvalue()}"
+        )
+        wanted, got = trimmed(shown), trimmed(printed.getvalue())
+        assert not wanted or same(wanted, got), f"{where}: {command}\n--- shown\n{wanted}\n--- printed\n{got}"
+
+
+def commands_of(text):
+    """Returns each command of a console block with what is shown below it."""
+    found = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command = command[:-1] + next(lines).removeprefix("> ")
+            found.append((command, []))
+        elif found:
+            found[-1][1].append(line)
+    return [(command, "\n".join(shown)) for command, shown in found]
+
+
+def trimmed(text):
+    """Returns the text without blanks at line ends and without blank lines around it."""
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
+def same(wanted, got):
+    """Whether the output is the one shown, `...` standing for any text."""
+    return re.fullmatch(".*?".join(map(re.escape, wanted.split("..."))), got, re.DOTALL) is not None
+
+
+@contextlib.contextmanager
+def importable(*directories):
+    """Makes the modules of some directories importable, and forgets them after."""
+    before, known = sys.path[:], set(sys.modules)
+    sys.path[:0] = map(str, directories)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+        for name in set(sys.modules) - known:
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            if any(Path(file).is_relative_to(directory) for directory in directories):
+                del sys.modules[name]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_everything_a_page_shows_is_what_happens(path, here):
+    run_page(path.read_text(encoding="utf-8"), path.name, here)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_between_pages_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        assert "://" in target or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_functions_and_tests_that_a_page_names_are_there(path):
+    text = path.read_text(encoding="utf-8")
+    for module, name in re.findall(r"`(?:fulcrum\.)?(\w+)\.(\w+)[`(]", text):
+        if module in BY_LEAF and name != "py":
+            assert hasattr(importlib.import_module(f"fulcrum.{BY_LEAF[module]}"), name), f"{module}.{name}"
+    for file, _, name in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", text):
+        assert (ROOT / file).exists(), file
+        assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
+
+
+def test_the_design_draws_every_floor_and_lists_every_module_once():
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([\w/]+)\.py` \|", design, re.MULTILINE)
+    assert sorted(module.replace("/", ".") for module in listed) == MODULES
+    assert set(re.findall(r"^### `(\w+)/`", design, re.MULTILINE)) == set(FLOORS)
+
+
+def fenced(language, text):
+    return f"```{language}\n{text}\n```\n"
+
+
+DISPERSION = "dispersion of region  88.00% of a uniform budget is waste, a factor 2.89 in the noise multiplier"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        fenced("console", "$ fulcrum exposure consortium"),
+        fenced("console", f"$ fulcrum exposure consortium\n...\n{DISPERSION}"),
+        fenced("sh", "$ fulcrum exposure \\\n    consortium"),
+        fenced("console", "$ pip install nothing\n$ fulcrum exposure consortium --format csv\ntier,name,..."),
+        "<!-- exit: 2 -->\n" + fenced("console", "$ fulcrum exposure nowhere\nfulcrum: no built-in federation ..."),
+        "<!-- file: mine.py -->\n"
+        + fenced("python", "def flat(federation, requirement):\n    return [1.0] * len(federation)")
+        + fenced("console", "$ PYTHONPATH=. fulcrum plan mild --rounds 1 --epsilon 1 --allocation mine:flat")
+        + fenced("python", "from mine import flat\nassert flat([], None) == []"),
+        fenced("python", ">>> x = 2\n>>> x + 1\n3") + fenced("python", "assert x == 2"),
+        "````\n```python\nthis is not run\n```\n````\n",
+    ],
+)
+def test_a_right_page_passes(page, here):
+    run_page(page, "page.md", here)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        fenced("console", "$ fulcrum exposure consortium\n...\n" + DISPERSION.replace("88", "89")),
+        fenced("console", "$ fulcrum exposure nowhere"),
+        "<!-- exit: 2 -->\n" + fenced("console", "$ fulcrum exposure consortium"),
+        fenced("console", "$ fulcrum exposure consortium | head"),
+        fenced("python", ">>> 1 + 1\n3"),
+        fenced("python", "assert False"),
+        fenced("python", "from mine import flat"),
+        "<!-- file: mine.py -->\nNo block follows.\n",
+        "```python\nthe fence is not closed\n",
+    ],
+)
+def test_a_wrong_page_is_refused(page, here):
+    with pytest.raises((AssertionError, ImportError)):
+        run_page(page, "page.md", here)

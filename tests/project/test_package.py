@@ -1,0 +1,161 @@
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from floors import CORE as CORE_REQUIREMENTS
+from floors import TESTS, pins
+
+import fulcrum
+
+SOURCE = Path(fulcrum.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+    for path in SOURCE.rglob("*.py")
+    if path.stem not in ("__init__", "__main__")
+)
+FLOORS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+BASE = "base"
+"""The modules that stand in no folder."""
+
+OPTIONAL = {
+    "pyarrow",
+    "yaml",
+    "sklearn",
+    "onnxruntime",
+    "PIL",
+    "tokenizers",
+    "cryptography",
+    "numba",
+    "vl_convert",
+    "starlette",
+    "uvicorn",
+    "anyio",
+    "nvflare",
+}
+LOADED_BY_NVFLARE = {f"engines.nvflare.{name}" for name in ("silo", "region", "server", "admission", "processes")}
+CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
+
+
+def source_of(module: str) -> str:
+    return (SOURCE / f"{module.replace('.', '/')}.py").read_text()
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module imported when the code runs; imports for type checkers alone do not count."""
+    found = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        found |= imports(node)
+    return found
+
+
+def floor_of(module: str) -> str:
+    first = module.split(".")[0]
+    return first if first in FLOORS else BASE
+
+
+def declared(floor: str) -> set[str]:
+    """The floors that a folder says it imports from, in the last line of its docstring."""
+    doc = ast.get_docstring(ast.parse((SOURCE / floor / "__init__.py").read_text())) or ""
+    found = re.search(r"^Imports from: ([\w, ]+)\.$", doc, re.MULTILINE)
+    assert found, f"{floor}/__init__.py must say what it imports from"
+    return {name.strip() for name in found[1].split(",")}
+
+
+def used_by(module: str) -> set[str]:
+    """The modules of this package that a module imports."""
+    names = {name for name in imports(ast.parse(source_of(module))) if name.startswith("fulcrum")}
+    return {name.removeprefix("fulcrum.") for name in names}
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """Those that cannot be put in an order in which each comes after all that it needs."""
+    left = dict(edges)
+    while free := [name for name, needs in left.items() if not needs & set(left)]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_every_floor_says_its_job_and_stands_on_floors_below_it():
+    below = {floor: declared(floor) for floor in FLOORS}
+    assert set().union(*below.values()) <= {BASE, *FLOORS}
+    assert circle(below) == []
+    assert circle({"a": {"b"}, "b": {"a"}, "c": set()}) == ["a", "b"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_from_its_own_floor_and_those_it_stands_on(module):
+    floor = floor_of(module)
+    allowed = {BASE} if floor == BASE else {floor, *declared(floor)}
+    assert {floor_of(used) for used in used_by(module)} <= allowed
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_floor_imports_from_every_floor_that_it_names(floor):
+    used = {floor_of(name) for module in MODULES if floor_of(module) == floor for name in used_by(module)}
+    assert declared(floor) <= used | {BASE}
+
+
+def test_no_two_modules_import_each_other_however_long_the_way():
+    assert circle({module: used_by(module) & set(MODULES) for module in MODULES}) == []
+
+
+def test_every_module_is_used():
+    used = set().union(*(used_by(module) for module in MODULES), used_by("__init__"), used_by("cli.__main__"))
+    loaded_by_name = {*LOADED_BY_NVFLARE, "engines.built_in_training"}
+    assert set(MODULES) - used == loaded_by_name - used
+
+
+def test_only_nvflare_itself_loads_the_modules_that_import_it():
+    for module in sorted(set(MODULES) - LOADED_BY_NVFLARE):
+        used = {name.removeprefix("fulcrum.") for name in imports(ast.parse(source_of(module)))}
+        assert not used & LOADED_BY_NVFLARE, module
+
+
+def test_only_core_packages_are_imported_at_the_top():
+    for module in sorted(set(MODULES) - LOADED_BY_NVFLARE):
+        tree = ast.parse(source_of(module))
+        for node in tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                assert not {name.split(".")[0] for name in names} & OPTIONAL, module
+
+
+def test_every_core_dependency_has_a_floor_and_no_ceiling():
+    assert set(pins(CORE_REQUIREMENTS)) == CORE
+    assert pins(["numpy>=2.0"]) == {"numpy": "numpy==2.0"}
+    assert {"pytest", "polars"} <= set(pins(TESTS))
+    for wrong in ("numpy", "numpy>=2.0,<3", "numpy==2.0", "numpy~=2.0"):
+        with pytest.raises(SystemExit, match="lowest version that works"):
+            pins([wrong])
+
+
+def test_the_public_names_are_sorted_and_documented():
+    assert fulcrum.__all__ == sorted(
+        fulcrum.__all__, key=lambda name: (not name.isupper(), not name[0].isupper(), name)
+    )
+    for name in fulcrum.__all__:
+        value = getattr(fulcrum, name)
+        if callable(value):
+            assert value.__doc__, name
+
+
+def test_every_error_is_a_fulcrum_error_and_a_builtin_one():
+    names = [name for name in fulcrum.__all__ if name.endswith("Error") and name != "FulcrumError"]
+    for name in names:
+        error = getattr(fulcrum, name)
+        assert issubclass(error, fulcrum.FulcrumError)
+        assert issubclass(error, (ValueError, ImportError, RuntimeError))
+
+
+def test_no_module_validates_with_assert():
+    for module in MODULES:
+        tree = ast.parse(source_of(module))
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)], module

@@ -1,0 +1,296 @@
+"""The experiments: runs are kept and reused, tables and figures are redrawn from them, and the theory's checks hold."""
+
+import csv
+import importlib
+import json
+import math
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.simulation.tasks import DATA_VARIABLE
+
+PAPER = Path(__file__).parents[2] / "paper"
+
+pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+
+
+def load(name):
+    """Returns a module of the paper's folder; those that scripts share are loaded once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PAPER))
+        return importlib.import_module(name)
+
+
+experiments = load("_experiments")
+measured = load("_measured")
+results = load("_results")
+main_table = load("main_table")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A results file that holds the digits grid of two seeds."""
+    path = tmp_path_factory.mktemp("paper") / "results.csv"
+    study(path).runs(experiments.grid("digits"))
+    return path
+
+
+def study(path, **changes):
+    return experiments.Study(**{"tasks": ["digits"], "seeds": 2, "results": path, **changes})
+
+
+def arguments(path, *more):
+    return ["--data", "digits", "--seeds", "2", "--results", str(path), *more]
+
+
+def test_there_is_one_row_a_run_and_it_says_what_decided_it(kept):
+    with kept.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * 2 * 5 * 2  # profiles, size laws, allocations, seeds
+    assert {row["allocation"] for row in rows} == {"optimal", "uniform", "size", "inverse-size", "misallocated"}
+    assert {row["fulcrum"] for row in rows} == {fulcrum.__version__}
+    assert {row["numpy"] for row in rows} == {np.__version__}
+    assert {row["parameters"] for row in rows} == {"34"}
+    for row in rows:
+        assert float(row["epsilon"]) == pytest.approx(0.99)
+        assert 0 < float(row["accuracy"]) < 1
+        assert row["federation"]
+        assert row["plan"]
+        assert row["data"]
+
+
+def test_runs_that_are_kept_are_not_run_again(kept):
+    before = kept.read_bytes()
+    again = study(kept)
+    first = again.runs(experiments.grid("digits"))
+    assert again.trained == 0
+    assert kept.read_bytes() == before
+    setting = experiments.grid("digits")[0]
+    assert first.accuracy(setting, experiments.OPTIMAL).shape == (2,)
+
+
+def test_what_comes_from_the_file_is_what_was_trained(kept, tmp_path):
+    setting = experiments.Setting(task="digits", profile="severe", size_law="lognormal")
+    fresh = study(tmp_path / "other.csv")
+    trained = fresh.runs([setting])
+    assert fresh.trained == 10
+    for arm in experiments.ARMS:
+        assert list(trained.of(setting, arm)) == list(study(kept).runs([setting]).of(setting, arm))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": 0.1},
+        {"components": 8},
+        {"whitened": True},
+        {"arms": (experiments.Arm(allocation="optimal", epsilon=2.0),)},
+        {"arms": (experiments.Arm(allocation="optimal", variant="exact"),)},
+        {"arms": (experiments.NO_PRIVACY,)},
+    ],
+)
+def test_a_changed_setting_is_run_and_the_rest_is_kept(kept, tmp_path, changes):
+    path = tmp_path / "results.csv"
+    path.write_bytes(kept.read_bytes())
+    setting = replace(experiments.Setting(task="digits", profile="mild"), **changes)
+    changed = study(path)
+    changed.runs([setting])
+    assert changed.trained == 2 * len(setting.arms)
+    assert results.read_runs(kept).items() <= results.read_runs(path).items()
+    again = study(path)
+    again.runs([setting])
+    assert again.trained == 0
+
+
+@pytest.mark.parametrize("name", ["engine", "fulcrum", "numpy", "data", "plan", "federation"])
+def test_a_run_of_other_code_or_data_is_not_reused(kept, tmp_path, name):
+    path = tmp_path / "results.csv"
+    old = results.read_runs(kept).values()
+    results.add_runs(path, [replace(run, identity=replace(run.identity, **{name: "other"})) for run in old])
+    changed = study(path)
+    changed.runs([experiments.Setting(task="digits", profile="mild")])
+    assert changed.trained == 10
+    assert len(results.read_runs(path)) == len(old) + 10
+
+
+def test_another_seed_is_all_that_is_added(kept, tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_bytes(kept.read_bytes())
+    more = study(path, seeds=3)
+    more.runs(experiments.grid("digits", size_laws=["equal"]))
+    assert more.trained == 4 * 5
+
+
+def test_a_file_of_other_columns_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text("task,accuracy\ncifar10,0.9\n")
+    with pytest.raises(SystemExit, match="has other columns than this version writes"):
+        study(path).runs(experiments.grid("digits"))
+    assert path.read_text() == "task,accuracy\ncifar10,0.9\n"
+
+
+def test_lognormal_sizes_are_whole_drawn_by_seed_and_200_on_average():
+    drawn = [experiments.federation_of("severe", "lognormal", seed) for seed in range(200)]
+    sizes = np.concatenate([federation.sizes for federation in drawn])
+    assert (sizes == np.rint(sizes)).all()
+    assert sizes.mean() == pytest.approx(200, abs=3 * 200 * math.sqrt(math.exp(0.36) - 1) / math.sqrt(len(sizes)))
+    assert np.log(sizes).std() == pytest.approx(0.6, abs=0.02)
+    assert drawn[0].digest != drawn[1].digest
+    assert (drawn[0].innermost.parent_of == drawn[1].innermost.parent_of).all()
+
+
+def test_epsilon_is_the_information_target_of_the_paper():
+    made = experiments.plan_of("severe", "equal", experiments.OPTIMAL, 0)
+    asked = experiments.INFORMATION - experiments.FLOOR
+    assert made.mechanism_information.max() == pytest.approx(asked, abs=5e-5)
+
+
+def test_where_silos_are_balanced_the_gain_is_exactly_0(kept):
+    for name in ("balanced", "balanced-4"):
+        setting = experiments.Setting(task="digits", profile=name)
+        gain = study(kept).runs([setting]).gain(setting, experiments.OPTIMAL)
+        assert (gain.mean, gain.error) == (0.0, 0.0)
+
+
+def test_the_budget_saved_is_the_dispersion(kept):
+    for setting in experiments.grid("digits"):
+        for run in study(kept).runs([setting]).of(setting, experiments.OPTIMAL):
+            assert run.saving == pytest.approx(run.dispersion, abs=1e-9)
+
+
+def test_the_standard_error_is_that_of_the_paired_difference(kept):
+    setting = experiments.Setting(task="digits", profile="severe")
+    runs = study(kept).runs([setting])
+    one, other = runs.accuracy(setting, experiments.OPTIMAL), runs.accuracy(setting, experiments.UNIFORM)
+    gain = runs.gain(setting, experiments.OPTIMAL)
+    assert gain.mean == pytest.approx(100 * (one - other).mean())
+    assert gain.error == pytest.approx(100 * abs((one - other)[0] - (one - other)[1]) / 2)
+
+
+@pytest.mark.parametrize("name", ["main_table", "baselines_table", "gain_figure"])
+def test_a_table_is_redrawn_from_the_file(name, kept, tmp_path, capsys, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("nothing is to be trained")
+
+    monkeypatch.setattr(experiments.Study, "_train", refuse)
+    load(name).main(arguments(kept, "--format", "json", "--figures", str(tmp_path)))
+    content = json.loads(capsys.readouterr().out)
+    assert content["rows"]
+    assert all(math.isfinite(row["ours"]) for row in content["rows"])
+
+
+def test_rows_of_data_that_the_paper_does_not_have_are_compared_with_theory_alone(kept):
+    found = main_table.rows(study(kept))
+    assert all(row.paper is None for row in found)
+    checked = {row.quantity: row.ours for row in found if row.theory is not None}
+    assert checked["digits, largest gain where balanced"] == 0
+    assert checked["digits, budget saved less dispersion, most"] < 1e-9
+
+
+def test_figures_are_written_as_a_specification_and_as_svg(kept, tmp_path, capsys):
+    load("gain_figure").main(arguments(kept, "--figures", str(tmp_path)))
+    spec = json.loads((tmp_path / "gain_figure.json").read_bytes())
+    assert len(spec["data"]["values"]) == 2 * 3 * 4  # size laws, profiles, rules
+    assert {point["task"] for point in spec["data"]["values"]} == {"Digits"}
+    pytest.importorskip("vl_convert", reason="SVG needs vl-convert-python")
+    svg = (tmp_path / "gain_figure.svg").read_text("utf-8")
+    for words in ("exposure dispersion", "gain over uniform noise, points", "misallocated"):
+        assert words in svg
+    assert svg.count("<text") == svg.count(" textLength=") > 0
+
+
+def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    written = load("_figures").write_figure({"mark": "point"}, tmp_path, "small")
+    assert [path.name for path in written] == ["small.json"]
+
+
+def test_the_other_scripts_run_on_digits(tmp_path, capsys):
+    path = tmp_path / "results.csv"
+    others = ("accuracy_by_parameters", "beyond_the_paper", "higher_dimension", "informativeness", "privacy_utility")
+    for name in (*others, "learning_rate"):
+        load(name).main(arguments(path, "--format", "json"))
+        assert json.loads(capsys.readouterr().out)["rows"], name
+    assert (tmp_path / "accuracy_by_parameters.json").is_file()
+    assert (tmp_path / "privacy_utility.json").is_file()
+
+
+def test_the_learning_rate_must_be_the_best_of_the_grid(tmp_path, monkeypatch):
+    script = load("learning_rate")
+    asked = study(tmp_path / "results.csv")
+    assert not [row for row in script.rows(asked) if row.theory is not None]  # the rule is about the paper's tasks
+    monkeypatch.setattr(script, "TASKS", ("digits",))
+    found = {row.quantity: row.ours for row in script.rows(asked)}
+    accuracy = {rate: found[f"mean over tasks, rate {rate:g}"] for rate in script.GRID}
+    best = max(accuracy, key=accuracy.__getitem__)
+    lead = found["mean over tasks, best over runner-up, points"]
+    assert found["mean over tasks, best rate"] == best
+    assert lead == pytest.approx(100 * (accuracy[best] - sorted(accuracy.values())[-2]))
+    for rate in script.GRID:
+        monkeypatch.setattr(script, "LEARNING_RATE", rate)
+        assert [row.off for row in script.rows(asked) if row.theory is not None] == [rate != best]
+
+
+def test_a_value_outside_two_combined_standard_errors_is_off_unless_it_is_explained(tmp_path, monkeypatch):
+    text = (
+        '[script]\n"t, plain" = { paper = 10.0 }\n"t, printed" = { paper = 10.0, error = 2.0 }\n'
+        '"t, known" = { paper = 10.0, explained = "Other data." }\n'
+    )
+    (tmp_path / "expected.toml").write_text(text)
+    monkeypatch.setattr(measured, "EXPECTED", tmp_path / "expected.toml")
+    printed = measured.Measurements("script.py")
+
+    def row(quantity, ours, seeds=10):
+        return printed.row("t", quantity, measured.Estimate(mean=ours, error=1.0, seeds=seeds))
+
+    assert [row("plain", 10 + gap).off for gap in (2.8, -2.8, 2.9, -2.9, math.nan)] == [False, False, True, True, True]
+    assert [row("plain", 10 + gap, seeds=40).off for gap in (4.4, 4.5)] == [False, True]  # hypot(1, 2)
+    assert [row("printed", 10 + gap).off for gap in (4.4, 4.5)] == [False, True]
+    assert (row("known", 20).off, row("known", 20).outside, row("known", 20).note) == (False, True, "Other data.")
+    assert row("known", 11).note == ""
+    assert row("unprinted", 20).difference is None
+
+
+def test_without_a_data_folder_a_script_says_what_it_needs_and_lets_others_follow(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    assert main_table.main(["--results", str(tmp_path / "results.csv")]) == 0
+    assert "needs the folder of cifar10.npz and agnews.npz" in capsys.readouterr().err
+    assert main_table.main(["--data", "cifar10", "--results", str(tmp_path / "results.csv")]) == 2
+    assert "no data folder" in capsys.readouterr().err
+
+
+def test_one_seed_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main_table.main(["--data", "digits", "--seeds", "1"])
+    assert "--seeds must be at least 2, got 1" in capsys.readouterr().err
+
+
+def test_the_network_learns_without_noise_and_its_gradient_is_right():
+    model = load("_network").network(features=3, hidden=4, classes=2, learning_rate=1e-6, precision=np.float64)
+    stream = np.random.default_rng(0)
+    inputs, labels = stream.standard_normal((8, 3)), stream.integers(0, 2, 8)
+    assert model.parameters == 4 * 4 + 5 * 2
+
+    def loss(parameters):
+        scores = model.scores(parameters, inputs)
+        return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(8), labels]))
+
+    moved = model.final(model.step(model.init(model.start), inputs, labels)) - model.start
+    for place in range(model.parameters):
+        step = np.zeros(model.parameters)
+        step[place] = 1e-5
+        slope = (loss(model.start + step) - loss(model.start - step)) / 2e-5
+        assert moved[place] == pytest.approx(-1e-6 * slope, rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason=f"the real data is not here: set {DATA_VARIABLE}")
+def test_the_main_table_meets_the_paper_on_the_real_data(tmp_path):
+    found = main_table.rows(experiments.Study(results=tmp_path / "results.csv"))
+    assert {row.quantity: row.difference for row in found if row.off} == {}
+    assert sum(row.paper is not None for row in found) == 2 * 3 * 5

@@ -1,0 +1,109 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import PolicyError
+from fulcrum.roles.policy import Policy, read_policy
+
+SILO = "region-1-1"
+LOOSE = {"largest_epsilon_above": 1.0, "largest_epsilon_inside": 20.0}
+
+
+@pytest.fixture(scope="module")
+def made():
+    keys = {"region-1-2": "a2V5LTI=", "region-1": "x25519:bm9ydGg=", "region-3": "x25519:c291dGg="}
+    return fulcrum.plan("severe", rounds=10, epsilon=1.0, parameters=66, purpose="deployment", keys=keys)
+
+
+def test_a_plan_within_the_policy_passes(made):
+    Policy(**LOOSE, smallest_region=60, largest_rounds=10, peers={"region-1-2": "a2V5LTI=", "region-1-3": ""}).check(
+        made, SILO
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ({"largest_epsilon_above": 0.9}, "allows epsilon 0.9 above its region, the plan spends 1"),
+        ({"largest_epsilon_inside": 3.0}, "allows epsilon 3 inside its region, the plan spends"),
+        ({"largest_delta": 1e-6}, "allows delta 1e-06, the plan has 1e-05"),
+        ({"largest_epsilon_above": float("nan")}, "allows epsilon nan above its region"),
+        ({"least_colluders": 1}, "asks for 1 colluders, the plan allows 0"),
+        ({"largest_rounds": 9}, "allows 9 rounds, the plan has 10"),
+        ({"smallest_region": 61}, "asks for a region of at least 61 silos, 'region-1' has 60"),
+        ({"peers": {"region-2-1": ""}}, "insists on the peer 'region-2-1', who is not in its region 'region-1'"),
+        ({"peers": {"region-1-2": "b3RoZXI="}}, "knows the peer 'region-1-2' by another key than the plan carries"),
+        ({"peers": {"region-1-3": "a2V5LTI="}}, "knows the peer 'region-1-3' by another key than the plan carries"),
+        (
+            {"region_key": "x25519:b3RoZXI="},
+            "seals to the region_key of its policy alone, x25519:b3RoZXI=.., and the plan carries another key for its "
+            "region 'region-1'. If it moved there, or the key was replaced, ask the region for its key",
+        ),
+        ({"region_key": ""}, "the plan carries another key for its region 'region-1'"),
+        ({"issuer": "aXNzdWVy"}, "takes plans signed by aXNzdWVy.. alone"),
+    ],
+)
+def test_every_rule_refuses_with_its_reason(made, rule, reason):
+    with pytest.raises(PolicyError) as caught:
+        Policy(**(LOOSE | rule)).check(made, SILO)
+    assert reason in str(caught.value)
+
+
+def test_a_silo_seals_to_the_key_it_knows_in_whatever_region(made):
+    known = Policy(**LOOSE, region_key="x25519:bm9ydGg=")
+    known.check(made, "region-1-1")
+    with pytest.raises(PolicyError, match="another key for its region 'region-3'"):  # moved to a region of another key
+        known.check(made, "region-3-1")
+    with pytest.raises(PolicyError, match="no key for its region 'region-2'"):  # and to one of none
+        known.check(made, "region-2-1")
+    Policy(**LOOSE, region_key="x25519:c291dGg=").check(made, "region-3-1")
+    renamed = dataclasses.replace(made, keys={"region-3": "x25519:bm9ydGg="})
+    known.check(renamed, "region-3-1")
+
+
+def test_releases_under_other_plans_count_towards_the_rounds(made):
+    policy = Policy(**LOOSE, largest_rounds=15)
+    policy.check(made, SILO, before=5)
+    with pytest.raises(PolicyError, match="allows 15 rounds, the plan has 10, and 6 releases were made under others"):
+        policy.check(made, SILO, before=6)
+    Policy(**LOOSE).check(made, SILO, before=10**9)
+
+
+def test_a_silo_recomputes_what_the_plan_says(made):
+    # A plan whose multipliers were lowered for one silo, its words and epsilons untouched.
+    multiplier = made.noise_multiplier.copy()
+    multiplier[0] /= 10
+    forged = dataclasses.replace(made, noise_multiplier=multiplier)
+    with pytest.raises(PolicyError):
+        Policy(**LOOSE).check(forged, SILO)
+    with pytest.raises(PolicyError, match="knows no silo"):
+        Policy(**LOOSE).check(made, "nobody")
+
+
+def test_a_policy_is_a_small_toml_file(tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        'largest_epsilon_above = 1.0\nlargest_epsilon_inside = 8.0\nsmallest_region = 5\n[peers]\nlyon = ""\n'
+    )
+    found = read_policy(path)
+    assert (found.smallest_region, found.peers) == (5, {"lyon": ""})
+    for text, reason in (
+        ("largest_epsilon_above = 1.0\n", "missing required field `largest_epsilon_inside`"),
+        ("largest_epsilon_above = 'a'\nlargest_epsilon_inside = 1.0", "Expected `float`"),
+        ("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 1.0\nlargest_epsilom = 2.0", "unknown field"),
+        ("= 3", "is not a policy"),
+    ):
+        path.write_text(text)
+        with pytest.raises(PolicyError, match=reason):
+            read_policy(path)
+    with pytest.raises(PolicyError, match="cannot be read"):
+        read_policy(tmp_path / "none.toml")
+
+
+def test_infinite_epsilons_are_never_allowed():
+    bare = fulcrum.plan("severe", rounds=10, epsilon=1.0, injection="aggregator")
+    assert np.isinf(bare.epsilon_inside).all()
+    with pytest.raises(PolicyError, match="inside its region"):
+        Policy(largest_epsilon_above=1.0, largest_epsilon_inside=1e9).check(bare, SILO)

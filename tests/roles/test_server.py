@@ -1,0 +1,322 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import ExchangeError, FulcrumError, PlanError
+from fulcrum.exchange.answer import RegionalSum, Withheld
+from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.sealing import seal
+from fulcrum.noise.sources import SecureNoise, SeededNoise
+from fulcrum.planning.signing import new_key
+from fulcrum.roles.region import Region
+from fulcrum.roles.releasing import _lattice_release, release
+from fulcrum.roles.server import NAME, Coordinator, model_digest
+from fulcrum.roles.terms import terms_of
+
+SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300, "nimes": 17}}
+LAYOUT = Layout(names=("weight", "bias"), shapes=((2, 19), (2,)))
+START = {"weight": np.zeros((2, 19)), "bias": np.zeros(2)}
+
+
+class World:
+    def __init__(self, folder):
+        self.folder = folder
+        self.keys = {silo: new_key(folder / silo) for members in SIZES.values() for silo in members}
+        self.keys |= {name: new_key(folder / name, "sealing") for name in SIZES}
+        self.deployment, self.research = self.made("deployment"), self.made("research")
+
+    def made(self, purpose, **options):
+        return fulcrum.plan(
+            fulcrum.Federation.from_sizes(SIZES),
+            rounds=2,
+            epsilon={"region": 1.0, "silo": 6.0},
+            parameters=40,
+            purpose=purpose,
+            dropouts=1,
+            keys=self.keys,
+            **options,
+        )
+
+    def released(self, plan, number):
+        """What every silo releases in a round."""
+        rng = np.random.default_rng(number)
+        for silo in plan.federation.silo_names.tolist():
+            update = {name: rng.normal(size=array.shape) for name, array in START.items()}
+            if plan.purpose == "research":
+                yield release(update, plan, silo, number, noise=SeededNoise(seed=3))
+            else:
+                flat = np.concatenate([array.ravel() for array in update.values()])
+                yield _lattice_release(flat, LAYOUT, terms_of(plan, silo), number, SecureNoise())
+
+    def answers(self, plan, releases, number, folder):
+        """What the regions send up."""
+        sent = list(releases)
+        for name in SIZES:
+            with Region.open(folder / f"{name}.{plan.purpose}", plan, name, self.folder / name) as region:
+                region.expect(LAYOUT)
+                for made in sent:
+                    if made.region == name:
+                        region.accept(seal(made, plan, self.folder / made.silo), number)
+                yield region.close_round(number).to_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("coordination"))
+
+
+@pytest.fixture
+def server(world, tmp_path):
+    return Coordinator.open(tmp_path / "server", world.deployment, START)
+
+
+def sum_of(plan, region="north", number=1, **changed):
+    step = float(plan.lattice_steps[list(SIZES).index(region)]) if plan.lattice_steps is not None else None
+    values = np.arange(40, dtype="<f8" if step is None else "<i8")
+    known = {
+        "plan_digest": plan.digest,
+        "region": region,
+        "round_number": number,
+        "members": tuple(sorted(SIZES[region])),
+        "layout": LAYOUT,
+        "values": values,
+        "step": step,
+    }
+    return RegionalSum(**(known | changed)).to_bytes()
+
+
+def withheld(plan, region="north", number=1, **changed):
+    known = {"plan_digest": plan.digest, "region": region, "round_number": number}
+    return Withheld(**(known | {"missing": tuple(sorted(SIZES[region]))[:1], "reason": "why"} | changed)).to_bytes()
+
+
+def refusal(work, *arguments, kind=ExchangeError):
+    with pytest.raises(kind) as caught:
+        work(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("purpose", ["deployment", "research"])
+def test_the_model_is_the_sum_of_what_the_silos_released(world, tmp_path, purpose):
+    plan = getattr(world, purpose)
+    server = Coordinator.open(tmp_path / "server", plan, START)
+    expected = {name: array.copy() for name, array in START.items()}
+    while not server.finished:
+        number = server.round_number
+        releases = list(world.released(plan, number))
+        for made in releases:
+            for name, array in made.arrays().items():
+                expected[name] += array
+        for answer, region in world.answers(plan, releases, number, tmp_path):
+            assert not server.complete
+            server.receive(answer, region)
+        assert server.complete
+        server.finish_round()
+    assert server.round_number == 3
+    for name, array in server.model.items():
+        assert np.abs(array).max() > 0
+        if purpose == "deployment":
+            assert (array == expected[name]).all()
+        else:
+            assert array == pytest.approx(expected[name], rel=1e-12, abs=1e-12)
+
+
+def test_a_model_that_starts_elsewhere_moves_by_the_same_sums(world, tmp_path):
+    start = {"weight": np.full((2, 19), 1.5, dtype=np.float32), "bias": np.ones(2)}
+    server = Coordinator.open(tmp_path, world.deployment, start)
+    server.receive(sum_of(world.deployment), "north")
+    server.finish_round()
+    moved = np.arange(40) * world.deployment.lattice_steps[0]
+    assert (server.model["weight"] == 1.5 + moved[:38].reshape(2, 19)).all()
+    assert (server.model["bias"] == 1 + moved[38:]).all()
+
+
+def test_regions_that_withhold_or_stay_away_contribute_nothing(world, server):
+    server.receive(withheld(world.deployment, "south"), "south")
+    assert not server.complete
+    assert server.finish_round() == {
+        "round": 1, "summed": [], "members": {}, "withheld": {"south": "why"}, "missing": ["north"],
+    }  # fmt: skip
+    assert server.round_number == 2
+    assert all((array == 0).all() for array in server.model.values())
+    server.receive(sum_of(world.deployment, number=2, members=("caen", "metz")), "north")
+    server.receive(withheld(world.deployment, "south", 2), "south")
+    assert server.complete
+    summary = server.finish_round()
+    assert (summary["summed"], summary["members"], summary["missing"]) == (["north"], {"north": ["caen", "metz"]}, [])
+    assert (server.model["bias"] == np.array([38, 39]) * world.deployment.lattice_steps[0]).all()
+    assert [entry["round"] for entry in server.history] == [1, 2]
+
+
+def test_an_answer_stands_and_the_same_again_changes_nothing(world, server):
+    plan = world.deployment
+    answer = sum_of(plan)
+    server.receive(answer, "north")
+    server.receive(answer, "north")
+    for other in (sum_of(plan, values=np.ones(40, dtype="<i8")), withheld(plan)):
+        assert "'north' sent another answer for round 1 before" in refusal(server.receive, other, "north")
+    server.finish_round()
+    assert (server.model["bias"] == np.array([38, 39]) * plan.lattice_steps[0]).all()
+
+
+def test_a_region_that_withheld_may_sum_while_the_round_lasts(world, server):
+    server.receive(withheld(world.deployment), "north")
+    server.receive(withheld(world.deployment, reason="still"), "north")
+    server.receive(sum_of(world.deployment), "north")
+    assert server.finish_round()["summed"] == ["north"]
+    assert "answers for round 1, this is round 2" in refusal(server.receive, sum_of(world.deployment), "north")
+
+
+def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
+    plan = world.deployment
+    other = Layout(names=("weight", "bias"), shapes=((19, 2), (2,)))
+    southern = sum_of(plan, region="south", number=2)
+    for answer, reason in (
+        (sum_of(plan, plan_digest="0" * 64), "under another plan"),
+        (sum_of(plan, number=2), "'north' answers for round 2, this is round 1"),
+        (southern, "'south' answers for round 2"),
+        (withheld(plan, number=2), "answers for round 2"),
+        (sum_of(plan, layout=other), "other names or shapes than the model"),
+        (sum_of(plan, step=1.0), "not on its lattice"),
+        (sum_of(plan, step=None, values=np.zeros(40)), "not on its lattice"),
+        (sum_of(plan, members=("nice",)), "silos that are not its own"),
+        (withheld(plan, missing=("nice",)), "silos that are not its own"),
+        (b"junk", "not a region's answer"),
+    ):
+        assert reason in refusal(server.receive, answer, "south" if answer == southern else "north")
+    foreign = RegionalSum(
+        plan_digest=plan.digest, region="nord", round_number=1, members=("a",), layout=LAYOUT, values=np.zeros(40), step=None
+    )  # fmt: skip
+    assert "knows no region 'nord'" in refusal(server.receive, foreign.to_bytes(), "nord")
+    assert server.finish_round()["missing"] == ["north", "south"]
+
+
+def test_a_region_answers_for_itself_alone(world, server):
+    for answer in (sum_of(world.deployment), withheld(world.deployment)):
+        for other in ("south", "lille", "server", ""):
+            assert f"{other!r} answers for region 'north'" in refusal(server.receive, answer, other)
+    assert server.answers == {}
+    server.receive(sum_of(world.deployment), "north")
+    assert list(server.answers) == ["north"]
+
+
+def test_nothing_follows_the_last_round(world, server):
+    server.finish_round()
+    assert not server.finished
+    server.finish_round()
+    assert server.finished
+    assert "last round, 2, is over" in refusal(server.finish_round)
+    assert "last round, 2, is over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
+
+
+def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
+    plan = world.deployment
+    start = {name: np.random.default_rng(1).normal(size=array.shape) for name, array in START.items()}
+    server = Coordinator.open(tmp_path / "a" / "b", plan, start)
+    basis = server.basis
+    # Another random start, before anything was finished: silos may have released on the first one.
+    server = Coordinator.open(tmp_path / "a" / "b", plan, START)
+    assert server.basis == basis == model_digest(start)
+    server.receive(sum_of(plan), "north")
+    summary = server.finish_round()
+    assert server.basis != basis
+    again = Coordinator.open(tmp_path / "a" / "b", plan, START)
+    assert (again.round_number, again.basis, again.history) == (2, server.basis, (summary,))
+    assert not again.complete
+    again.receive(sum_of(plan, number=2), "north")
+    again.finish_round()
+    assert Coordinator.open(tmp_path / "a" / "b", plan, START).finished
+    assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == [NAME]
+
+
+def test_a_finished_round_is_synced_with_its_name_before_the_coordinator_moves_on(world, server, tmp_path, syncs):
+    server.receive(sum_of(world.deployment))
+    server.finish_round()
+    checkpoint = tmp_path / "server" / NAME
+    assert [sync.inode for sync in syncs] == [checkpoint.stat().st_ino, checkpoint.parent.stat().st_ino]
+    assert syncs[0].size == checkpoint.stat().st_size
+    assert syncs[1].names[f"server/{NAME}"] == checkpoint.stat().st_ino
+
+
+def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
+    server.receive(sum_of(world.deployment), "north")
+
+    def full(path, data):
+        raise PlanError("the disk is full")
+
+    before = server.basis
+    with monkeypatch.context() as patch:
+        patch.setattr("fulcrum.roles.server.write_whole", full)
+        refusal(server.finish_round, kind=PlanError)
+    assert (server.round_number, server.basis, server.history) == (1, before, ())
+    assert server.finish_round()["summed"] == ["north"]
+
+
+def test_other_plans_models_and_files_are_refused(world, server, tmp_path):
+    folder = tmp_path / "server"
+    other = world.made("deployment", clip_norm=2.0)
+    assert "under another plan" in refusal(Coordinator.open, folder, other, START)
+    turned = {"weight": np.zeros((19, 2)), "bias": np.zeros(2)}
+    assert "other names or shapes" in refusal(Coordinator.open, folder, world.deployment, turned)
+    assert "has 2 parameters, the plan was made for 40" in refusal(
+        Coordinator.open, tmp_path / "new", world.deployment, {"bias": np.zeros(2)}
+    )
+    assert "'bias' is int64, not floating point" in refusal(
+        Coordinator.open, tmp_path / "new", world.deployment, {"bias": np.zeros(40, dtype=int)}
+    )
+    nested = fulcrum.plan(
+        fulcrum.Federation.from_sizes(SIZES, outer={"country": {"france": ["north", "south"]}}), rounds=2, epsilon=1.0
+    )
+    assert "plans of one tier" in refusal(Coordinator.open, tmp_path / "new", nested, START)
+    assert not (tmp_path / "new" / NAME).exists()
+    checkpoint = folder / NAME
+    whole = checkpoint.read_bytes()
+    pickled = tmp_path / "pickled.npz"
+    np.savez(pickled, state=np.array([{}], dtype=object), model=np.zeros(40))
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, model=np.zeros(40))
+    array = tmp_path / "array.npy"
+    np.save(array, np.zeros(40))
+    wrong = tmp_path / "wrong.npz"
+    with np.load(checkpoint) as found:
+        np.savez(wrong, state=found["state"], model=np.zeros(39))
+    broken = [whole[: len(whole) // 2], b"", b"junk", *(path.read_bytes() for path in (pickled, bare, array, wrong))]
+    for content in broken:
+        checkpoint.write_bytes(content)
+        assert "not a checkpoint" in refusal(Coordinator.open, folder, world.deployment, START)
+        assert checkpoint.read_bytes() == content
+    (tmp_path / "file").write_text("")
+    refusal(Coordinator.open, tmp_path / "file", world.deployment, START, kind=FulcrumError)
+
+
+def test_the_model_cannot_be_changed_from_outside(server):
+    with pytest.raises(ValueError, match="read-only"):
+        server.model["bias"][0] = 1.0
+    START["bias"][0] = 5.0
+    try:
+        assert server.model["bias"][0] == 0
+    finally:
+        START["bias"][0] = 0.0
+
+
+def test_the_digest_covers_names_shapes_order_and_every_bit():
+    base = {"a": np.ones((2, 3)), "b": np.zeros(2)}
+    same = {"a": np.asfortranarray(base["a"]), "b": np.zeros(2, dtype=np.float32)}
+    assert model_digest(base) == model_digest(same)
+    others = [
+        {"a": np.ones((3, 2)), "b": np.zeros(2)},
+        {"c": np.ones((2, 3)), "b": np.zeros(2)},
+        {"b": np.zeros(2), "a": np.ones((2, 3))},
+        {"a": np.ones((2, 3)), "b": np.array([0.0, 5e-324])},
+        {"a": np.ones((2, 3))},
+        {},
+    ]
+    assert len({model_digest(base), *map(model_digest, others)}) == 7
+
+
+def test_a_plan_changed_in_memory_is_another_plan(world, server):
+    changed = dataclasses.replace(world.deployment, clip_norm=3.0)
+    assert "under another plan" in refusal(server.receive, sum_of(changed), "north")

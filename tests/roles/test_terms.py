@@ -1,0 +1,155 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import PolicyError, ReleaseError, UnreachableTargetError
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.policy import Policy
+from fulcrum.roles.releasing import release
+from fulcrum.roles.terms import _PASSED, terms_of
+
+SILO, UPDATE = "region-1-1", np.ones(34)
+LOOSE = Policy(largest_epsilon_above=9.0, largest_epsilon_inside=99.0)
+
+
+def made(clip_norm=1.0, name="isic-paper"):
+    return fulcrum.plan(
+        name, rounds=3, epsilon=1.0, parameters=34, clip_norm=clip_norm, purpose="deployment", keys={"region-1": "key"}
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_verified_yet():
+    _PASSED.clear()
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads the same plan file anew, as often as asked."""
+    made().save(tmp_path / "plan.json")
+    return lambda: fulcrum.read_plan(tmp_path / "plan.json")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "silo.ledger", silo=SILO) as opened:
+        yield opened
+
+
+def in_place(array, index, factor):
+    array.flags.writeable = True
+    array[index] *= factor
+    array.flags.writeable = False
+
+
+def steps_doubled(plan):
+    plan.__dict__["lattice_steps"] = plan.lattice_steps * 2
+
+
+CHANGES = {
+    "clip norm": lambda plan: object.__setattr__(plan, "clip_norm", plan.clip_norm * 0.98),
+    "multipliers": lambda plan: object.__setattr__(plan, "noise_multiplier", plan.noise_multiplier * 0.98),
+    "one multiplier in place": lambda plan: in_place(plan.noise_multiplier, 0, 0.98),
+    "a weight in place": lambda plan: in_place(plan.federation.weights, 0, 1.02),
+    "lattice steps": steps_doubled,
+    "no lattice": lambda plan: plan.__dict__.update(lattice_steps=np.ones(0)),
+    "rounds": lambda plan: object.__setattr__(plan.target, "rounds", 4),
+    "parameters": lambda plan: object.__setattr__(plan.target, "parameters", 33),
+    "keys": lambda plan: plan.keys.update({"region-1": "another"}),
+    "issuer": lambda plan: object.__setattr__(plan, "issuer", "somebody"),
+}
+
+
+@pytest.mark.parametrize("when", ["before it is verified", "after it was verified"])
+@pytest.mark.parametrize("source", ["a file", "memory"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_is_released_under_a_plan_that_was_changed_in_memory(read, ledger, change, source, when):
+    plan = read() if source == "a file" else made()
+    assert plan.digest
+    released = 0
+    if when == "after it was verified":
+        release(UPDATE, plan, SILO, 1, ledger=ledger, policy=LOOSE)
+        released = 1
+    CHANGES[change](plan)
+    with pytest.raises((ReleaseError, UnreachableTargetError)) as caught:
+        release(UPDATE, plan, SILO, 2, ledger=ledger, policy=LOOSE)
+    assert "\n" not in str(caught.value)
+    assert ledger.sequence == released
+
+
+def test_another_object_of_the_same_file_is_held_to_what_was_verified(read, ledger):
+    release(UPDATE, read(), SILO, 1, ledger=ledger)
+    again = read()
+    object.__setattr__(again, "clip_norm", 2.0)
+    with pytest.raises(ReleaseError, match="was changed in memory"):
+        release(UPDATE, again, SILO, 2, ledger=ledger)
+    release(UPDATE, read(), SILO, 2, ledger=ledger)
+    assert ledger.sequence == 2
+
+
+def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, ledger, tmp_path):
+    issuer = fulcrum.new_key(tmp_path / "issuer.key")
+    plain = read()
+    fulcrum.sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
+    signed = fulcrum.read_signed_plan(tmp_path / "plan.json", issuer)
+    for round_number, plan in enumerate((plain, signed, made()), 1):
+        release(UPDATE, plan, SILO, round_number, ledger=ledger)
+    assert ledger.sequence == 3
+    assert terms_of(plain, SILO) == terms_of(signed, SILO) == terms_of(made(), SILO)
+
+
+def test_a_policy_that_passed_does_not_pass_another():
+    plan = made()
+    terms_of(plan, SILO, policy=Policy(largest_epsilon_above=9.0, largest_epsilon_inside=math.inf))
+    with pytest.raises(PolicyError, match="allows epsilon nan inside its region"):
+        terms_of(plan, SILO, policy=Policy(largest_epsilon_above=9.0, largest_epsilon_inside=math.nan))
+
+
+def test_what_was_verified_stays_what_is_charged(read, ledger):
+    plan = read()
+    first = terms_of(plan, SILO)
+    in_place(plan.noise_multiplier, 5, 0.01)  # another silo's, which no release of this one draws from
+    assert terms_of(plan, SILO) == first
+    release(UPDATE, plan, SILO, 1, ledger=ledger)
+    assert ledger.spent == first.cost
+    assert ledger.allowance == first.allowance
+
+
+def test_a_plan_says_whether_it_was_changed(read):
+    plan = read()
+    assert not plan.changed
+    assert (plan.epsilon_above.size, plan.lattice_steps.size) == (6, 4)  # figures that are cached change nothing
+    assert not plan.changed
+    in_place(plan.federation.weights, 3, 1.0 + 1e-15)
+    assert plan.changed
+    fresh = made()
+    assert not fresh.changed
+    object.__setattr__(fresh, "seed", 5)
+    assert fresh.changed
+
+
+@pytest.mark.parametrize("clip_norm", [1.0, 0.1, 3.7, 1e-3])
+@pytest.mark.parametrize("name", ["isic-paper", "severe", "consortium"])
+def test_noise_is_asked_for_exactly_as_wide_as_the_plan_says_or_the_next_number_above(name, clip_norm):
+    plan = made(clip_norm, name)
+    for index in range(0, len(plan.federation), 7):
+        terms = terms_of(plan, plan.federation.silo_name(index))
+        region = plan.federation.innermost.parent_of[index]
+        step = Fraction(float(plan.lattice_steps[region]))
+        weight, multiplier = plan.federation.weights[index], plan.noise_multiplier[index]
+        exact = Fraction(float(multiplier)) * Fraction(float(weight)) * Fraction(plan.clip_norm) / step
+        assert Fraction(math.nextafter(terms.width, 0)) < exact <= Fraction(terms.width)
+        assert (terms.step, terms.weight, terms.clip_norm) == (step, weight, clip_norm)
+        assert terms.cost.shift_inside == pytest.approx(4 / multiplier**2, rel=1e-12)
+        assert terms.allowance.shift_inside == 3 * terms.cost.shift_inside
+
+
+def test_a_research_plan_has_no_terms():
+    research = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, parameters=34)
+    with pytest.raises(ReleaseError, match="a research plan has no lattice"):
+        terms_of(research, SILO)
+    with pytest.raises(ReleaseError, match=r"knows no silo 'region-1-9'. Did you mean"):
+        terms_of(made(), "region-1-9")

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import DivergedUpdateError
+from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.models import Model, SoftmaxHead
+from fulcrum.simulation.runs import train
+from fulcrum.simulation.tasks import load_task
+
+TRAINING = LocalTraining(learning_rate=0.3, steps=3, batch=8)
+
+
+def nearest_mean(features=16, *, step=None):
+    """A model of another kind: one mean a class, moved towards each batch."""
+
+    def towards(means, inputs, labels):
+        for label in (0, 1):
+            if (labels == label).any():
+                means[label] += 0.3 * (inputs[labels == label].mean(axis=0) - means[label])
+        return means
+
+    return Model(
+        parameters=2 * features,
+        init=lambda parameters: parameters.reshape(2, features).copy(),
+        step=step or towards,
+        final=lambda means: means.ravel(),
+        scores=lambda parameters, inputs: -((inputs[:, None] - parameters.reshape(2, features)) ** 2).sum(axis=2),
+    )
+
+
+def test_a_users_own_model_is_three_functions():
+    plan = fulcrum.plan("isic-paper", rounds=4, epsilon=50.0)
+    run = train(plan, "digits", model=nearest_mean(), training=TRAINING)
+    assert run.models.shape == (1, 32, 1)
+    assert run.reference[0] > 0.75
+    assert run.regional_sums.shape == (1, 4, 4, 32, 1)
+
+
+def test_the_head_as_three_functions_gives_what_the_batched_engine_gives():
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=5.0)
+    head = SoftmaxHead(features=16, classes=2).as_model(learning_rate=0.3)
+    slow, fast = train(plan, "digits", model=head, training=TRAINING), train(plan, "digits", training=TRAINING)
+    assert slow.accuracy == pytest.approx(fast.accuracy)
+
+
+def test_a_model_that_fails_names_the_silo():
+    def breaks(state, inputs, labels):
+        raise RuntimeError("out of luck")
+
+    plan = fulcrum.plan("isic-paper", rounds=1, epsilon=5.0)
+    with pytest.raises(RuntimeError, match="out of luck") as caught:
+        train(plan, "digits", model=nearest_mean(step=breaks), training=TRAINING)
+    assert caught.value.__notes__ == ["raised by the model at silo 'region-1-1' in round 1"]
+
+
+def test_a_model_that_diverges_names_the_silo():
+    plan = fulcrum.plan("isic-paper", rounds=1, epsilon=5.0)
+    with pytest.raises(DivergedUpdateError, match="silo 'region-1-1' diverged in round 1"):
+        train(plan, "digits", model=nearest_mean(step=lambda means, x, y: means * np.nan), training=TRAINING)
+
+
+def test_a_model_may_start_anywhere():
+    start = np.full(32, 0.25)
+    model = Model(
+        parameters=32,
+        init=lambda p: p,
+        step=lambda p, x, y: p,
+        final=lambda p: p,
+        scores=lambda p, x: np.zeros((len(x), 2)),
+        start=start,
+    )
+    run = train(fulcrum.plan("isic-paper", rounds=1, epsilon=1e6), load_task("digits"), model=model, training=TRAINING)
+    assert run.models[0, :, 0] == pytest.approx(start, abs=0.05)

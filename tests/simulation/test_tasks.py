@@ -1,0 +1,260 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fulcrum.errors import DataError, ParameterError
+from fulcrum.simulation.tasks import DATA_VARIABLE, load_task
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(60, 5)), np.arange(60) % 3
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    return tmp_path
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_digits_are_the_default_two_class_target():
+    task = load_task("digits")
+    assert task.classes == ("even", "odd")
+    assert task.features_train.shape == (1438, 16)
+    assert len(task.labels_test) == 359
+    assert abs(task.features_train.mean()) < 1e-9
+    assert task.features_train.std(axis=0).mean() == pytest.approx(1)
+
+
+def test_components_are_principal_and_fitted_on_the_training_split_alone(folder):
+    train, test = RNG.normal(size=(300, 4)) * [9, 3, 2, 1], 100 + RNG.normal(size=(50, 4))
+    path = saved(folder / "d.npz", X_train=train, y_train=np.arange(300) % 2, X_test=test, y_test=np.arange(50) % 2)
+    task = load_task(path, components=2)
+    covariance = np.cov(task.features_train.T)
+    assert abs(covariance[0, 1]) < 1e-9
+    assert covariance[0, 0] > covariance[1, 1]
+    other = saved(
+        folder / "e.npz", X_train=train, y_train=np.arange(300) % 2, X_test=test - 50, y_test=np.arange(50) % 2
+    )
+    assert (load_task(other, components=2).features_train == task.features_train).all()
+
+
+def test_named_data_is_read_from_the_data_folder(folder, monkeypatch):
+    labels = np.arange(40) % 10
+    saved(
+        folder / "cifar10.npz",
+        X_train=RNG.normal(size=(40, 40)),
+        y_train=labels,
+        X_test=RNG.normal(size=(20, 40)),
+        y_test=labels[:20],
+    )
+    task = load_task("cifar10", data_dir=folder)
+    assert task.classes == ("vehicle", "animal")
+    assert task.features_train.shape == (40, 32)
+    assert task.records == 200
+    assert task.labels_train.tolist() == [int(label in (2, 3, 4, 5, 6, 7)) for label in labels]
+    monkeypatch.setenv(DATA_VARIABLE, str(folder))
+    assert (load_task("cifar10").features_train == task.features_train).all()
+
+
+def test_own_data_keeps_its_classes_and_silos(folder):
+    task = load_task(saved(folder / "mine.npz", X=X, y=Y, silo=np.array([f"s{k % 4}" for k in range(60)])))
+    assert task.classes == ("0", "1", "2")
+    assert len(task.silo) == len(task.labels_train) == 48
+
+
+def test_a_path_is_ones_own_data_whatever_the_file_is_called(folder):
+    for name in ("cifar10", "digits"):
+        task = load_task(saved(folder / f"{name}.npz", X=X, y=Y))
+        assert (task.name, task.classes, task.records) == (name, ("0", "1", "2"), None)
+        assert task.features_train.shape == (48, 5)
+
+
+def test_own_columns_are_standardised_each(folder):
+    wide = np.column_stack([X * [1, 1e6, 1e-6, 1, 1], np.full(60, 0.1)])
+    test = np.column_stack([X[:20], np.full(20, 7.0)])
+    task = load_task(saved(folder / "d.npz", X_train=wide, y_train=Y, X_test=test, y_test=Y[:20]))
+    assert task.features_train[:, :5].std(axis=0) == pytest.approx(np.ones(5))
+    assert task.features_train[:, :5].mean(axis=0) == pytest.approx(np.zeros(5), abs=1e-9)
+    assert not task.features_train[:, 5].any()
+    assert not task.features_test[:, 5].any()
+
+
+def test_every_silo_and_class_keeps_a_record_to_train_on(folder):
+    silo = np.array([f"s{k // 2}" for k in range(60)])
+    labels = np.where(np.arange(60) == 31, "rare", "common")
+    for seed in range(20):
+        task = load_task(saved(folder / "d.npz", X=X, y=labels, silo=silo), seed=seed)
+        assert set(task.silo) == set(silo)
+        assert task.labels_train.tolist().count(1) == 1
+        assert len(task.labels_test) == 12
+    with pytest.raises(DataError, match="must have records to train on and records to test on"):
+        load_task(saved(folder / "d.npz", X=X, y=Y, silo=np.arange(60)))
+
+
+def test_numbers_are_classes_in_the_order_of_numbers(folder):
+    labels = np.array([2.0, 10.0, 1.0])[Y]
+    assert load_task(saved(folder / "d.npz", X=X, y=labels)).classes == ("1", "2", "10")
+
+
+def test_columns_that_are_not_there_are_refused(folder):
+    path = folder / "mine.CSV"
+    path.write_text("a,label,silo\n" + "".join(f"{k},{'xy'[k % 2]},s{k % 3}\n" for k in range(30)))
+    assert load_task(path).silo is not None
+    with pytest.raises(DataError, match=r"has no silo column 'sillo'\. Did you mean 'silo'"):
+        load_task(path, silo="sillo")
+    archive = saved(folder / "d.npz", X=X, y=Y)
+    for source in (archive, "digits"):
+        for option in ({"label": "kind"}, {"silo": "place"}):
+            with pytest.raises(ParameterError, match="is not a table"):
+                load_task(source, **option)
+
+
+def test_a_null_in_parquet_is_no_label(folder):
+    columns = table_columns() | {"kind": ["a", None, "b"] * 20}
+    pq.write_table(pa.table(columns), folder / "mine.parquet")
+    with pytest.raises(DataError, match="record 2 has no label"):
+        load_task(folder / "mine.parquet", label="kind", silo="place")
+
+
+def table_columns():
+    return {
+        "height": X[:, 0].tolist(),
+        "width": X[:, 1].tolist(),
+        "kind": [f"class-{label}" for label in Y],
+        "place": [f"s{k % 4}" for k in range(60)],
+        "split": ["test" if k % 5 == 0 else "train" for k in range(60)],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_tables_have_a_label_column_and_may_name_silo_and_split(folder, suffix):
+    path = folder / f"mine.{suffix}"
+    columns = table_columns()
+    if suffix == "csv":
+        rows = zip(*columns.values(), strict=True)
+        path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    else:
+        pq.write_table(pa.table(columns), path)
+    task = load_task(path, label="kind", silo="place")
+    assert task.classes == ("class-0", "class-1", "class-2")
+    assert task.features_train.shape == (48, 2)
+    assert task.silo[0] == "s1"
+    assert len(task.labels_test) == 12
+
+
+def broken(**change):
+    arrays = {"X_train": X, "y_train": Y, "X_test": X[:20], "y_test": Y[:20]}
+    return arrays | change
+
+
+BAD = {
+    "nan": (
+        broken(X_train=np.where(np.arange(300).reshape(60, 5) == 17, np.nan, X)),
+        "training record 4 has a feature that is not finite",
+    ),
+    "inf in test": (broken(X_test=np.full((20, 5), np.inf)), "test record 1 has a feature that is not finite"),
+    "outside": (broken(y_test=np.full(20, 9)), "test label 9 is outside the head. Known: 0, 1, 2"),
+    "one class": (broken(y_train=np.zeros(60, int), y_test=np.zeros(20, int)), "has one class, '0'"),
+    "labels short": (broken(y_train=Y[:-1]), "60 training features and 59 labels"),
+    "no records": (broken(X_train=X[:0], y_train=Y[:0]), "has no training records"),
+    "other width": (broken(X_test=X[:20, :3]), "5 features to train on, 3 to test on"),
+    "words": (broken(X_train=np.full((60, 5), "a")), "features must be a table of numbers"),
+    "flat": (broken(X_train=X[:, 0]), "features must be a table of numbers"),
+    "constant": (broken(X_train=np.ones((60, 5))), "every training record has the same features"),
+    "no features": (broken(X_train=X[:, :0], X_test=X[:20, :0]), "has no features"),
+    "too large": (broken(X_train=X * 1e200), "features are too large or too small to be scaled"),
+    "too small": (broken(X_train=X * 1e-200), "features are too large or too small to be scaled"),
+    "test too large": (broken(X_train=X * 1e-9, X_test=X[:20] * 1e300), "features are too large or too small"),
+    "one-hot": (broken(y_train=np.eye(3)[Y]), "one label a record, in one dimension, got the shape (60, 3)"),
+    "a column of labels": (broken(y_train=Y[:, None]), "one label a record, in one dimension, got the shape (60, 1)"),
+    "no label": (broken(y_train=np.where(np.arange(60) == 6, np.nan, Y)), "training record 7 has no label"),
+    "no test label": (broken(y_test=np.where(np.arange(20) == 6, "", "1")), "test record 7 has no label"),
+    "silos short": (broken(silo=np.full(9, "s")), "60 training features and 9 silos. Give one silo each"),
+    "one silo": (broken(silo=np.array("s")), "one silo a record, in one dimension, got the shape ()"),
+    "no silo": (broken(silo=np.where(np.arange(60) == 2, " ", "s")), "training record 3 has no silo"),
+    "y short": ({"X": X, "y": Y[:-1]}, "60 features and 59 labels"),
+    "y long": ({"X": X, "y": np.arange(61) % 2}, "60 features and 61 labels"),
+    "y a number": ({"X": X, "y": np.array(1)}, "got the shape ()"),
+    "silo long": ({"X": X, "y": Y, "silo": np.full(61, "s")}, "60 features and 61 silos"),
+    "wrong names": ({"a": X}, "must hold X_train, y_train, X_test and y_test, or X and y. It holds: a"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_data_that_cannot_be_learnt_from_is_refused_in_one_line(folder, name):
+    arrays, reason = BAD[name]
+    with pytest.raises(DataError) as caught:
+        load_task(saved(folder / "d.npz", **arrays))
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_class_and_a_label_outside_the_head_of_a_known_task_are_refused(folder):
+    labels = np.repeat([0, 1, 8, 9], 10)
+    images = RNG.normal(size=(40, 40))
+    saved(folder / "cifar10.npz", X_train=images, y_train=labels, X_test=images, y_test=labels)
+    with pytest.raises(DataError, match="has no training record of class 'animal'"):
+        load_task("cifar10", data_dir=folder)
+    saved(folder / "cifar10.npz", X_train=images, y_train=labels + 5, X_test=images, y_test=labels)
+    with pytest.raises(DataError, match="label 13 is outside the head"):
+        load_task("cifar10", data_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("a,b\n1,2\n", "has no label column 'label'"),
+        ("a,label\n", "has no records"),
+        ("label\n1\n2\n", "has no features"),
+        ("a,label\n1,x,3\n", "line 2: 3 cells where the header has 2"),
+        ("a,label\n\n\n1,x\n1,x,3\n", "line 5: 3 cells where the header has 2"),
+        ("a,a,label\n1,2,x\n", "has two columns 'a'"),
+        ("a,label\n1,x\n2,\n3,y\n", "record 2 has no label"),
+        ("a,label,silo\n1,x,s\n2,y,\n", "record 2 has no silo"),
+        ("a,label\ntall,x\n2,y\n", "column 'a' must hold numbers, got 'tall'"),
+        ("a,label,split\n1,x,dev\n2,y,train\n", "split must be train or test, got 'dev'"),
+        ("a,label,split\n1,x,train\n2,y,train\n", "must have records to train on and records to test on"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused_in_one_line(folder, text, reason):
+    path = folder / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        load_task(path)
+    assert reason in str(caught.value)
+
+
+def test_files_that_are_not_there_or_not_data_are_refused(folder, monkeypatch):
+    (folder / "text.npz").write_text("not an archive")
+    (folder / "text.parquet").write_text("not parquet")
+    with (folder / "single.npz").open("wb") as file:
+        np.save(file, X)
+    np.savez_compressed(folder / "whole.npz", X=X, y=Y)
+    whole = (folder / "whole.npz").read_bytes()
+    (folder / "cut.npz").write_bytes(whole[:500])
+    (folder / "flipped.npz").write_bytes(whole[:300] + bytes(300) + whole[600:])
+    for name, reason in (
+        ("none.csv", "cannot be read: No such file"),
+        ("text.npz", "is not a NumPy archive"),
+        ("text.parquet", "is not a Parquet file"),
+        ("mine.json", "data must be .npz, .csv or .parquet"),
+        ("single.npz", "is a single array, not an archive"),
+        ("cut.npz", "is not a NumPy archive"),
+        ("flipped.npz", "is not a NumPy archive"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            load_task(folder / name)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"Give --data-dir, or set FULCRUM_DATA. Did you mean 'cifar10'"):
+            load_task("cifr10")
+        monkeypatch.setenv(DATA_VARIABLE, "")
+    with pytest.raises(DataError, match=r"does not exist. Found there: cut, .*, text, whole. Did you mean 'text'\?"):
+        load_task("txt", data_dir=folder)
+    with pytest.raises(DataError, match="components must be from 1 to the 64 features"):
+        load_task("digits", components=65)

@@ -1,0 +1,87 @@
+import json
+
+import numpy as np
+import pytest
+
+from fulcrum.errors import ParameterError
+from fulcrum.views.terminal import (
+    Column,
+    Result,
+    check_format,
+    counting,
+    facts,
+    figure,
+    printable,
+    progress,
+    remarks,
+    show,
+    steps,
+    table,
+    working,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0, "0"), (0.99, "0.99"), (1234567.0, "1,234,567"), (1e-7, "1e-07"), (-float("inf"), "-∞")]
+)
+def test_figures_are_short(value, shown):
+    assert figure(value) == shown
+
+
+def test_long_tables_are_cut_in_the_picture_alone(capsys):
+    rows = [{"name": f"r{k}", "value": float(k)} for k in range(100)]
+    columns = (Column(key="name", heading="name", figures=False), Column(key="value", heading="value"))
+    result = Result(data=rows, rows=rows, picture=[table("long", columns, rows)])
+    show(result, "table")
+    pictured = capsys.readouterr().out
+    assert "r29" in pictured
+    assert "r30" not in pictured
+    assert "70 more not shown; see them all with --format csv." in pictured
+    show(result, "csv")
+    assert len(capsys.readouterr().out.splitlines()) == 101
+    show(result, "json")
+    assert len(json.loads(capsys.readouterr().out)) == 100
+
+
+def test_infinities_have_no_word_in_json(capsys):
+    show(Result(data={"a": [float("inf"), (1.0, float("nan"))]}, rows=()), "json")
+    assert json.loads(capsys.readouterr().out) == {"a": [None, [1.0, None]]}
+
+
+def test_unknown_formats_are_refused_before_any_work():
+    with pytest.raises(ParameterError, match=r"unknown format 'xml'. Known: table, json, csv."):
+        check_format("xml")
+
+
+ORDERS = "a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d"
+
+
+def test_what_a_terminal_would_obey_is_written_out():
+    assert printable("café ε ∞") == "café ε ∞"
+    assert printable(ORDERS).isprintable()
+    assert printable(ORDERS).startswith(r"a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d")
+
+
+@pytest.mark.parametrize("style", ["table", "json"])
+def test_no_text_of_a_stranger_reaches_the_terminal_as_an_order(capsys, monkeypatch, style):
+    monkeypatch.setenv("COLUMNS", "200")
+    columns = (Column(key="name", heading=f"name\n{ORDERS}", figures=False), Column(key="value", heading="value"))
+    rows = [{"name": ORDERS, "value": ORDERS}]
+    picture = [table(ORDERS, columns, rows, note=ORDERS), facts([(ORDERS, ORDERS)]), remarks([(True, ORDERS)])]
+    show(Result(data={ORDERS: [ORDERS]}, rows=rows, picture=picture), style)
+    shown = capsys.readouterr().out
+    assert all(char == "\n" or char.isprintable() for char in shown)
+    if style == "json":
+        assert json.loads(shown) == {ORDERS: [ORDERS]}
+    else:
+        assert shown.count("[red]d") == 8
+
+
+def test_no_text_of_a_stranger_reaches_the_terminal_while_work_is_under_way(capsys):
+    with working(ORDERS), counting(ORDERS) as count, steps(ORDERS) as tell, progress(ORDERS, 2) as trained:
+        count(1, 2)
+        tell(ORDERS)
+        trained(1, [np.array([0.5])])
+    shown = capsys.readouterr().err
+    assert "[red]d" in shown
+    assert all(char == "\n" or char.isprintable() for char in shown)

@@ -133,7 +133,7 @@ def test_the_remaining_rounds_are_replanned(command):
     Path("new.csv").write_text(CSV + "caen,40,south\n")
     code, out, err = command("replan", "plan.json", "--federation", "new.csv", "--ledgers", "ledgers", "-o", "new.json")
     assert (code, err) == (0, "")
-    assert "Over 2 rounds" in " ".join(out.split())
+    assert "Over these 2 rounds and all released before" in " ".join(out.split())
     assert command("verify", "new.json")[0] == 0
     assert (
         "caen"

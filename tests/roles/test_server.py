@@ -233,7 +233,7 @@ def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
 
 
 def test_a_finished_round_is_synced_with_its_name_before_the_coordinator_moves_on(world, server, tmp_path, syncs):
-    server.receive(sum_of(world.deployment))
+    server.receive(sum_of(world.deployment), "north")
     server.finish_round()
     checkpoint = tmp_path / "server" / NAME
     assert [sync.inode for sync in syncs] == [checkpoint.stat().st_ino, checkpoint.parent.stat().st_ino]

@@ -42,7 +42,7 @@ class Book:
         return ledger
 
     def record(self, ledger, number, payload=b""):
-        ledger.record(round_number=number, basis="model", payload=payload or b"round %d" % number, cost=COST)
+        ledger.record(PLAN, round_number=number, basis="model", payload=payload or b"round %d" % number, cost=COST)
 
     def found(self, ledger):
         return [entry.round_number for entry in ledger.entries()]
@@ -410,7 +410,7 @@ def test_a_mark_that_cannot_be_synced_is_no_release(tmp_path, monkeypatch):
         Book().record(ledger, 3)
     ledger.close()
     with Book().open(path) as again:
-        assert again.stored(2, "model") == b"round 2"  # charged, and what any retry sends
+        assert again.stored(PLAN, 2, "model") == b"round 2"  # charged, and what any retry sends
 
 
 def test_a_file_that_cannot_be_folded_when_it_is_closed_keeps_its_log(kind, tmp_path, monkeypatch):
@@ -475,10 +475,11 @@ def test_a_release_is_two_syncs_the_log_first_and_a_fold_marks_the_file_before_i
         "cost = Cost(shift_above=0, shift_inside=0)\n"
         "database_file.LOG_BYTES = 1_000_000\n"
         "with Ledger.open(sys.argv[1], silo='lyon') as ledger:\n"
-        "    ledger.begin(Allowance(plan_digest='p', rounds=9, shift_above=1, shift_inside=1))\n"
+        "    plan = Allowance(plan_digest='p', rounds=9, shift_above=1, shift_inside=1)\n"
+        "    ledger.begin(plan)\n"
         "    for number in range(1, 6):\n"
         "        os.write(1, b'begin')\n"
-        "        ledger.record(round_number=number, basis='m', payload=bytes(500_000), cost=cost)\n"
+        "        ledger.record(plan, round_number=number, basis='m', payload=bytes(500_000), cost=cost)\n"
         "        os.write(1, b'end')\n"
     )
     calls = "trace=fsync,fdatasync,ftruncate,write,unlink"
@@ -544,8 +545,8 @@ def test_a_closed_ledger_of_format_1_is_read_as_it_is_and_brought_up_when_opened
     assert all(check.holds for check in verify(path, least_sequence=2, witnessed_hash=HEAD_OF_FORMAT_1))
     assert path.read_bytes() == before
     with Ledger.open(path, silo="lyon") as ledger:
-        assert (ledger.head, ledger.stored(2, "model")) == (HEAD_OF_FORMAT_1, b"round 2")
-        assert ledger.record(round_number=3, basis="model", payload=b"round 3", cost=COST).fresh
+        assert (ledger.head, ledger.stored(ledger.allowance, 2, "model")) == (HEAD_OF_FORMAT_1, b"round 2")
+        assert ledger.record(ledger.allowance, round_number=3, basis="model", payload=b"round 3", cost=COST).fresh
         saved = state(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
@@ -667,7 +668,9 @@ def releasing(path, tell, size):
     with Ledger.open(path, silo="lyon") as ledger:
         ledger.begin(plan)
         for number in range(ledger.sequence + 1, 10**6):
-            sent = ledger.record(round_number=number, basis=f"m{number}", payload=os.urandom(size), cost=cost).payload
+            sent = ledger.record(
+                plan, round_number=number, basis=f"m{number}", payload=os.urandom(size), cost=cost
+            ).payload
             os.write(tell, struct.pack("<q32s", number, hashlib.sha256(sent).digest()))
 
 
@@ -698,7 +701,7 @@ def holds(path, sent):
     with Ledger.open(path, silo="lyon") as ledger:
         kept = {entry.round_number: bytes.fromhex(entry.payload_digest) for entry in ledger.entries()}
         assert all(kept.get(number) == digest for number, digest in sent.items()), "a release that was sent is gone"
-        assert all(ledger.stored(number, f"m{number}") is not None for number in sent)
+        assert all(ledger.stored(plan, number, f"m{number}") is not None for number in sent)
     assert all(check.holds for check in verify(path)), "the ledger does not hold up"
 
 

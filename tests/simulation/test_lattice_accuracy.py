@@ -7,7 +7,8 @@ import pytest
 
 import fulcrum
 from fulcrum.noise.clipping import clip_factor
-from fulcrum.simulation.engine import SILOS_A_BLOCK, Arms, Job, LocalTraining, accuracy_of, batch_picks, block_noise
+from fulcrum.noise.sources import SILOS_A_BLOCK
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, accuracy_of, batch_picks, block_noise
 from fulcrum.simulation.models import SoftmaxHead, with_bias
 from fulcrum.simulation.partition import coupled_partition
 from fulcrum.simulation.tasks import load_task

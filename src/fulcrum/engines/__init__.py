@@ -2,5 +2,5 @@
 
 Change it for another engine: a folder that carries the messages of `exchange` between the parts of `roles`.
 
-Imports from: base, storage, federation, planning, noise, ledger, exchange, roles, simulation.
+Imports from: base, storage, planning, noise, ledger, exchange, roles, simulation.
 """

@@ -8,8 +8,8 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DivergedUpdateError, FulcrumError
 from fulcrum.noise.clipping import clip
+from fulcrum.noise.sources import SILOS_A_BLOCK
 from fulcrum.simulation.engine import (
-    SILOS_A_BLOCK,
     FederationRun,
     Job,
     LocalTraining,

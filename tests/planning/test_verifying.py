@@ -87,8 +87,8 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
         if isinstance(node, ast.ImportFrom)
     }
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
-    assert ours == {"accounting", "federation", "guarantee", "planfile", "plans"}
-    assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
+    assert {name for name in ours if name.startswith("privacy.")} == {"privacy.accounting"}
+    assert not ours & {"planning.making", "planning.targets"}
 
 
 def change_silo(content, **change):

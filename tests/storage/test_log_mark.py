@@ -471,7 +471,7 @@ def test_every_write_marks_the_file_with_one_sync_of_its_own_after_the_logs(kind
 def test_a_release_is_two_syncs_the_log_first_and_a_fold_marks_the_file_before_it_empties_the_log(tmp_path):
     path, trace = tmp_path / "lyon.ledger", tmp_path / "trace"
     script = (
-        "import os, sys; from fulcrum import database_file; from fulcrum.ledger.ledger import *\n"
+        "import os, sys; from fulcrum.storage import database as database_file; from fulcrum.ledger.ledger import *\n"
         "cost = Cost(shift_above=0, shift_inside=0)\n"
         "database_file.LOG_BYTES = 1_000_000\n"
         "with Ledger.open(sys.argv[1], silo='lyon') as ledger:\n"

@@ -382,6 +382,6 @@ def test_an_output_of_a_comparison_needs_training(capsys):
 
 
 def test_templates_travel_with_the_package():
-    templates = ROOT / "src" / "fulcrum" / "templates"
+    templates = ROOT / "src" / "fulcrum" / "views" / "templates"
     shared, report = {"base.css", "base.js"}, {"report.css", "report.html", "report.js"}
     assert shared | report <= {path.name for path in templates.iterdir()}

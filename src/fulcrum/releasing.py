@@ -16,7 +16,6 @@ may be sent, and sent again, as it is.
 import logging
 import math
 import operator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +37,13 @@ alarm = logging.getLogger("fulcrum.alarm")
 
 
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
-    """Tells the silo alone. A listener that fails must not keep a release back: that would be seen."""
-    with suppress(Exception):
+    """Tells the silo alone. A listener that fails, or exits, must not keep a release back: that would be seen."""
+    try:
         alarm.critical(text, *values, exc_info=trace)
+    except KeyboardInterrupt:  # the operator's
+        raise
+    except BaseException:  # noqa: S110 nobody is left to tell
+        pass
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):

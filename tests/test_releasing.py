@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +245,26 @@ def test_purposes_do_not_mix(research, deployment, ledger):
     assert "the ledger is that of silo" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
     assert "knows no silo 'region-1-9'. Did you mean 'region-1" in refused(UPDATE, deployment, silo="region-1-9")
     assert ledger.sequence == 0
+
+
+def test_a_research_release_beside_a_ledger_or_a_policy_is_refused(research, ledger):
+    """Whoever gives either counts on it, and in research it would be left out without a word."""
+    seeded, strict = SeededNoise(seed=1), Policy(largest_epsilon_above=0.0, largest_epsilon_inside=0.0)
+    assert "in no ledger and under no policy" in refused(UPDATE, research, ledger=ledger, noise=seeded)
+    assert "in no ledger and under no policy" in refused(UPDATE, research, policy=strict, noise=seeded)
+
+
+def test_the_ledger_of_another_silo_neither_answers_nor_takes_a_plan(deployment, ledger):
+    release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model")
+    for round_number in (1, 2):
+        with pytest.raises(ReleaseError, match=r"the ledger is that of silo 'region-1-1', not of 'region-2-1'"):
+            prepared_release(UPDATE, deployment, "region-2-1", round_number, ledger=ledger, basis="model")
+    release(UPDATE, deployment, SILO, 2, ledger=ledger, basis="model")
+
+
+def test_what_only_looks_like_a_ledger_is_none(deployment):
+    looks_like_one = SimpleNamespace(silo=SILO, entries=tuple, stored=lambda *_: None)
+    assert "needs the silo's ledger" in refused(UPDATE, deployment, ledger=looks_like_one)
 
 
 def test_a_policy_is_checked_before_the_first_release(deployment, ledger):

@@ -157,7 +157,7 @@ def release(
         plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
         silo: Whose update it is.
         round_number: From 1.
-        ledger: The silo's ledger; required in deployment.
+        ledger: The silo's ledger; required in deployment, and refused in research, as a policy is.
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
         policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
             of all releases before every one.
@@ -166,6 +166,11 @@ def release(
     index = index_of(plan, silo)
     round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
+        if ledger is not None or policy is not None:
+            raise ReleaseError(
+                "a research plan cannot be deployed: its releases are in no ledger and under no policy. Leave both "
+                "out, or plan with purpose='deployment'"
+            )
         return _research_release(update, plan, index, round_number, noise)
     if isinstance(noise, SeededNoise):
         raise ReleaseError("a deployment plan refuses seeded noise: it can be drawn again. Leave noise out")
@@ -173,10 +178,7 @@ def release(
         raise ReleaseError(f"a deployment plan takes SecureNoise alone, got {type(noise).__name__}. Leave noise out")
     if plan.injection != "silo":
         raise ReleaseError("in deployment every silo draws its own noise, and this plan leaves it to aggregators")
-    if ledger is None:
-        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
-    if ledger.silo != silo:
-        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+    ledger = _own_ledger(ledger, silo)
     layout, flat = flattened(update)
     terms = terms_of(plan, silo, policy=policy)
     kept = _kept(terms, layout, round_number, ledger, policy, basis)
@@ -229,8 +231,18 @@ def prepared_release(
         FulcrumError: Whatever `release` would refuse it for, whichever update it were given.
     """
     round_number = checked_round(plan, round_number)
+    ledger = _own_ledger(ledger, silo)
     layout, _ = flattened(model, what="model")
     return _kept(terms_of(plan, silo, policy=policy), layout, round_number, ledger, policy, basis)
+
+
+def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
+    """Returns the ledger if it is one, and the silo's: another's would answer with the releases of another."""
+    if not isinstance(ledger, Ledger):
+        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
+    if ledger.silo != silo:
+        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+    return ledger
 
 
 def _kept(

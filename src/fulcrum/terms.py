@@ -60,7 +60,7 @@ class Terms:
         return self.allowance.rounds
 
 
-_PASSED: dict[tuple[str, str, str, bytes], Terms] = {}
+_PASSED: dict[tuple[str, str, str, type, bytes], Terms] = {}
 
 
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
@@ -78,7 +78,7 @@ def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
         PolicyError: The policy forbids it.
     """
     rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
-    if (key := (plan.digest, plan.issuer, silo, rules)) not in _PASSED:
+    if (key := (plan.digest, plan.issuer, silo, type(policy), rules)) not in _PASSED:
         _PASSED[key] = _verified(plan, silo, policy)
     terms = _PASSED[key]
     try:

@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ import fulcrum
 from fulcrum.discrete_gaussian import DiscreteGaussian
 from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, RefusedReleaseError, ReleaseError
 from fulcrum.keystream import Keystream
-from fulcrum.layouts import Layout
+from fulcrum.layouts import Layout, flattened
 from fulcrum.ledger import Ledger
 from fulcrum.mechanism import clip
 from fulcrum.noise import SecureNoise, SeededNoise
@@ -192,6 +193,29 @@ def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dt
     assert exact * sent.step <= weight * plan.clip_norm
     direction = update.astype(float).ravel() @ sent.values
     assert direction >= 0
+
+
+@pytest.mark.parametrize("parameters", [1, 2, 3, 50])
+def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_than_the_silos_weight(parameters):
+    """There cutting toward zero takes off less than the norm was rounded by."""
+    sizes = {"north": {"lille": 1.0, "metz": 2e12 / math.sqrt(parameters)}}
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes),
+        rounds=1,
+        epsilon={"silo": 50.0},
+        parameters=parameters,
+        clip_norm=1.3,
+        purpose="deployment",
+    )
+    terms = terms_of(plan, "metz")
+    most = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
+    assert most > 2**45
+    rng = np.random.default_rng(3)
+    silent = SimpleNamespace(integers=lambda *, width, count: np.zeros(count, dtype=np.int64))
+    for _ in range(1000):
+        layout, flat = flattened(rng.normal(size=parameters) * 1e4)
+        entered = _lattice_release(flat, layout, terms, 1, silent).values.tolist()
+        assert most**2 * (1 - Fraction(1, 10**12)) < sum(value**2 for value in entered) <= most**2
 
 
 @pytest.mark.parametrize("shapes", [[(), (33,)], [(0,), (34,)], [(2, 0, 3), (34,)]])

@@ -108,6 +108,20 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
         station.answer(pack_model({"head": model["head"] + 1}), 1)
 
 
+def test_a_ledger_that_goes_while_it_is_waited_for_is_not_begun_anew(silo, model, monkeypatch):
+    station, path = SiloStation(read_site(silo, "silo")), silo / "state" / "a.ledger"
+    held = Ledger.open(path, silo="a")
+
+    def moved_away(seconds):
+        held.close()
+        path.unlink()
+
+    monkeypatch.setattr("fulcrum.engines.silo.time.sleep", moved_away)
+    with pytest.raises(ReleaseError, match="what this silo has spent"):
+        station.answer(pack_model(model), 1)
+    assert not path.exists()
+
+
 def all_at_once():
     return BaseExceptionGroup("several", [SystemExit(1), ValueError("one")])
 

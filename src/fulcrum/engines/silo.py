@@ -92,12 +92,12 @@ class SiloStation:
     def _ledger(self) -> Ledger:
         """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
         path = self._site.state / ledger_name(self._site.settings.name)
-        if not path.exists():
-            raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
         deadline = time.monotonic() + _OTHERS_TIME
         while True:
+            if not path.exists():
+                raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
             try:
-                return Ledger.open(path, silo=self._site.settings.name)
+                return Ledger.open(path, silo=self._site.settings.name, create=False)
             except LedgerInUseError:
                 if time.monotonic() > deadline:
                     raise

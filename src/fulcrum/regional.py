@@ -35,7 +35,7 @@ from fulcrum.plans import Plan
 from fulcrum.region_file import RegionFile
 from fulcrum.releasing import Release
 from fulcrum.sealing import Opener, members_of, step_of
-from fulcrum.verification import verify
+from fulcrum.terms import verified_copy
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
 """Where a round stands."""
@@ -91,10 +91,9 @@ class Region(ClosedAtTheEnd):
             create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
         """
         check_one_tier(plan)
+        if plan.purpose == "deployment":
+            plan = verified_copy(plan, error=ExchangeError)
         opener = Opener(plan, region, key)
-        for check in verify(plan) if plan.purpose == "deployment" else ():
-            if not check.holds:
-                raise ExchangeError(f"the plan does not hold what it says: {check.name}, {check.detail}")
         file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
         return cls(file, plan, region, opener)
 

@@ -17,7 +17,7 @@ import numpy as np
 from fulcrum.accounting import rounded_up
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, listing
-from fulcrum.exposure import sum_by, worst_coalitions
+from fulcrum.exposure import left_by_coalitions, sum_by
 from fulcrum.federation import SILO
 from fulcrum.leakage import finest_resolution, informativeness
 from fulcrum.prior import prior_entropy
@@ -132,8 +132,8 @@ def information_ceiling(plan: "Plan") -> float:
 def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, uncounted: int) -> float:
     """The noise variance one region needs with a constant multiplier, that of `uncounted` silos not counted."""
     together = np.zeros(len(squared), dtype=np.intp)
-    coalition = worst_coalitions(squared, together, 1, uncounted)[1]
-    level = float((need / np.maximum(squared.sum() - coalition, squared)).max())
+    left, more = left_by_coalitions(squared, together, 1, uncounted)
+    level = float((need / (left[0] + more)).max())
     return float(np.maximum(level * squared, base).sum())
 
 

@@ -208,22 +208,21 @@ class Recomputed:
         if tier == SILO:
             return variance
         uncounted = self.settings.colluders + self.settings.dropouts
-        total = _sums(self.path[tier], variance)
-        if not uncounted:
-            return [total[node] for node in self.path[tier]]
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
         ordered = {region: sorted(values, reverse=True) for region, values in by_region.items()}
-        taken = {region: values[:uncounted] for region, values in ordered.items()}
-        next_one = {region: values[uncounted] if uncounted < len(values) else 0.0 for region, values in ordered.items()}
         node_of = dict(zip(self.region, self.path[tier], strict=True))
-        gone = _sums([node_of[region] for region in taken], (math.fsum(values) for values in taken.values()))
+        # What is left is added up, never taken from a total: light silos would be lost to rounding beside heavy ones.
+        left = _sums(
+            (node for region in ordered for node in [node_of[region]] * len(ordered[region][uncounted:])),
+            (value for values in ordered.values() for value in values[uncounted:]),
+        )
         found = []
         for region, node, value in zip(self.region, self.path[tier], variance, strict=True):
             # A silo among the largest is not in its own coalition: the next largest takes its place.
-            own = value - next_one[region] if value in taken[region] else 0.0
-            found.append(max(total[node] - gone[node] + own, value))
+            edge = ordered[region][uncounted] if uncounted < len(ordered[region]) else 0.0
+            found.append(left.get(node, 0.0) + max(value - edge, 0.0))
         return found
 
     def effective(self, tier: str) -> list[float]:

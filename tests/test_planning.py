@@ -339,3 +339,11 @@ def test_a_light_silo_keeps_its_preference_without_the_noise_of_a_heavy_one(heav
     assert epsilon_of(present, rounds=10, delta=1e-5) == pytest.approx(0.1, rel=1e-9)
     assert epsilon_of(present, rounds=10, delta=1e-5) <= 0.1
     assert all(check.holds for check in verify(made))
+
+
+def test_a_stated_delta_is_rounded_up_and_one_round_is_one():
+    made = plan("isic-paper", rounds=1, epsilon=1.0, delta=1.23456449e-5)
+    assert made.statement.startswith("Over 1 round, at delta 1.23457e-05, ")
+    spent = {"region": np.full(6, 1e-3), "silo": np.full(6, 1e-3)}
+    after = plan("isic-paper", rounds=1, epsilon=1.0, spent=spent)
+    assert after.statement.startswith("Over this 1 round and all released before, at delta 1e-05, ")

@@ -262,7 +262,9 @@ def _on_delta(plan: "Plan") -> list[Advice]:
     silos = len(plan.federation)
     if plan.delta * silos <= 1:
         return []
-    text = f"delta {plan.delta:g} is above one over the number of silos ({silos:,}). Take at most {1 / silos:.1g}."
+    places = math.ceil(math.log10(silos))  # of one digit, rounded down
+    most = math.floor(10**places / silos) / 10**places
+    text = f"delta {plan.delta:g} is above one over the number of silos ({silos:,}). Take at most {most:g}."
     return [Advice(kind="delta", warning=True, text=text)]
 
 

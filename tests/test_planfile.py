@@ -231,6 +231,7 @@ def forged(path, change, **settings):
     [
         (lambda c: c["tiers"]["region"][0].update(noise_multiplier=1e308), "has the noise multiplier 1e\\+308"),
         (lambda c: c["tiers"]["region"][0].update(noise_multiplier=-1.0), "has the noise multiplier -1"),
+        (lambda c: c["tiers"]["region"][0].update(lattice_step=0.5), "steps of a lattice stand elsewhere"),
         (lambda c: c["settings"].update(seed=-1), "a setting is out of its range"),
         (lambda c: c["settings"].update(coupling=0.0), "a setting is out of its range"),
         (lambda c: c["settings"].update(coupling=-20.0), "a setting is out of its range"),

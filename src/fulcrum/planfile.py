@@ -352,6 +352,9 @@ def _problems(content: PlanFile) -> Iterator[str]:
     deployed = content.purpose == "deployment"
     if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
         yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
+    stepped = {tier for tier in tiers for node in content.tiers[tier] if node.lattice_step is not None}
+    if not stepped <= ({tiers[0]} if deployed else set()):
+        yield "steps of a lattice stand elsewhere than with the innermost nodes of a deployment"
     spent = {None if entry.spent is None else tuple(entry.spent) for entry in silos}
     if spent != {None} and spent != {tuple(observers)}:
         yield "what was spent before is not told for every silo and tier"

@@ -87,15 +87,15 @@ def assumptions(
     elif accountant == "renyi":
         noise = "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
     else:
-        noise = "the exact accountant is proven for continuous noise; for the lattice noise that is drawn, renyi is"
+        noise = "the exact accountant is proven for continuous noise and not for the lattice noise that is drawn"
     if injection == "aggregator":
         trust = f"{innermost} aggregators are trusted to see what they aggregate and to add the noise"
     elif curious_aggregator:
-        trust = f"{innermost} aggregators may be curious: they meet the target on the tier 'silo'"
+        trust = f"{innermost} aggregators may be curious: the target on the tier 'silo' is against them"
     else:
         trust = f"{innermost} aggregators are trusted to see what they aggregate; no one is trusted to add noise"
     return (
-        f"{innermost}s are disjoint: each silo reports to one",
+        f"each silo reports to one {innermost} and no other",
         "membership is fixed while this plan is in force",
         "the datasets of silos are disjoint, and their sizes are public",
         _on_presence(innermost, dropouts),

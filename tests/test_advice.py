@@ -93,3 +93,9 @@ def test_the_delta_that_is_advised_is_below_one_over_the_silos(silos):
     for line in text:
         most = float(line.removesuffix(".").split("at most ")[1])
         assert 0.5 / silos < most <= 1 / silos
+
+
+def test_an_information_bound_is_rounded_up():
+    made = plan("severe", rounds=10, information=0.88049, floor=0.85)
+    text = next(advice.text for advice in made.advice if advice.kind == "information")
+    assert text.startswith("The information bound 0.881 nats")

@@ -19,7 +19,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, listing
 from fulcrum.exposure import left_by_coalitions, sum_by
 from fulcrum.federation import SILO
-from fulcrum.leakage import finest_resolution, informativeness
+from fulcrum.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.prior import prior_entropy
 
 if TYPE_CHECKING:
@@ -199,12 +199,12 @@ def _on_information(plan: "Plan") -> list[Advice]:
         entropy=entropy,
         records=int(records),
     )
-    bound = verdict.mechanism + verdict.floor
+    bound = shown_nats(verdict.mechanism + verdict.floor, digits=3)
     ceiling = f"the target's entropy {entropy:.3g} at {LEVELS} levels" if known else f"ln {LEVELS} = {entropy:.3g}"
     if not verdict.informative:
-        text = f"The information bound {bound:.3g} nats is not below {ceiling}: it says nothing."
+        text = f"The information bound {bound} nats is not below {ceiling}: it says nothing."
         return [Advice(kind="information", warning=True, text=text)]
-    text = f"The information bound {bound:.3g} nats is informative: below {ceiling}"
+    text = f"The information bound {bound} nats is informative: below {ceiling}"
     text += "" if known else ", the most that the target's entropy can be; check it against the real one"
     if not verdict.identifiable:
         text += f" (a silo of {records:g} records resolves at most {finest_resolution(int(records))} levels)"

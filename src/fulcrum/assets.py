@@ -13,6 +13,7 @@ import msgspec
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
 from markupsafe import Markup, escape
 
+from fulcrum.accounting import rounded_up
 from fulcrum.display import figure
 from fulcrum.drawing import PALETTE, percent, shown_epsilon
 from fulcrum.federation import SILO
@@ -40,7 +41,7 @@ def environment() -> Environment:
     made = Environment(
         loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent}
+    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent, "rounded_up": rounded_up}
     return made
 
 

@@ -15,6 +15,7 @@ from fulcrum.display import ROWS_SHOWN, Column, Result, facts, figure, printable
 from fulcrum.exports import exported
 from fulcrum.exposure import exposure_of
 from fulcrum.federation import Federation
+from fulcrum.leakage import shown_nats
 from fulcrum.ledger import LedgerCheck
 from fulcrum.planfile import to_json
 from fulcrum.plans import Plan
@@ -101,7 +102,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     if made.floor is not None:
         learned = float((made.mechanism_information + made.floor).max())
         bound = made.target.bound
-        summary.append(("information", f"at most {learned:.4g} nats of a silo's class concentration ({bound})"))
+        summary.append(("information", f"at most {shown_nats(learned)} nats of a silo's class concentration ({bound})"))
     if output is not None:
         summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
     title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"

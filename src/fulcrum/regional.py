@@ -29,7 +29,7 @@ from scipy import special
 from fulcrum.answers import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
 from fulcrum.database_file import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, LedgerError
-from fulcrum.exposure import remaining_noise, worst_coalitions
+from fulcrum.exposure import left_by_coalitions, remaining_noise
 from fulcrum.layouts import Layout
 from fulcrum.plans import Plan
 from fulcrum.region_file import RegionFile
@@ -250,12 +250,11 @@ class Region(ClosedAtTheEnd):
         if not present or absent > plan.dropouts:
             return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.dropouts}"
         where = [self._members[silo] for silo in sorted(present)]
-        _, subtracted = worst_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
-        left = math.fsum(variance[where].tolist()) - subtracted
+        left, more = left_by_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
         counted = remaining_noise(
             plan.federation, variance, tier=plan.federation.innermost.name, uncounted=plan.colluders + plan.dropouts
         )
-        if (left < counted[where] * (1 - _TOLERANCE)).any():
+        if (left[0] + more < counted[where] * (1 - _TOLERANCE)).any():
             return f"the noise of {len(present)} silos is less than the plan counts on"
         return None
 

@@ -39,6 +39,7 @@ from fulcrum.comparison import observer_trade
 from fulcrum.display import figure
 from fulcrum.drawing import STILL_FONT, Row, Spec, javascript_bundle, shown_epsilon, svg, theme
 from fulcrum.federation import SILO
+from fulcrum.leakage import shown_nats
 from fulcrum.planfile import package_version
 from fulcrum.plans import Plan
 from fulcrum.profiles import PROFILES, profile
@@ -264,7 +265,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
         key="information",
         spec=information_chart(learned, ceiling=information_ceiling(plan), target=plan.target.information),
         headings=("round", "observer", "nats at most"),
-        rows=((str(row["round"]), row["observer"], f"{row['nats']:.4g}") for row in learned),
+        rows=((str(row["round"]), row["observer"], shown_nats(row["nats"])) for row in learned),
     )
 
 

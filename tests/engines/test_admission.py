@@ -94,9 +94,10 @@ def test_what_is_large_says_it_is_small_or_cannot_be_bounded_is_refused_unread(o
 def test_damaged_encrypted_and_missing_apps_are_refused_and_raise_nothing(own):
     whole = app((APP, OWN), (SIGNATURE, b"s" * 300))
     for place in range(len(whole)):
-        changed = bytearray(whole)
-        changed[place] ^= 0xFF
-        _holds_only(bytes(changed), own)
+        for byte in (whole[place] ^ 0xFF, 0):  # a name of zeros is none
+            changed = bytearray(whole)
+            changed[place] = byte
+            _holds_only(bytes(changed), own)
         assert not _holds_only(whole[:place], own)
     for nothing in (None, b"", 7, "text", []):
         assert not _holds_only(nothing, own)

@@ -181,6 +181,15 @@ def test_a_task_without_a_model_that_fits_the_plan_begins_no_round(kits, north):
             north.start_task(wrong, context(kits / "north"))
 
 
+@pytest.mark.parametrize("number", [0, 99, "2", None, 1.0])
+def test_a_round_that_the_plan_does_not_have_leaves_the_one_that_is_gathered(kits, north, number):
+    with pytest.raises(FulcrumError):
+        north.start_task(task(number), context(kits / "north"))
+    for silo in MEMBERS:
+        assert north.process_child_update(answer_of(kits, silo), context(kits / "north", silo))[0]
+    assert summed(north, kits).round_number == 1
+
+
 def gathering(kits, updater, sequence=5):
     """A region's gatherer in the midst of a round."""
     gatherer = RegionGatherer()

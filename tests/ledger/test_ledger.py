@@ -113,6 +113,14 @@ def test_a_retry_after_reopening_gets_the_stored_bytes(path):
         assert not release(ledger, 1, b"other noise").fresh
 
 
+def test_a_ledger_that_is_not_there_is_begun_only_where_that_is_allowed(path):
+    with pytest.raises(LedgerError, match=r"cannot be opened \(No such file or directory\)"):
+        Ledger.open(path, silo="lyon", create=False)
+    assert not path.exists()
+    Ledger.open(path, silo="lyon").close()
+    Ledger.open(path, silo="lyon", create=False).close()
+
+
 def test_a_retry_is_served_even_when_the_budget_is_gone(path):
     plan = dataclasses.replace(PLAN, shift_above=COST.shift_above)
     with opened(path, plan) as ledger:

@@ -83,3 +83,19 @@ def test_what_undoes_the_promise_is_said_first():
     assert [advice.kind for advice in warned if advice.warning][:3] == ["accountant", "delta", "curious-aggregator"]
     proven = plan("consortium", rounds=10, epsilon=1.0, parameters=10, purpose="deployment")
     assert "accountant" not in {advice.kind for advice in proven.advice}
+
+
+@pytest.mark.parametrize("silos", [1, 2, 6, 7, 9, 10, 11, 60, 96, 100, 999, 1000, 1001])
+def test_the_delta_that_is_advised_is_below_one_over_the_silos(silos):
+    made = plan(Federation.from_sizes({"r": [1.0] * silos}), rounds=1, epsilon=1.0, delta=0.999999)
+    text = [advice.text for advice in made.advice if advice.kind == "delta"]
+    assert bool(text) == (silos > 1)
+    for line in text:
+        most = float(line.removesuffix(".").split("at most ")[1])
+        assert 0.5 / silos < most <= 1 / silos
+
+
+def test_an_information_bound_is_rounded_up():
+    made = plan("severe", rounds=10, information=0.88049, floor=0.85)
+    text = next(advice.text for advice in made.advice if advice.kind == "information")
+    assert text.startswith("The information bound 0.881 nats")

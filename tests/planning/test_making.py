@@ -15,7 +15,9 @@ from fulcrum import (
     UnreachableTargetError,
     plan,
     read_plan,
+    verify,
 )
+from fulcrum.privacy.accounting import epsilon_of
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
 
@@ -321,3 +323,27 @@ def test_uniform_noise_keeps_the_same_promise_as_a_plan_made_with_it(injection):
     assert uniform.noise_variance == pytest.approx(planned.noise_variance)
     assert uniform.noise_budget == pytest.approx(made.uniform_noise_budget)
     assert uniform.digest == planned.digest
+
+
+@pytest.mark.parametrize("heavy", [1e7, 1e8, 1e9])
+@pytest.mark.parametrize("missing", [{"colluders": 1}, {"dropouts": 1}])
+def test_a_light_silo_keeps_its_preference_without_the_noise_of_a_heavy_one(heavy, missing):
+    federation = Federation.from_columns(
+        silo=["a", "b", "c", "d"],
+        records=np.array([heavy, 1.0, 1.0, 1.0]),
+        tiers={"region": ["r"] * 4},
+        epsilon=np.array([np.nan, 0.1, 0.1, 0.1]),
+    )
+    made = plan(federation, rounds=10, epsilon=5.0, **missing)
+    present = np.sqrt(made.noise_variance[1:].sum()) / federation.weights[1]
+    assert epsilon_of(present, rounds=10, delta=1e-5) == pytest.approx(0.1, rel=1e-9)
+    assert epsilon_of(present, rounds=10, delta=1e-5) <= 0.1
+    assert all(check.holds for check in verify(made))
+
+
+def test_a_stated_delta_is_rounded_up_and_one_round_is_one():
+    made = plan("isic-paper", rounds=1, epsilon=1.0, delta=1.23456449e-5)
+    assert made.statement.startswith("Over 1 round, at delta 1.23457e-05, ")
+    spent = {"region": np.full(6, 1e-3), "silo": np.full(6, 1e-3)}
+    after = plan("isic-paper", rounds=1, epsilon=1.0, spent=spent)
+    assert after.statement.startswith("Over this 1 round and all released before, at delta 1e-05, ")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulcrum.errors import FulcrumError, PlanError
+from fulcrum.errors import FulcrumError, ParameterError, PlanError
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import read_plan
 from fulcrum.planning.plan_file import PlanFile, epsilon_entry, read_content, to_json
@@ -216,3 +216,44 @@ def test_mangled_files_never_raise_anything_else(tmp_path_factory, data):
     path.write_bytes(whole[:start] + data.draw(st.binary(max_size=20)) + whole[start + length :])
     with contextlib.suppress(FulcrumError):
         read_plan(path)
+
+
+def forged(path, change, **settings):
+    """The content of a plan file with something changed, sealed anew."""
+    content = json.loads(to_json(plan("isic-paper", rounds=10, epsilon=1.0, **settings).content()))
+    change(content)
+    path.write_bytes(to_json(msgspec.convert(content, PlanFile)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda c: c["tiers"]["region"][0].update(noise_multiplier=1e308), "has the noise multiplier 1e\\+308"),
+        (lambda c: c["tiers"]["region"][0].update(noise_multiplier=-1.0), "has the noise multiplier -1"),
+        (lambda c: c["tiers"]["region"][0].update(lattice_step=0.5), "steps of a lattice stand elsewhere"),
+        (lambda c: c["settings"].update(seed=-1), "a setting is out of its range"),
+        (lambda c: c["settings"].update(coupling=0.0), "a setting is out of its range"),
+        (lambda c: c["settings"].update(coupling=-20.0), "a setting is out of its range"),
+        (lambda c: [entry.update(spent={}) for entry in c["silos"]], "what was spent before is not told"),
+        (lambda c: c["silos"][0].update(spent={}), "what was spent before is not told"),
+        (lambda c: c["silos"][0].update(moved_from="elsewhere"), "moved since a plan before, and there was none"),
+    ],
+)
+def test_a_file_sealed_anew_that_does_not_hold_together_is_refused_in_one_line(tmp_path, change, problem):
+    for settings in ({}, {"injection": "aggregator"}):
+        path = forged(tmp_path / "plan.json", change, **settings)
+        with pytest.raises(PlanError, match=f"does not hold together: .*{problem}") as caught:
+            verify(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("moved", [{"nobody": "x"}, {"region-1-1": "region-1"}, {"region-1-1": ""}])
+def test_who_moved_is_a_silo_that_was_elsewhere_before(moved):
+    spent = {"region": [1e-3] * 6, "silo": [1e-3] * 6}
+    settings = {"rounds": 10, "epsilon": 1.0}
+    with pytest.raises(ParameterError, match="moved must name silos of the plan"):
+        plan("isic-paper", spent=spent, moved=moved, **settings)
+    with pytest.raises(ParameterError, match="got 'no spent'"):
+        plan("isic-paper", moved={"region-1-1": "x"}, **settings)
+    assert plan("isic-paper", spent=spent, moved={"region-1-1": "x"}, **settings).moved == {"region-1-1": "x"}

@@ -201,3 +201,52 @@ def test_silos_that_join_or_leave_are_changes():
     assert (left[0].before, left[0].after) == (1, None)
     joined = [change for change in changes(after, before) if change.subject == "a-3" and change.what == "records"]
     assert (joined[0].before, joined[0].after) == (None, 1)
+
+
+def with_settings(content, **change):
+    return msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, **change))
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-6, -1e-3, -1e-6])
+@pytest.mark.parametrize("settings", PLANS)
+def test_a_requirement_that_is_not_what_the_targets_ask_for_fails(settings, share):
+    content = plan(NESTED, rounds=10, **settings).content()
+    for tier, asked in content.settings.required_multiplier.items():
+        other = [a * (1 + share) for a in asked] if isinstance(asked, list) else asked * (1 + share)
+        forged = with_settings(content, required_multiplier=content.settings.required_multiplier | {tier: other})
+        failed = {check.name: check.detail for check in verify(forged) if not check.holds}
+        assert "is not what its targets ask for" in failed[f"requirement at {tier}"]
+
+
+def test_no_saving_is_claimed_against_a_requirement_that_nobody_asked_for():
+    content = plan(NESTED, rounds=10, epsilon=1.0, allocation="inverse-size").content()
+    asked = {**content.settings.required_multiplier, "silo": [entry.noise_multiplier for entry in content.silos]}
+    forged = with_settings(content, required_multiplier=asked)
+    uniform = verification.Recomputed(forged).uniform_budget()
+    claimed = msgspec.structs.replace(
+        forged.summary, uniform_noise_budget=uniform, saving=1 - forged.summary.noise_budget / uniform
+    )
+    assert claimed.saving > content.summary.saving + 0.1
+    failed = {check.name for check in verify(msgspec.structs.replace(forged, summary=claimed)) if not check.holds}
+    assert failed == {"requirement at silo"}
+
+
+@pytest.mark.parametrize("settings", [{"epsilon": 1.0}, {"information": 2.2, "floor": 0.5}])
+def test_a_requirement_that_is_left_out_or_0_is_told_apart_without_a_traceback(settings):
+    content = plan(NESTED, rounds=10, **settings).content()
+    failed = {check.name for check in verify(with_settings(content, required_multiplier={"region": 0.0}))}
+    assert "requirement at region" in failed
+    content = plan(NESTED, rounds=10, epsilon={"region": 1.0, "federation": 0.5}).content()
+    left_out = {"federation": content.settings.required_multiplier["federation"]}
+    failed = {check.name for check in verify(with_settings(content, required_multiplier=left_out)) if not check.holds}
+    assert "requirement at region" in failed
+
+
+def test_what_was_released_before_counts_toward_an_information_bound():
+    spent = {"region": np.full(len(NESTED), 0.1), "silo": np.full(len(NESTED), 0.1)}
+    content = plan(NESTED, rounds=10, epsilon=3.0, spent=spent).content()
+    seen = verification.Recomputed(content)
+    rounds = max(20 / s**2 for s in seen.effective("region"))
+    for bound, holds in ((rounds + 0.05, True), (rounds + 0.04, False)):
+        checks = {check.name: check.holds for check in verify(with_settings(content, information=bound))}
+        assert checks["information bound"] == holds

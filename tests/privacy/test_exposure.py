@@ -1,4 +1,5 @@
 import itertools
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -107,3 +108,18 @@ def test_a_coalition_is_a_whole_number(colluders):
 def test_a_misspelt_tier_is_named():
     with pytest.raises(ParameterError, match=r"has no tier 'regoin'.*Did you mean 'region'?"):
         dispersion(profile("mild"), tier="regoin")
+
+
+@pytest.mark.parametrize("tier", ["region", "federation"])
+@pytest.mark.parametrize("uncounted", [1, 2, 3, 4])
+def test_beside_a_heavy_silo_the_noise_of_the_light_ones_is_not_lost_to_rounding(tier, uncounted):
+    federation = federation_of([[1e8, 3.0, 2.0, 1.0], [1e-3], [5e7, 5e7, 0.5]])
+    variance = federation.weights**2
+    region_of = federation.innermost.parent_of
+    found = remaining_noise(federation, variance, tier=tier, uncounted=uncounted)
+    for silo in range(len(federation)):
+        left = Fraction(variance[silo])
+        for region in {int(region_of[silo])} if tier == "region" else set(region_of.tolist()):
+            others = sorted(variance[j] for j in np.flatnonzero(region_of == region) if j != silo)
+            left += sum(map(Fraction, others[: max(0, len(others) - uncounted)]))
+        assert found[silo] == pytest.approx(float(left), rel=1e-14, abs=0)

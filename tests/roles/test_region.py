@@ -110,6 +110,15 @@ def region(world, path):
         yield opened
 
 
+def test_a_plan_changed_in_memory_does_not_have_a_region_sum_without_more_silos(world, path):
+    plan = world.made(dropouts=0)
+    with world.open(path, plan) as region:
+        region.accept(world.sealed("lille", plan=plan), 1)
+        object.__setattr__(plan.target, "dropouts", 2)
+        assert region.close_round(1).missing == ("caen", "metz")
+    assert "the plan was changed in memory" in refusal(Region.open, path, plan, "north", world.folder / "north")
+
+
 def refusal(work, *arguments, kind=ExchangeError, **options):
     with pytest.raises(kind) as caught:
         work(*arguments, **options)

@@ -4,6 +4,8 @@ import logging
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 import fulcrum
 from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, RefusedReleaseError, ReleaseError
-from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.layout import Layout, flattened
 from fulcrum.exchange.release import Release
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.clipping import clip
@@ -194,6 +196,29 @@ def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dt
     assert direction >= 0
 
 
+@pytest.mark.parametrize("parameters", [1, 2, 3, 50])
+def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_than_the_silos_weight(parameters):
+    """There cutting toward zero takes off less than the norm was rounded by."""
+    sizes = {"north": {"lille": 1.0, "metz": 2e12 / math.sqrt(parameters)}}
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes),
+        rounds=1,
+        epsilon={"silo": 50.0},
+        parameters=parameters,
+        clip_norm=1.3,
+        purpose="deployment",
+    )
+    terms = terms_of(plan, "metz")
+    most = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
+    assert most > 2**45
+    rng = np.random.default_rng(3)
+    silent = SimpleNamespace(integers=lambda *, width, count: np.zeros(count, dtype=np.int64))
+    for _ in range(1000):
+        layout, flat = flattened(rng.normal(size=parameters) * 1e4)
+        entered = _lattice_release(flat, layout, terms, 1, silent).values.tolist()
+        assert most**2 * (1 - Fraction(1, 10**12)) < sum(value**2 for value in entered) <= most**2
+
+
 @pytest.mark.parametrize("shapes", [[(), (33,)], [(0,), (34,)], [(2, 0, 3), (34,)]])
 def test_scalars_and_empty_arrays_are_part_of_an_update(deployment, ledger, shapes):
     sent = release([np.zeros(shape) for shape in shapes], deployment, SILO, 1, ledger=ledger)
@@ -245,6 +270,26 @@ def test_purposes_do_not_mix(research, deployment, ledger):
     assert "the ledger is that of silo" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
     assert "knows no silo 'region-1-9'. Did you mean 'region-1" in refused(UPDATE, deployment, silo="region-1-9")
     assert ledger.sequence == 0
+
+
+def test_a_research_release_beside_a_ledger_or_a_policy_is_refused(research, ledger):
+    """Whoever gives either counts on it, and in research it would be left out without a word."""
+    seeded, strict = SeededNoise(seed=1), Policy(largest_epsilon_above=0.0, largest_epsilon_inside=0.0)
+    assert "in no ledger and under no policy" in refused(UPDATE, research, ledger=ledger, noise=seeded)
+    assert "in no ledger and under no policy" in refused(UPDATE, research, policy=strict, noise=seeded)
+
+
+def test_the_ledger_of_another_silo_neither_answers_nor_takes_a_plan(deployment, ledger):
+    release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model")
+    for round_number in (1, 2):
+        with pytest.raises(ReleaseError, match=r"the ledger is that of silo 'region-1-1', not of 'region-2-1'"):
+            prepared_release(UPDATE, deployment, "region-2-1", round_number, ledger=ledger, basis="model")
+    release(UPDATE, deployment, SILO, 2, ledger=ledger, basis="model")
+
+
+def test_what_only_looks_like_a_ledger_is_none(deployment):
+    looks_like_one = SimpleNamespace(silo=SILO, entries=tuple, stored=lambda *_: None)
+    assert "needs the silo's ledger" in refused(UPDATE, deployment, ledger=looks_like_one)
 
 
 def test_a_policy_is_checked_before_the_first_release(deployment, ledger):

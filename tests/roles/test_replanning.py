@@ -258,3 +258,48 @@ def test_what_a_plan_file_names_is_never_imported(running, tmp_path, monkeypatch
             replan(fulcrum.read_plan(tmp_path / "forged.json"), changed(), folder)
     again = replan(dataclasses.replace(old, allocation="trap:rule"), changed(), folder, allocation="uniform")
     assert again.allocation == "uniform"
+
+
+def test_the_aggregator_that_a_silo_left_is_no_observer_above(moved):
+    old, new = moved
+    before, after = (plan.federation.silo_names.tolist().index("a") for plan in (old, new))
+    # It saw a's own updates for three rounds, and the sums of a's new region for three more.
+    squared = 3 * 4 / old.noise_multiplier[before] ** 2 + 3 * 4 / new.effective_multiplier()[after] ** 2
+    true = float(epsilon_of_shift(math.sqrt(squared), delta=new.target.accounted_delta, accountant="renyi"))
+    assert true > 1.1 * new.epsilon_above.max()
+    assert true <= new.epsilon_inside[after]
+    outside = "against anyone outside its region, in this plan and all before, who sees the sums of its region"
+    assert outside in new.statement
+    assert "in this plan" not in old.statement
+
+
+def test_silos_of_any_plan_so_far_may_not_help_where_none_may(running):
+    old, folder = running
+    new = replan(old, changed(), folder)
+    assert any(line.startswith("no silo of a region, in any plan so far, helps") for line in new.assumptions)
+    assert any(line.startswith("no silo of a region helps") for line in old.assumptions)
+
+
+def test_a_federation_with_a_tier_below_the_old_regions_is_not_replanned(running):
+    old, folder = running
+    wards = fulcrum.Federation.from_columns(
+        silo=["lille", "metz", "nice", "lyon"],
+        records=np.array([100.0, 80, 120, 60]),
+        tiers={"ward": ["n1", "n2", "s1", "s1"], "region": ["north", "north", "south", "south"]},
+    )
+    # The target on regions would speak of who sees no sum below them, and wards would have none.
+    with pytest.raises(PlanError, match="silos reported to a region and would report to a ward: other observers"):
+        replan(old, wards, folder)
+
+
+def test_what_earlier_lattice_noise_cost_grows_with_epsilon(tmp_path):
+    target = {"epsilon": 1.0, "parameters": 3, "purpose": "deployment"}
+    old = fulcrum.plan(fulcrum.Federation.from_sizes({"x": {"i": 1.0}}), rounds=400, **target)
+    released_so_far(old, tmp_path, 360)
+    crowd = {"i": 1.0} | {f"s{k}": 1.0 for k in range(399)}
+    new = replan(old, fulcrum.Federation.from_sizes({"x": crowd}), tmp_path)
+    assert new.worst_epsilon("silo") > old.worst_epsilon("silo") + 3
+    # Inside: one silo's 400 rounds of three coordinates, all at the epsilon of all rounds.
+    inside = 1 + math.exp(new.worst_epsilon("silo"))
+    assert new.target.reserve >= inside * 400 * 3 * 2.0**-108
+    assert all(check.holds for check in fulcrum.verify(new))

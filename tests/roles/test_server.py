@@ -320,3 +320,25 @@ def test_the_digest_covers_names_shapes_order_and_every_bit():
 def test_a_plan_changed_in_memory_is_another_plan(world, server):
     changed = dataclasses.replace(world.deployment, clip_norm=3.0)
     assert "under another plan" in refusal(server.receive, sum_of(changed), "north")
+
+
+def test_where_the_global_sum_is_promised_for_a_round_adds_all_sums_or_none(world, tmp_path):
+    keys = {"parameters": 40, "purpose": "deployment", "keys": world.keys}
+    federation = fulcrum.Federation.from_sizes(SIZES)
+    plan = fulcrum.plan(federation, rounds=3, epsilon={"federation": 1.0, "silo": 60.0}, **keys)
+    # Who sees the global sum would meet the noise of one region alone.
+    assert plan.worst_epsilon("region") > 1.15
+    server = Coordinator.open(tmp_path, plan, START)
+    server.receive(sum_of(plan, "north"), "north")
+    server.receive(withheld(plan, "south"), "south")
+    told = server.finish_round()
+    assert (told["summed"], told["missing"]) == ([], [])
+    assert told["withheld"]["south"] == "why"
+    assert "counts on the noise of every region" in told["withheld"]["north"]
+    server.receive(sum_of(plan, "south", 2), "south")
+    assert server.finish_round()["missing"] == ["north"]
+    assert all((array == 0).all() for array in server.model.values())
+    for region in SIZES:
+        server.receive(sum_of(plan, region, 3), region)
+    assert server.finish_round()["summed"] == ["north", "south"]
+    assert any((array != 0).any() for array in server.model.values())

@@ -4,10 +4,14 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import logging
+import os
+import signal
 import sys
 import textwrap
 import threading
+import time
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +22,7 @@ from fulcrum.exchange.model import pack_model, unpack_model
 from fulcrum.exchange.sealing import unseal
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.roles.learning import Assignment, Learner, load_learner
+from fulcrum.roles.releasing import release
 from fulcrum.roles.silo import SiloStation
 from fulcrum.roles.site import FORMAT, SiteSettings, read_site, site_toml
 
@@ -105,6 +110,20 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
         station.answer(pack_model({"head": model["head"] + 1}), 1)
 
 
+def test_a_ledger_that_goes_while_it_is_waited_for_is_not_begun_anew(silo, model, monkeypatch):
+    station, path = SiloStation(read_site(silo, "silo")), silo / "state" / "a.ledger"
+    held = Ledger.open(path, silo="a")
+
+    def moved_away(seconds):
+        held.close()
+        path.unlink()
+
+    monkeypatch.setattr("fulcrum.roles.silo.time.sleep", moved_away)
+    with pytest.raises(ReleaseError, match="what this silo has spent"):
+        station.answer(pack_model(model), 1)
+    assert not path.exists()
+
+
 def all_at_once():
     return BaseExceptionGroup("several", [SystemExit(1), ValueError("one")])
 
@@ -137,10 +156,11 @@ def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(sil
     assert released(silo) == [1]
 
 
-def test_a_listener_that_fails_keeps_no_release_back(silo, model, monkeypatch):
+@pytest.mark.parametrize("failure", [OSError("the disk of the log is full"), SystemExit(1)], ids=["fails", "exits"])
+def test_a_listener_that_fails_keeps_no_release_back(silo, model, monkeypatch, failure):
     class Broken(logging.Handler):
         def emit(self, record):
-            raise OSError("the disk of the log is full")
+            raise failure
 
     def failed(*_):
         raise ValueError("no batch")
@@ -202,6 +222,65 @@ def test_whatever_training_returns_the_silo_answers_and_is_told(silo, model, mon
     assert release.layout.names == ("head",)
     assert "training failed in round 1" in caplog.text
     assert released(silo) == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("return model", 0), ("raise ValueError", 1)])
+def test_a_process_that_training_forks_does_not_answer_for_the_silo(silo, model, monkeypatch, ending, status):
+    module(
+        silo.parent,
+        monkeypatch,
+        f"""
+        import os, sys
+        def start(options): return {{}}
+        def train(model, assignment):
+            if not (child := os.fork()):
+                {ending}
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == {status}
+            assert assignment.options["ledger"]() == []
+            return model
+        """,
+    )
+    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
+    site, parent, told = read_site(silo, "silo"), os.getpid(), []
+    site = dataclasses.replace(
+        site, settings=msgspec.structs.replace(site.settings, options={"ledger": lambda: released(silo)})
+    )
+    monkeypatch.setattr("fulcrum.roles.silo.sound_alarm", lambda *_, **__: told.append(sys.exc_info()[1]))
+    try:
+        SiloStation(site).answer(pack_model(model), 1)
+    finally:
+        if os.getpid() != parent:
+            os._exit(99)
+    assert told == []
+    assert released(silo) == [1]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers")
+def test_an_alarm_that_training_leaves_does_not_strike_while_the_release_is_made(silo, model, monkeypatch):
+    struck = []
+
+    def strike(*_):
+        struck.append("late")
+        raise TimeoutError("training took long")
+
+    def update(self, arrays, assignment):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return {"head": arrays["head"]}
+
+    def slow(*arguments, **options):
+        time.sleep(0.2)
+        return release(*arguments, **options)
+
+    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr("fulcrum.roles.silo.release", slow)
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (released(silo), struck) == ([1], [])
 
 
 def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkeypatch, caplog):

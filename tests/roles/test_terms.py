@@ -108,6 +108,21 @@ def test_a_policy_that_passed_does_not_pass_another():
         terms_of(plan, SILO, policy=Policy(largest_epsilon_above=9.0, largest_epsilon_inside=math.nan))
 
 
+class Stricter(Policy, frozen=True, kw_only=True):
+    """A silo's own kind of policy, with the same numbers."""
+
+    def check(self, plan, silo, *, before=0):
+        super().check(plan, silo, before=before)
+        raise PolicyError("not on a Sunday")
+
+
+def test_a_policy_that_passed_does_not_pass_one_of_another_kind():
+    plan = made()
+    terms_of(plan, SILO, policy=LOOSE)
+    with pytest.raises(PolicyError, match="not on a Sunday"):
+        terms_of(plan, SILO, policy=Stricter(largest_epsilon_above=9.0, largest_epsilon_inside=99.0))
+
+
 def test_what_was_verified_stays_what_is_charged(read, ledger):
     plan = read()
     first = terms_of(plan, SILO)

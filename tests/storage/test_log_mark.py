@@ -614,6 +614,53 @@ def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(t
     opens_with(Book(), path, 0)
 
 
+def deleted(path):
+    path.unlink()
+
+
+def moved(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+def replaced_by_an_older_copy(path):
+    path.with_name("copy").replace(path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps open files in place")
+@pytest.mark.parametrize("change", [deleted, moved, replaced_by_an_older_copy])
+@pytest.mark.parametrize("which", ["file", "log"])
+def test_what_is_written_to_a_file_that_is_no_longer_in_its_place_is_not_sent(kind, change, which, tmp_path):
+    """Whoever opens the name next would know nothing of it, and make the same round again."""
+    path = tmp_path / kind.name
+    kind.open(path).close()
+    shutil.copy(path, tmp_path / "copy")
+    opened = kind.open(path)
+    kind.record(opened, 1)
+    change(path if which == "file" else log_of(path))
+    with pytest.raises(LedgerError, match=r"was deleted, moved or replaced while it was open, so nothing may be sent"):
+        kind.record(opened, 2)
+    opened.close()
+    if which == "log":  # closed, the file is whole without it
+        log_of(path).unlink(missing_ok=True)
+        opens_with(kind, path, 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps open files in place")
+def test_a_file_that_was_replaced_leaves_the_log_of_the_new_one_alone(kind, tmp_path):
+    path = tmp_path / kind.name
+    kind.open(path).close()
+    shutil.copy(path, tmp_path / "copy")
+    first = kind.open(path)
+    replaced_by_an_older_copy(path)
+    log_of(path).unlink()
+    second = kind.open(path)
+    first.close()
+    kind.record(second, 1)
+    assert log_of(path).exists()
+    second.close()
+    opens_with(kind, path, 1)
+
+
 def test_a_regions_file_of_format_1_is_brought_up(tmp_path):
     path = tmp_path / "north.region"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:

@@ -46,9 +46,9 @@ class LedgerFile(DatabaseFile):
     advice = "Restore a copy and compare it with a witness"
 
     @classmethod
-    def opened(cls, path: PathLike, *, silo: str) -> contextlib.AbstractContextManager[Self]:
-        """Opens a file to release from, creating it for the silo where there is none; see `writing`."""
-        return cls.writing(path, ("INSERT INTO silo VALUES (?, NULL)", (silo,)))
+    def opened(cls, path: PathLike, *, silo: str, create: bool) -> contextlib.AbstractContextManager[Self]:
+        """Opens a file to release from, creating it for the silo where there is none and `create` allows it."""
+        return cls.writing(path, ("INSERT INTO silo VALUES (?, NULL)", (silo,)) if create else None)
 
     def contents(self) -> tuple[str, str | None, dict[str, Allowance], list[Entry]]:
         """Returns the silo, its current plan, all its plans and its entries, each of the type it was written as."""

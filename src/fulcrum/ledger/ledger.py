@@ -76,6 +76,7 @@ class Ledger(ClosedAtTheEnd):
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
     - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it;
+    - a file or log that was deleted, moved or replaced while it was open takes nothing that may be sent;
     - a plan and round have one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
     - a release is filed under the plan it is said to be made under, whichever plan another thread begins meanwhile;
@@ -96,15 +97,20 @@ class Ledger(ClosedAtTheEnd):
         self._of_round = {(entry.plan_digest, entry.round_number): entry for entry in self._entries}
 
     @classmethod
-    def open(cls, path: PathLike, *, silo: str) -> Self:
-        """Opens a silo's ledger to release from, creating it where there is none.
+    def open(cls, path: PathLike, *, silo: str, create: bool = True) -> Self:
+        """Opens a silo's ledger to release from.
+
+        Args:
+            path: The file.
+            silo: Whose ledger it is.
+            create: Whether one that is not there is begun anew; otherwise it is refused, as what was spent is lost.
 
         Raises:
             LedgerInUseError: Another process holds it.
             LedgerError: It is another silo's, of another format, read-only, damaged, or no ledger at all.
         """
         text("silo", silo)
-        with LedgerFile.opened(path, silo=silo) as file:
+        with LedgerFile.opened(path, silo=silo, create=create) as file:
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError(f"{file.path} is the ledger of silo {ledger.silo!r}, not of {silo!r}")

@@ -18,8 +18,8 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
 from fulcrum.privacy.accounting import rounded_up
-from fulcrum.privacy.exposure import sum_by, worst_coalitions
-from fulcrum.privacy.leakage import finest_resolution, informativeness
+from fulcrum.privacy.exposure import left_by_coalitions, sum_by
+from fulcrum.privacy.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.privacy.prior import prior_entropy
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ def information_ceiling(plan: "Plan") -> float:
 def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, uncounted: int) -> float:
     """The noise variance one region needs with a constant multiplier, that of `uncounted` silos not counted."""
     together = np.zeros(len(squared), dtype=np.intp)
-    coalition = worst_coalitions(squared, together, 1, uncounted)[1]
-    level = float((need / np.maximum(squared.sum() - coalition, squared)).max())
+    left, more = left_by_coalitions(squared, together, 1, uncounted)
+    level = float((need / (left[0] + more)).max())
     return float(np.maximum(level * squared, base).sum())
 
 
@@ -199,12 +199,12 @@ def _on_information(plan: "Plan") -> list[Advice]:
         entropy=entropy,
         records=int(records),
     )
-    bound = verdict.mechanism + verdict.floor
+    bound = shown_nats(verdict.mechanism + verdict.floor, digits=3)
     ceiling = f"the target's entropy {entropy:.3g} at {LEVELS} levels" if known else f"ln {LEVELS} = {entropy:.3g}"
     if not verdict.informative:
-        text = f"The information bound {bound:.3g} nats is not below {ceiling}: it says nothing."
+        text = f"The information bound {bound} nats is not below {ceiling}: it says nothing."
         return [Advice(kind="information", warning=True, text=text)]
-    text = f"The information bound {bound:.3g} nats is informative: below {ceiling}"
+    text = f"The information bound {bound} nats is informative: below {ceiling}"
     text += "" if known else ", the most that the target's entropy can be; check it against the real one"
     if not verdict.identifiable:
         text += f" (a silo of {records:g} records resolves at most {finest_resolution(int(records))} levels)"
@@ -262,7 +262,9 @@ def _on_delta(plan: "Plan") -> list[Advice]:
     silos = len(plan.federation)
     if plan.delta * silos <= 1:
         return []
-    text = f"delta {plan.delta:g} is above one over the number of silos ({silos:,}). Take at most {1 / silos:.1g}."
+    places = math.ceil(math.log10(silos))  # of one digit, rounded down
+    most = math.floor(10**places / silos) / 10**places
+    text = f"delta {plan.delta:g} is above one over the number of silos ({silos:,}). Take at most {most:g}."
     return [Advice(kind="delta", warning=True, text=text)]
 
 

@@ -10,6 +10,7 @@ the sums of its region, and no guarantee against whoever sees its own updates, s
 from collections.abc import Mapping
 
 from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.privacy.accounting import rounded_up
 
 ADJACENCY = "replace one silo's whole dataset, its declared size kept"
 """Which federations are neighbours; a clipped update moves by at most 2C between them."""
@@ -39,9 +40,11 @@ def statement(
         dropouts: Silos of each region that may be missing from a sum.
         follows: Whether silos released before this plan, which the epsilons include.
     """
-    over = f"Over these {rounds} rounds and all released before" if follows else f"Over {rounds} rounds"
+    over = "1 round" if rounds == 1 else f"{rounds} rounds"
+    if follows:
+        over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
     clauses = [
-        f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {_whom(tier, innermost)}"
+        f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {_whom(tier, innermost, follows)}"
         for tier, epsilon in worst.items()
     ]
     said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
@@ -53,7 +56,7 @@ def statement(
         who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
         even.append(f"up to {who} of each {innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
     condition = f", even if {' and '.join(even)}" if even else ""
-    return f"{over}, at delta {delta:g}, every silo's whole dataset has {said}{condition}."
+    return f"Over {over}, at delta {rounded_up(delta):g}, every silo's whole dataset has {said}{condition}."
 
 
 def assumptions(
@@ -84,15 +87,15 @@ def assumptions(
     elif accountant == "renyi":
         noise = "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
     else:
-        noise = "the exact accountant is proven for continuous noise; for the lattice noise that is drawn, renyi is"
+        noise = "the exact accountant is proven for continuous noise and not for the lattice noise that is drawn"
     if injection == "aggregator":
         trust = f"{innermost} aggregators are trusted to see what they aggregate and to add the noise"
     elif curious_aggregator:
-        trust = f"{innermost} aggregators may be curious: they meet the target on the tier 'silo'"
+        trust = f"{innermost} aggregators may be curious: the target on the tier 'silo' is against them"
     else:
         trust = f"{innermost} aggregators are trusted to see what they aggregate; no one is trusted to add noise"
     return (
-        f"{innermost}s are disjoint: each silo reports to one",
+        f"each silo reports to one {innermost} and no other",
         "membership is fixed while this plan is in force",
         "the datasets of silos are disjoint, and their sizes are public",
         _on_presence(innermost, dropouts),
@@ -111,14 +114,15 @@ def assumptions(
     )
 
 
-def _whom(tier: str, innermost: str) -> str:
-    """Returns who the observer of a tier is, and what it sees."""
+def _whom(tier: str, innermost: str, follows: bool) -> str:
+    """Returns who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none."""
+    always = ", in this plan and all before," if follows else ""
     if tier == SILO:
         return f"whoever sees its own updates, such as its {innermost} aggregator"
     if tier == ROOT:
-        return "anyone outside the federation who sees the global sum and no sum below it"
+        return f"anyone outside the federation{always} who sees the global sum and no sum below it"
     only = "" if tier == innermost else " and no sum below them"
-    return f"anyone outside its {tier} who sees the sums of its {tier}{only}"
+    return f"anyone outside its {tier}{always} who sees the sums of its {tier}{only}"
 
 
 def _on_presence(innermost: str, dropouts: int) -> str:
@@ -134,7 +138,8 @@ def _on_collusion(innermost: str, injection: str, colluders: int, follows: bool)
     if injection == "aggregator":
         return "silos hold no noise, so none can collude it away"
     if not colluders:
-        return f"no silo of a {innermost} helps an observer of its sums, or is one: it can subtract its own noise"
+        of = f"{innermost}, in any plan so far," if follows else innermost
+        return f"no silo of a {of} helps an observer of its sums, or is one: it can subtract its own noise"
     helps = "helps an observer, or is one" if colluders == 1 else "help an observer, or are one"
     return f"{_coalition(innermost, colluders, follows)} {helps}"
 

@@ -118,6 +118,7 @@ def plan(
         raise ParameterError(
             "what was spent before is counted for epsilon targets alone. Give no information and no budget"
         )
+    _check_moved(federation, moved or {}, spent)
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
@@ -173,6 +174,19 @@ def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | 
         if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
             raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
     return found
+
+
+def _check_moved(federation: Federation, moved: Mapping[str, str], spent: Mapping[str, FloatArray] | None) -> None:
+    if not moved:
+        return
+    inner = federation.innermost
+    now = dict(zip(federation.silo_names.tolist(), (inner.nodes[code] for code in inner.parent_of), strict=True))
+    wrong = next((silo for silo, before in moved.items() if before in ("", now.get(silo, before))), None)
+    if wrong is not None or not spent:
+        raise ParameterError(
+            f"moved must name silos of the plan, each with another {inner.name} before, and spent be given with it, "
+            f"got {wrong or 'no spent'!r}"
+        )
 
 
 def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None:

@@ -324,6 +324,8 @@ def _problems(content: PlanFile) -> Iterator[str]:
         for node in content.tiers[inner or ""]:
             if node.parent not in above:
                 yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
+            if not 0 <= node.noise_multiplier <= _LARGEST:
+                yield f"{inner} {node.name!r} has the noise multiplier {node.noise_multiplier}"
     nodes = {node.name for node in content.tiers[tiers[0]]}
     for entry in silos:
         if entry.node not in nodes:
@@ -350,9 +352,14 @@ def _problems(content: PlanFile) -> Iterator[str]:
     deployed = content.purpose == "deployment"
     if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
         yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
-    spent = {tuple(entry.spent or ()) for entry in silos}
-    if len(spent) != 1 or (spent != {()} and spent != {tuple(observers)}):
+    stepped = {tier for tier in tiers for node in content.tiers[tier] if node.lattice_step is not None}
+    if not stepped <= ({tiers[0]} if deployed else set()):
+        yield "steps of a lattice stand elsewhere than with the innermost nodes of a deployment"
+    spent = {None if entry.spent is None else tuple(entry.spent) for entry in silos}
+    if spent != {None} and spent != {tuple(observers)}:
         yield "what was spent before is not told for every silo and tier"
+    if spent == {None} and any(entry.moved_from is not None for entry in silos):
+        yield "a silo moved since a plan before, and there was none"
     if any(not 0 <= value < math.inf for entry in silos for value in (entry.spent or {}).values()):
         yield "what was spent before is not a number of at least 0"
     if any(entry.moved_from in ("", entry.node) for entry in silos):
@@ -362,7 +369,9 @@ def _problems(content: PlanFile) -> Iterator[str]:
         or not 0 <= settings.reserve < settings.delta
         or settings.colluders < 0
         or settings.dropouts < 0
+        or settings.seed < 0
         or (settings.parameters is not None and settings.parameters < 1)
+        or (settings.coupling is not None and not 0 < settings.coupling <= _LARGEST)
     ):
         yield "a setting is out of its range"
     if not content.federation.name.isprintable():

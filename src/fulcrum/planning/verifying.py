@@ -72,13 +72,16 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
     """Returns the checks of a plan; it holds up if all of them do.
 
     Args:
-        plan: A plan file to read, or a plan or the content of a file in memory. Advice is opinion and is not checked.
+        plan: A plan file to read, or a plan or the content of a file in memory. What no figure follows from is not
+            checked: names, keys, the allocation and its seed, advice; nor what rests on other files: what was spent
+            before, who moved, and a floor, which is taken as declared.
     """
     content = _content(plan)
     seen = Recomputed(content)
     settings, summary = content.settings, content.summary
     tiers = [SILO, *content.federation.tiers, ROOT]
     federation = federation_of(content)  # raises where the roster is not the one the digest names
+    uniform = seen.uniform_budget()
     checks = [
         Check(
             name="digest", holds=content.digest in ("", content_digest(content)), detail=content_digest(content)[:12]
@@ -86,14 +89,14 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         Check(name="federation", holds=True, detail=f"{len(federation)} silos, digest {federation.digest[:12]}"),
         _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
-        _equal("uniform noise budget", summary.uniform_noise_budget, seen.uniform_budget()),
-        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / seen.uniform_budget(), share=True),
+        _equal("uniform noise budget", summary.uniform_noise_budget, uniform),
+        _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / uniform if uniform else -math.inf, share=True),
         _equal("dispersion", summary.dispersion, seen.dispersion(), share=True),
     ]
     for tier in tiers:
         epsilon = seen.epsilon(tier)
         checks.append(_covers(f"epsilon at {tier}", content, tier, epsilon))
-        if tier in settings.required_multiplier:
+        if tier in settings.required_multiplier or _promised(content, tier):
             checks.append(_met(content, tier, seen))
     checks += [_nodes(content, tier, seen) for tier in content.federation.tiers]
     above, inside = seen.epsilon(content.federation.tiers[0]), seen.epsilon(SILO)
@@ -208,22 +211,21 @@ class Recomputed:
         if tier == SILO:
             return variance
         uncounted = self.settings.colluders + self.settings.dropouts
-        total = _sums(self.path[tier], variance)
-        if not uncounted:
-            return [total[node] for node in self.path[tier]]
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
         ordered = {region: sorted(values, reverse=True) for region, values in by_region.items()}
-        taken = {region: values[:uncounted] for region, values in ordered.items()}
-        next_one = {region: values[uncounted] if uncounted < len(values) else 0.0 for region, values in ordered.items()}
         node_of = dict(zip(self.region, self.path[tier], strict=True))
-        gone = _sums([node_of[region] for region in taken], (math.fsum(values) for values in taken.values()))
+        # What is left is added up, never taken from a total: light silos would be lost to rounding beside heavy ones.
+        left = _sums(
+            (node for region in ordered for node in [node_of[region]] * len(ordered[region][uncounted:])),
+            (value for values in ordered.values() for value in values[uncounted:]),
+        )
         found = []
         for region, node, value in zip(self.region, self.path[tier], variance, strict=True):
             # A silo among the largest is not in its own coalition: the next largest takes its place.
-            own = value - next_one[region] if value in taken[region] else 0.0
-            found.append(max(total[node] - gone[node] + own, value))
+            edge = ordered[region][uncounted] if uncounted < len(ordered[region]) else 0.0
+            found.append(left.get(node, 0.0) + max(value - edge, 0.0))
         return found
 
     def effective(self, tier: str) -> list[float]:
@@ -235,10 +237,14 @@ class Recomputed:
 
     def epsilon(self, tier: str) -> list[float]:
         """By silo, the epsilon at a tier; solved a few at a time, so that none is read off a table."""
+        return self.epsilon_at(tier, self.effective(tier))
+
+    def epsilon_at(self, tier: str, multipliers: Iterable[float]) -> list[float]:
+        """By silo, the epsilon at a tier, were these its effective multipliers there."""
         settings = self.settings
         shifts = [
             math.hypot(2 * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
-            for multiplier, before in zip(self.effective(tier), self.spent[tier], strict=True)
+            for multiplier, before in zip(multipliers, self.spent[tier], strict=True)
         ]
         distinct = sorted(set(shifts))
         solved: dict[float, float] = {}
@@ -325,39 +331,80 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
     if settings.budget is not None:
         found.append(_equal("budget", content.summary.noise_budget, settings.budget))
     if settings.information is not None:
-        floor = _by_silo(settings.floor or 0.0, len(content.silos))
-        worst = max(_information(content, s) + lateral for s, lateral in zip(seen.effective(inner), floor, strict=True))
+        worst = max(_information(content, seen, seen.effective(inner)))
         detail = f"worst {worst:.6g} nats, promised {settings.information:.6g}"
         holds = worst <= settings.information * (1 + _TOLERANCE)
         found.append(Check(name="information bound", holds=holds, detail=detail))
     return found
 
 
-def _information(content: PlanFile, multiplier: float) -> float:
-    """The nats that all rounds reveal at most at an effective multiplier, by the plan's bound."""
+def _information(content: PlanFile, seen: Recomputed, multipliers: Iterable[float]) -> list[float]:
+    """By silo, the nats that an observer above learns at most at these multipliers: floor, past and all rounds."""
     settings = content.settings
-    if not multiplier:
-        return math.inf
-    ratio = 1 / multiplier
-    if settings.bound == "paper":
-        return settings.rounds * 2 * ratio * ratio
-    if settings.parameters is None:
-        return settings.rounds * ratio * ratio / 2
-    return settings.rounds * settings.parameters / 2 * math.log1p(ratio * ratio / settings.parameters)
+    floor, before = _by_silo(settings.floor or 0.0, len(content.silos)), seen.spent[seen.innermost]
+
+    def rounds(multiplier: float) -> float:
+        if not multiplier:
+            return math.inf
+        ratio = 1 / multiplier
+        if settings.bound == "paper":
+            return settings.rounds * 2 * ratio * ratio
+        if settings.parameters is None:
+            return settings.rounds * ratio * ratio / 2
+        return settings.rounds * settings.parameters / 2 * math.log1p(ratio * ratio / settings.parameters)
+
+    share = 2 if settings.bound == "paper" else 8
+    return [
+        lateral + past / share + rounds(multiplier)
+        for lateral, past, multiplier in zip(floor, before, multipliers, strict=True)
+    ]
+
+
+def _promised(content: PlanFile, tier: str) -> bool:
+    """Whether anything was promised against an observer of a tier."""
+    settings = content.settings
+    if tier == content.federation.tiers[0] and (
+        settings.information is not None or any(entry.preference is not None for entry in content.silos)
+    ):
+        return True
+    return tier in settings.epsilon
 
 
 def _met(content: PlanFile, tier: str, seen: Recomputed) -> Check:
-    """Whether every silo has the effective multiplier that its tier requires."""
-    required = _by_silo(content.settings.required_multiplier[tier], len(content.silos))
+    """Whether every silo has the effective multiplier that its tier requires, and that is what its targets ask for."""
+    name, silos = f"requirement at {tier}", content.silos
+    required = _by_silo(content.settings.required_multiplier.get(tier, 0.0), len(silos))
+    wrong = _not_asked_for(content, tier, required, seen)
+    if wrong is not None:
+        detail = f"silo {silos[wrong].silo!r}: {required[wrong]:.6g} is not what its targets ask for"
+        return Check(name=name, holds=False, detail=detail)
     effective = seen.effective(tier)
-    short = [
-        i for i, (has, asked) in enumerate(zip(effective, required, strict=True)) if has < asked * (1 - _TOLERANCE)
-    ]
-    if short:
-        first = short[0]
-        detail = f"silo {content.silos[first].silo!r} has {effective[first]:.6g}, required {required[first]:.6g}"
-        return Check(name=f"requirement at {tier}", holds=False, detail=detail)
-    return Check(name=f"requirement at {tier}", holds=True, detail=f"{len(required)} silos")
+    for entry, has, asked in zip(silos, effective, required, strict=True):
+        if has < asked * (1 - _TOLERANCE):
+            return Check(name=name, holds=False, detail=f"silo {entry.silo!r} has {has:.6g}, required {asked:.6g}")
+    return Check(name=name, holds=True, detail=f"{len(required)} silos")
+
+
+def _not_asked_for(content: PlanFile, tier: str, required: list[float], seen: Recomputed) -> int | None:
+    """The first silo whose requirement is not the least that keeps all its targets at a tier, if there is one.
+
+    Where a silo has no target its promise is infinite, and 0 the least that keeps it.
+    """
+    settings, silos = content.settings, content.silos
+    more, less = ([asked * (1 + sign * _TOLERANCE) for asked in required] for sign in (1, -1))
+    reached = seen.epsilon_at(tier, more), seen.epsilon_at(tier, less)
+    targets = [([settings.epsilon.get(tier, math.inf)] * len(silos), *reached)]
+    if tier == content.federation.tiers[0]:
+        declared = [math.inf if entry.preference is None else entry.preference for entry in silos]
+        bound = math.inf if settings.information is None else settings.information
+        learned = _information(content, seen, more), _information(content, seen, less)
+        targets += [(declared, *reached), ([bound] * len(silos), *learned)]
+    for index in range(len(silos)):
+        kept = all(with_more[index] <= promised[index] * (1 + _TOLERANCE) for promised, with_more, _ in targets)
+        least = any(with_less[index] >= promised[index] * (1 - _TOLERANCE) for promised, _, with_less in targets)
+        if not (kept and least):
+            return index
+    return None
 
 
 def _nodes(content: PlanFile, tier: str, seen: Recomputed) -> Check:

@@ -116,34 +116,34 @@ def remaining_noise(federation: Federation, variance: FloatArray, *, tier: str, 
     if tier == SILO:
         return variance
     node_of, count = federation.membership(tier), federation.node_count(tier)
-    total = sum_by(node_of, variance, count)
-    if uncounted == 0:
-        return total[node_of]
+    if uncounted == 0:  # the same, without sorting
+        return sum_by(node_of, variance, count)[node_of]
     region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-    taken, own_coalition = worst_coalitions(variance, region_of, regions, uncounted)
+    left, more = left_by_coalitions(variance, region_of, regions, uncounted)
     node_of_region = np.zeros(regions, dtype=np.intp)
     node_of_region[region_of] = node_of
-    taken_at_node = sum_by(node_of_region, taken, count)
-    remaining = total[node_of] - (taken_at_node[node_of] - taken[region_of]) - own_coalition
-    # Never less than the silo's own noise, which the subtractions above may lose to rounding.
-    return np.maximum(remaining, variance)
+    return np.asarray(sum_by(node_of_region, left, count)[node_of] + more)
 
 
-def worst_coalitions(
+def left_by_coalitions(
     variance: FloatArray, region_of: IntArray, regions: int, size: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns what the worst `size` silos of a region take away: by region, and by silo among the others of its own."""
+    """Returns what the worst `size` silos of a region leave: by region, and by silo what it then has beyond that.
+
+    Only what is left is added up. Taking the worst away from a total would lose a light silo's noise to rounding
+    beside a heavy one's, and state too small an epsilon.
+    """
     order = np.lexsort((-variance, region_of))
     sizes = np.bincount(region_of, minlength=regions)
     rank = np.empty(len(variance), dtype=np.intp)
     rank[order] = np.arange(len(variance)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    first = rank < size
-    taken = sum_by(region_of[first], variance[first], regions)
+    kept = rank >= size
+    left = sum_by(region_of[kept], variance[kept], regions)
     next_one = np.zeros(regions)
     at_edge = rank == size
     next_one[region_of[at_edge]] = variance[at_edge]
     # A silo among the largest is not in its own coalition: the next largest takes its place.
-    return taken, taken[region_of] - np.where(first, variance - next_one[region_of], 0.0)
+    return left, np.where(kept, 0.0, variance - next_one[region_of])
 
 
 def sum_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:

@@ -16,6 +16,7 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray, FloatLike, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.privacy.accounting import rounded_up
 from fulcrum.privacy.prior import (
     Coupling,
     above_zero,
@@ -63,6 +64,15 @@ def information_of_shift(squared_shift: FloatArray, *, bound: str = "paper") -> 
     """
     _check_channel(1, bound, None)
     return np.asarray(squared_shift) / (2 if bound == "paper" else 8)
+
+
+def shown_nats(nats: float, *, digits: int = 4) -> str:
+    """Returns a bound in nats for people, rounded up: what is printed must be true, the last bits of a sum apart.
+
+    >>> shown_nats(0.88001), shown_nats(2.2 * (1 + 1e-15))
+    ('0.8801', '2.2')
+    """
+    return f"{rounded_up(nats * (1 - 1e-12), digits=digits):g}"
 
 
 def multiplier_for_information(

@@ -32,9 +32,9 @@ from fulcrum.exchange.layout import Layout
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Opener, members_of, step_of
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.verifying import verify
-from fulcrum.privacy.exposure import remaining_noise, worst_coalitions
+from fulcrum.privacy.exposure import left_by_coalitions, remaining_noise
 from fulcrum.roles.region_file import RegionFile
+from fulcrum.roles.terms import verified_copy
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
@@ -91,10 +91,9 @@ class Region(ClosedAtTheEnd):
             create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
         """
         check_one_tier(plan)
+        if plan.purpose == "deployment":
+            plan = verified_copy(plan, error=ExchangeError)
         opener = Opener(plan, region, key)
-        for check in verify(plan) if plan.purpose == "deployment" else ():
-            if not check.holds:
-                raise ExchangeError(f"the plan does not hold what it says: {check.name}, {check.detail}")
         file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
         return cls(file, plan, region, opener)
 
@@ -251,12 +250,11 @@ class Region(ClosedAtTheEnd):
         if not present or absent > plan.dropouts:
             return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.dropouts}"
         where = [self._members[silo] for silo in sorted(present)]
-        _, subtracted = worst_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
-        left = math.fsum(variance[where].tolist()) - subtracted
+        left, more = left_by_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
         counted = remaining_noise(
             plan.federation, variance, tier=plan.federation.innermost.name, uncounted=plan.colluders + plan.dropouts
         )
-        if (left < counted[where] * (1 - _TOLERANCE)).any():
+        if (left[0] + more < counted[where] * (1 - _TOLERANCE)).any():
             return f"the noise of {len(present)} silos is less than the plan counts on"
         return None
 

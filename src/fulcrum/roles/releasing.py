@@ -15,7 +15,6 @@ may be sent, and sent again, as it is.
 
 import logging
 import operator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,13 @@ alarm = logging.getLogger("fulcrum.alarm")
 
 
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
-    """Tells the silo alone. A listener that fails must not keep a release back: that would be seen."""
-    with suppress(Exception):
+    """Tells the silo alone. A listener that fails, or exits, must not keep a release back: that would be seen."""
+    try:
         alarm.critical(text, *values, exc_info=trace)
+    except KeyboardInterrupt:  # the operator's
+        raise
+    except BaseException:  # noqa: S110 nobody is left to tell
+        pass
 
 
 def release(
@@ -77,7 +80,7 @@ def release(
         plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
         silo: Whose update it is.
         round_number: From 1.
-        ledger: The silo's ledger; required in deployment.
+        ledger: The silo's ledger; required in deployment, and refused in research, as a policy is.
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
         policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
             of all releases before every one.
@@ -86,6 +89,11 @@ def release(
     index = index_of(plan, silo)
     round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
+        if ledger is not None or policy is not None:
+            raise ReleaseError(
+                "a research plan cannot be deployed: its releases are in no ledger and under no policy. Leave both "
+                "out, or plan with purpose='deployment'"
+            )
         return _research_release(update, plan, index, round_number, noise)
     if isinstance(noise, SeededNoise):
         raise ReleaseError("a deployment plan refuses seeded noise: it can be drawn again. Leave noise out")
@@ -93,10 +101,7 @@ def release(
         raise ReleaseError(f"a deployment plan takes SecureNoise alone, got {type(noise).__name__}. Leave noise out")
     if plan.injection != "silo":
         raise ReleaseError("in deployment every silo draws its own noise, and this plan leaves it to aggregators")
-    if ledger is None:
-        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
-    if ledger.silo != silo:
-        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+    ledger = _own_ledger(ledger, silo)
     layout, flat = flattened(update)
     terms = terms_of(plan, silo, policy=policy)
     kept = _kept(terms, layout, round_number, ledger, policy, basis)
@@ -149,8 +154,18 @@ def prepared_release(
         FulcrumError: Whatever `release` would refuse it for, whichever update it were given.
     """
     round_number = checked_round(plan, round_number)
+    ledger = _own_ledger(ledger, silo)
     layout, _ = flattened(model, what="model")
     return _kept(terms_of(plan, silo, policy=policy), layout, round_number, ledger, policy, basis)
+
+
+def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
+    """Returns the ledger if it is one, and the silo's: another's would answer with the releases of another."""
+    if not isinstance(ledger, Ledger):
+        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
+    if ledger.silo != silo:
+        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+    return ledger
 
 
 def _kept(
@@ -220,9 +235,12 @@ def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_numbe
     except DivergedUpdateError:
         clipped = np.zeros_like(flat)
         sound_alarm("the update of round %d is not finite: zero plus noise is released in its place", round_number)
-    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C.
+    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
+    # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting takes
+    # off less than that.
+    rounding = (layout.parameters + 8) * 2.0**-52
     with np.errstate(all="ignore"):
-        scaled = np.trunc(clipped * (terms.weight / terms.step))
+        scaled = np.trunc(clipped * (terms.weight / terms.step * (1 - rounding)))
     drawn = noise.integers(width=terms.width, count=layout.parameters)
     return Release(
         plan_digest=terms.plan_digest,

@@ -9,8 +9,12 @@ renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 20
 Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
 different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so
 far. The plan says so and names who moved.
+
+Whoever was inside a silo's region before, such as the aggregator that it left, saw its own updates then. So the promise
+above is against those who were outside in every plan; against the others a silo has its epsilon inside.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +61,12 @@ def replan(
         )
     changed = read_federation(federation)
     inner = changed.innermost.name
+    if inner != old.federation.innermost.name:
+        raise PlanError(
+            f"silos reported to a {old.federation.innermost.name} and would report to a {inner}: other observers than "
+            f"those that the promise names. Call the innermost tier {old.federation.innermost.name!r}, or make a new "
+            "plan"
+        )
     known = set(old.federation.silo_names.tolist())
     above, inside, done = np.zeros(len(changed)), np.zeros(len(changed)), 0
     for index, name in enumerate(changed.silo_names.tolist()):
@@ -77,25 +87,39 @@ def replan(
     remaining = old.rounds - done
     if remaining < 1:
         raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
-    return plan(
-        changed,
-        rounds=remaining,
-        delta=old.delta,
-        epsilon=dict(old.epsilon_target),
-        accountant=old.accountant,
-        allocation=old.allocation if allocation is None else allocation,
-        clip_norm=old.clip_norm,
-        parameters=old.parameters,
-        colluders=old.colluders,
-        dropouts=old.dropouts,
-        injection=old.injection,
-        purpose=old.purpose,
-        keys=old.keys,
-        seed=old.seed,
-        spent={inner: above, SILO: inside},
-        reserved=old.target.reserve,
-        moved=_moved(old.federation, changed),
-    )
+    settings: dict[str, Any] = {
+        "rounds": remaining,
+        "delta": old.delta,
+        "epsilon": dict(old.epsilon_target),
+        "accountant": old.accountant,
+        "allocation": old.allocation if allocation is None else allocation,
+        "clip_norm": old.clip_norm,
+        "parameters": old.parameters,
+        "colluders": old.colluders,
+        "dropouts": old.dropouts,
+        "injection": old.injection,
+        "purpose": old.purpose,
+        "keys": old.keys,
+        "seed": old.seed,
+        "spent": {inner: above, SILO: inside},
+        "moved": _moved(old.federation, changed),
+    }
+    made = plan(changed, reserved=old.target.reserve, **settings)
+    growth = _growth(old, made)
+    return made if growth <= 1 else plan(changed, reserved=old.target.reserve * growth, **settings)
+
+
+def _growth(old: Plan, new: Plan) -> float:
+    """Returns by how much the part of delta grows that lattice noise of the past costs.
+
+    It is a distance times 1 + e^epsilon with the epsilon of all rounds, so it grows where that has. The old reserve is
+    twice what it needs, as every one is, which covers that a larger reserve moves epsilon a little.
+    """
+    if new.purpose == "research":
+        return 1.0
+    tiers = set(old.federation.tier_names) & set(new.federation.tier_names)
+    epsilons = [(min(new.worst_epsilon(tier), 700.0), old.worst_epsilon(tier)) for tier in tiers]
+    return max((1 + math.exp(after)) / (1 + math.exp(min(before, 700.0))) for after, before in epsilons)
 
 
 def _moved(old: Federation, new: Federation) -> dict[str, str]:

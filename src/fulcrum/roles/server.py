@@ -34,6 +34,7 @@ from fulcrum.errors import ExchangeError
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.layout import Layout, flattened
 from fulcrum.exchange.sealing import members_of, step_of
+from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.region import check_one_tier
 from fulcrum.storage.files import write_whole
@@ -51,7 +52,7 @@ class Summary(TypedDict):
         round: Which one.
         summed: The regions whose sums are in the model.
         members: For each of them, the silos in its sum.
-        withheld: For each region that withheld its sum, why.
+        withheld: For each region whose sum was withheld, why.
         missing: The regions that did not answer.
     """
 
@@ -76,6 +77,7 @@ class Coordinator:
     Guarantees:
 
     - the model is the start plus the regions' sums, added in the order of their names, and nothing else;
+    - where the plan promises something against who sees the global sum alone, a round adds all sums or none;
     - what `finish_round` returns is on disk, so a restart goes on from there;
     - an answer is used in its own round, once; what does not fit plan, round and model is refused.
     """
@@ -188,7 +190,8 @@ class Coordinator:
     def finish_round(self) -> Summary:
         """Adds the sums of this round to the model and goes on to the next; on disk when it returns.
 
-        Regions that withheld their sum, or did not answer, contribute nothing. Nothing is rescaled.
+        Regions that withheld their sum, or did not answer, contribute nothing. Nothing is rescaled. A target on the
+        tier 'federation' counts on the noise of every region: where one contributes nothing, then none does.
         """
         with self._lock:
             self._check_open()
@@ -196,13 +199,17 @@ class Coordinator:
             total = np.zeros_like(self._flat)
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
+            withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
+            if ROOT in self._plan.epsilon_target and len(sums) < len(self._plan.federation.innermost.nodes):
+                withheld |= dict.fromkeys(sums, "the plan's target on 'federation' counts on the noise of every region")
+                sums = {}
             for answer in sums.values():
                 total += answer.values * (1.0 if answer.step is None else answer.step)
             summary = Summary(
                 round=self.round_number,
                 summed=list(sums),
                 members={region: list(answer.members) for region, answer in sums.items()},
-                withheld={region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)},
+                withheld=withheld,
                 missing=sorted(set(self._plan.federation.innermost.nodes) - set(answers)),
             )
             flat = self._flat + total

@@ -1,7 +1,10 @@
 """What a silo answers when it is asked for a round: its release, sealed for its region, or nothing."""
 
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -78,7 +81,8 @@ class SiloStation:
         is not: it is the operator's, who wants the site to end.
         """
         try:
-            return self._learner.update(arrays, assignment)
+            with _nothing_left_behind():
+                return self._learner.update(arrays, assignment)
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -89,13 +93,37 @@ class SiloStation:
     def _ledger(self) -> Ledger:
         """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
         path = self._site.state / ledger_name(self._site.settings.name)
-        if not path.exists():
-            raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
         deadline = time.monotonic() + _OTHERS_TIME
         while True:
+            if not path.exists():
+                raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
             try:
-                return Ledger.open(path, silo=self._site.settings.name)
+                return Ledger.open(path, silo=self._site.settings.name, create=False)
             except LedgerInUseError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """Ends here what training began and what would go on into the release.
+
+    A process that training forked and that comes back, by returning, failing or `sys.exit`, is no silo: it would answer
+    the round in the place of its parent. An alarm that training set would strike while the release is made, and the
+    silo would decline because its training took long.
+    """
+    process = os.getpid()
+    timer = signal.getitimer(signal.ITIMER_REAL) if hasattr(signal, "getitimer") else None
+    status = 1
+    try:
+        yield
+        status = 0
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        raise
+    finally:
+        if os.getpid() != process:
+            os._exit(status & 0xFF)
+        if timer == (0.0, 0.0):
+            signal.setitimer(signal.ITIMER_REAL, 0)

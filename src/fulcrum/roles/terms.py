@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from fulcrum.errors import ReleaseError, suggestion
+from fulcrum.errors import FulcrumError, ReleaseError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
 from fulcrum.planning.plan import Plan, plan_of
@@ -60,7 +60,7 @@ class Terms:
         return self.allowance.rounds
 
 
-_PASSED: dict[tuple[str, str, str, bytes], Terms] = {}
+_PASSED: dict[tuple[str, str, str, type, bytes], Terms] = {}
 
 
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
@@ -78,7 +78,7 @@ def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
         PolicyError: The policy forbids it.
     """
     rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
-    if (key := (plan.digest, plan.issuer, silo, rules)) not in _PASSED:
+    if (key := (plan.digest, plan.issuer, silo, type(policy), rules)) not in _PASSED:
         _PASSED[key] = _verified(plan, silo, policy)
     terms = _PASSED[key]
     try:
@@ -98,15 +98,25 @@ def index_of(plan: Plan, silo: str) -> int:
     return names.index(silo)
 
 
-def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
-    index = index_of(plan, silo)
+def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Plan:
+    """Returns a plan of the numbers that were verified, which nothing done to the given object changes any more.
+
+    Args:
+        plan: What was handed in.
+        error: What is raised where it was changed in memory, or does not hold what it says.
+    """
     if plan.changed:
-        raise _changed()
+        raise _changed(error)
     content = replace(plan).content()  # a copy has cached nothing
     failed = next((check for check in verify(content) if not check.holds), None)
     if failed is not None:
-        raise ReleaseError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
-    sound = plan_of(content, issuer=plan.issuer)  # of the verified numbers alone
+        raise error(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+    return plan_of(content, issuer=plan.issuer)
+
+
+def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
+    index = index_of(plan, silo)
+    sound = verified_copy(plan)
     if policy is not None:
         policy.check(sound, silo)
     if sound.lattice_steps is None or sound.parameters is None:
@@ -152,8 +162,8 @@ def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
     )
 
 
-def _changed() -> ReleaseError:
-    return ReleaseError("the plan was changed in memory, and nothing is released under it. Read or make it again")
+def _changed(error: type[FulcrumError] = ReleaseError) -> FulcrumError:
+    return error("the plan was changed in memory, and nothing is released under it. Read or make it again")
 
 
 def _both(by_tier: Mapping[str, float], plan: Plan) -> dict[str, float]:

@@ -265,11 +265,19 @@ class DatabaseFile:
                     self.connection.execute(sql, values)
                 self.connection.execute("COMMIT")
                 self.mark_log()
+                self._check_in_place()
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # else the next to open drops it
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
             raise
+
+    def _check_in_place(self) -> None:
+        """Refuses a write that went into a file or log which nobody will find under its name again."""
+        for path, file in ((self.path, self.hold), (log_of(self.path), self.log)):
+            if file is None or not _names(path, file):
+                lost = "was deleted, moved or replaced while it was open"
+                raise LedgerError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
 
     @classmethod
     @contextlib.contextmanager
@@ -432,6 +440,14 @@ def _inode(file: Path) -> tuple[int, int]:
     return about.st_dev, about.st_ino
 
 
+def _names(path: Path, file: io.FileIO) -> bool:
+    """Returns whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
 def _held(file: Path, *, exclusive: bool) -> io.FileIO:
     """Takes the lock of the file's life, beside SQLite's own.
 
@@ -450,7 +466,7 @@ def _held(file: Path, *, exclusive: bool) -> io.FileIO:
         except OSError:
             hold.close()
             raise
-    if (about := os.fstat(hold.fileno())) and (about.st_dev, about.st_ino) != _inode(file):
+    if not _names(file, hold):
         hold.close()
         raise LedgerInUseError(f"{file} was replaced by another process just now. Open it again")
     return hold

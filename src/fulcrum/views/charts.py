@@ -16,7 +16,7 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.comparing import Trade
 from fulcrum.planning.plan import Plan
-from fulcrum.privacy.leakage import information_bound
+from fulcrum.privacy.leakage import information_bound, shown_nats
 from fulcrum.views.chart_style import OBSERVERS, Row, Spec, shown_epsilon, spread_scale, tooltip
 
 
@@ -109,7 +109,7 @@ def information_chart(rows: Sequence[Row], *, ceiling: float, target: float | No
         target: K, the bound asked for.
     """
     last = max(row["round"] for row in rows)
-    end = {row["observer"]: row["nats"] for row in rows}
+    end = {row["observer"]: shown_nats(row["nats"], digits=3) for row in rows}
     guides = [{"nats": ceiling, "label": f"ceiling: all there is to learn at {LEVELS} levels, {ceiling:.3g} nats"}]
     if target is not None:
         guides.append({"nats": target, "label": f"the target, {target:.3g} nats"})
@@ -122,8 +122,8 @@ def information_chart(rows: Sequence[Row], *, ceiling: float, target: float | No
     }
     return {
         "description": (
-            f"What is learned of a silo's class concentration over {last} rounds, at most: {end['above']:.3g} nats "
-            f"above its region and {end['inside']:.3g} inside it, under a ceiling of {ceiling:.3g} nats."
+            f"What is learned of a silo's class concentration over {last} rounds, at most: {end['above']} nats "
+            f"above its region and {end['inside']} inside it, under a ceiling of {ceiling:.3g} nats."
         ),
         "width": "container",
         "height": 240,

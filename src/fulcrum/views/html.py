@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.guarantee import ADJACENCY
 from fulcrum.planning.plan import Plan
+from fulcrum.privacy.accounting import rounded_up
 from fulcrum.views.chart_style import PALETTE, percent, shown_epsilon
 from fulcrum.views.terminal import figure
 
@@ -40,7 +41,7 @@ def environment() -> Environment:
     made = Environment(
         loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent}
+    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent, "rounded_up": rounded_up}
     return made
 
 

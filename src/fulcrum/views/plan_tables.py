@@ -18,6 +18,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import to_json
 from fulcrum.planning.verifying import Check
 from fulcrum.privacy.exposure import exposure_of
+from fulcrum.privacy.leakage import shown_nats
 from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, figure, printable_json, remarks, show, table
 
@@ -101,7 +102,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     if made.floor is not None:
         learned = float((made.mechanism_information + made.floor).max())
         bound = made.target.bound
-        summary.append(("information", f"at most {learned:.4g} nats of a silo's class concentration ({bound})"))
+        summary.append(("information", f"at most {shown_nats(learned)} nats of a silo's class concentration ({bound})"))
     if output is not None:
         summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
     title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"

@@ -31,6 +31,7 @@ from fulcrum.planning.comparing import observer_trade
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import package_version
 from fulcrum.privacy.accounting import rounded_up
+from fulcrum.privacy.leakage import shown_nats
 from fulcrum.simulation.results import Results, read_results
 from fulcrum.views.chart_style import STILL_FONT, Row, Spec, javascript_bundle, shown_epsilon, svg, theme
 from fulcrum.views.charts import (
@@ -264,7 +265,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
         key="information",
         spec=information_chart(learned, ceiling=information_ceiling(plan), target=plan.target.information),
         headings=("round", "observer", "nats at most"),
-        rows=((str(row["round"]), row["observer"], f"{row['nats']:.4g}") for row in learned),
+        rows=((str(row["round"]), row["observer"], shown_nats(row["nats"])) for row in learned),
     )
 
 

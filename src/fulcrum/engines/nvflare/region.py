@@ -46,11 +46,12 @@ class RegionUpdater(Updater):  # type: ignore[misc]
             try:
                 region = self._opened()
                 region.expect(model_layout(task_data.get(MODEL)))
-                self._round = task_data.get(ROUND)
-                self._summed = region.summed(self._round)
+                number = task_data.get(ROUND)
+                summed = region.summed(number)
             except FulcrumError as error:
                 self._after(error)
                 raise
+            self._round, self._summed = number, summed
             self._deadline = time.monotonic() + self._site.settings.patience
             self._answered = set()
         return super().start_task(task_data, fl_ctx)

@@ -32,11 +32,13 @@ from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.advice import Advice, Merge, best_merge, signal_to_noise
 from fulcrum.planning.comparing import Comparison, compare
+from fulcrum.planning.differences import Difference, differences
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import Plan, read_plan
-from fulcrum.planning.plan_file import PlanFile, package_version
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import PlanFile
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.planning.signing import check_signature, new_key, read_signed_plan, sign_plan
-from fulcrum.planning.verifying import Change, Check, changes, verify
+from fulcrum.planning.verifying import Check, verify
 from fulcrum.privacy.accounting import (
     ACCOUNTANTS,
     ObserverPower,
@@ -65,6 +67,7 @@ from fulcrum.roles.replanning import replan
 from fulcrum.simulation.runs import TrainingRun, train
 from fulcrum.simulation.tasks import Task, load_task
 from fulcrum.simulation.trials import TrainedComparison, compare_trained
+from fulcrum.version import package_version
 from fulcrum.views.report import report
 
 __version__ = package_version()
@@ -76,13 +79,13 @@ __all__ = [
     "Advice",
     "AllocationError",
     "Allowance",
-    "Change",
     "Check",
     "Comparison",
     "Cost",
     "Coupling",
     "CouplingCost",
     "DataError",
+    "Difference",
     "DivergedUpdateError",
     "EngineError",
     "ExchangeError",
@@ -116,11 +119,11 @@ __all__ = [
     "UnreachableTargetError",
     "allocate",
     "best_merge",
-    "changes",
     "check_signature",
     "compare",
     "compare_trained",
     "cost_of_coupling",
+    "differences",
     "dispersion",
     "epsilon_of",
     "exposure_of",

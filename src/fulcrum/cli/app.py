@@ -51,6 +51,7 @@ from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, save_comparison, sized
 from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
+from fulcrum.views.numbers import printable
 from fulcrum.views.plan_tables import comparison_columns, comparison_rows, show_checks, show_plan
 from fulcrum.views.terminal import (
     Column,
@@ -58,7 +59,6 @@ from fulcrum.views.terminal import (
     check_format,
     counting,
     facts,
-    printable,
     progress,
     remarks,
     show,

@@ -170,14 +170,6 @@ class ObserverPower:
     true_positive_rate: float
     false_positive_rate: float
 
-    def shown(self, rate: float) -> str:
-        """Returns one of its rates in tenths of a percent, never below itself.
-
-        >>> observer_power(23.8115, rounds=10).shown(0.55203)
-        '55.3%'
-        """
-        return f"{math.ceil(round(rate * 1000, 9)) / 1000:.1%}"
-
 
 def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float = 0.01) -> ObserverPower:
     """Returns what the best observer of Gaussian releases at this multiplier can do; tight, and free of delta.

@@ -17,6 +17,9 @@ from fulcrum import (
     read_plan,
     verify,
 )
+from fulcrum.federation.profiles import profile
+from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.targets import Target
 from fulcrum.privacy.accounting import epsilon_of
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
@@ -127,7 +130,7 @@ def test_a_plan_that_was_read_keeps_the_digest_of_its_file(tmp_path, monkeypatch
     made = plan("mild", rounds=1, epsilon=1.0, colluders=np.int64(1), seed=np.int64(3))
     made.save(tmp_path / "plan.json")
     digest = made.digest
-    monkeypatch.setattr("fulcrum.planning.plan_file.package_version", lambda: "9.9.9")
+    monkeypatch.setattr("fulcrum.planning.plan_content.package_version", lambda: "9.9.9")
     assert read_plan(tmp_path / "plan.json").digest == digest
 
 
@@ -307,7 +310,12 @@ def test_many_silos_are_planned_without_overspending():
     [
         plan("severe", rounds=10, epsilon=1.0, colluders=2),
         plan("severe", rounds=10, epsilon=1.0, injection="aggregator"),
-        plan("mild", rounds=5, epsilon=1.0, spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+        planned(
+            profile("mild"),
+            Target(rounds=5, epsilon={"region": 1.0}),
+            Execution(),
+            Past(spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+        ),
     ],
     ids=["colluders", "aggregator", "spent"],
 )
@@ -345,5 +353,6 @@ def test_a_stated_delta_is_rounded_up_and_one_round_is_one():
     made = plan("isic-paper", rounds=1, epsilon=1.0, delta=1.23456449e-5)
     assert made.statement.startswith("Over 1 round, at delta 1.23457e-05, ")
     spent = {"region": np.full(6, 1e-3), "silo": np.full(6, 1e-3)}
-    after = plan("isic-paper", rounds=1, epsilon=1.0, spent=spent)
+    target = Target(rounds=1, epsilon={"region": 1.0})
+    after = planned(profile("isic-paper"), target, Execution(), Past(spent=spent))
     assert after.statement.startswith("Over this 1 round and all released before, at delta 1e-05, ")

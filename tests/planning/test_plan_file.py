@@ -7,14 +7,18 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, ParameterError, PlanError
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan import read_plan
-from fulcrum.planning.plan_file import PlanFile, epsilon_entry, read_content, to_json
+from fulcrum.federation.profiles import profile
+from fulcrum.planning.making import Execution, Past, plan, planned
+from fulcrum.planning.plan_content import epsilon_entry
+from fulcrum.planning.plan_file import PlanFile, to_json
+from fulcrum.planning.plan_reading import read_content, read_plan
+from fulcrum.planning.targets import Target
 from fulcrum.planning.verifying import verify
 
 
@@ -250,10 +254,14 @@ def test_a_file_sealed_anew_that_does_not_hold_together_is_refused_in_one_line(t
 
 @pytest.mark.parametrize("moved", [{"nobody": "x"}, {"region-1-1": "region-1"}, {"region-1-1": ""}])
 def test_who_moved_is_a_silo_that_was_elsewhere_before(moved):
-    spent = {"region": [1e-3] * 6, "silo": [1e-3] * 6}
-    settings = {"rounds": 10, "epsilon": 1.0}
+    spent = {"region": np.full(6, 1e-3), "silo": np.full(6, 1e-3)}
+
+    def after(**past):
+        target = Target(rounds=10, epsilon={"region": 1.0})
+        return planned(profile("isic-paper"), target, Execution(), Past(**past))
+
     with pytest.raises(ParameterError, match="moved must name silos of the plan"):
-        plan("isic-paper", spent=spent, moved=moved, **settings)
+        after(spent=spent, moved=moved)
     with pytest.raises(ParameterError, match="got 'no spent'"):
-        plan("isic-paper", moved={"region-1-1": "x"}, **settings)
-    assert plan("isic-paper", spent=spent, moved={"region-1-1": "x"}, **settings).moved == {"region-1-1": "x"}
+        after(moved={"region-1-1": "x"})
+    assert after(spent=spent, moved={"region-1-1": "x"}).moved == {"region-1-1": "x"}

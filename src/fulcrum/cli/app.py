@@ -35,13 +35,13 @@ from fulcrum.errors import DataError, FulcrumError, ParameterError, listing
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.comparing import Comparison, compare
+from fulcrum.planning.differences import Difference, differences
 from fulcrum.planning.exporting import EXPORTS, exported
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import read_plan
-from fulcrum.planning.plan_file import package_version, read_content
+from fulcrum.planning.plan_reading import read_content, read_plan
 from fulcrum.planning.signing import check_signature
 from fulcrum.planning.targets import group_by_silo
-from fulcrum.planning.verifying import Change, changes, verify
+from fulcrum.planning.verifying import verify
 from fulcrum.privacy.exposure import exposure_of
 from fulcrum.privacy.leakage import cost_of_coupling, informativeness_of
 from fulcrum.privacy.prior import Coupling, lateral_floor
@@ -50,6 +50,8 @@ from fulcrum.simulation.runs import notes_on, partition_of, run_folder, save_run
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, save_comparison, sized
 from fulcrum.storage.files import write_whole
+from fulcrum.version import package_version
+from fulcrum.views.numbers import printable
 from fulcrum.views.plan_tables import comparison_columns, comparison_rows, show_checks, show_plan
 from fulcrum.views.terminal import (
     Column,
@@ -57,7 +59,6 @@ from fulcrum.views.terminal import (
     check_format,
     counting,
     facts,
-    printable,
     progress,
     remarks,
     show,
@@ -406,9 +407,9 @@ def verify_command(
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
     """Say what changed from one plan to another, and for whom."""
     check_format(style)
-    found = changes(before, after)
-    rows = [asdict(change) for change in found]
-    silos = len({change.subject for change in found if change.kind == SILO})
+    found = differences(before, after)
+    rows = [asdict(difference) for difference in found]
+    silos = len({difference.subject for difference in found if difference.kind == SILO})
     columns = (
         Column(key="subject", heading="who", figures=False),
         Column(key="what", heading="what", figures=False),
@@ -420,7 +421,7 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
         row | {"subject": f"{row['kind']} {row['subject']}".strip()} for row in rows if row["subject"] != "guarantee"
     ]  # its sentences follow from the figures and do not fit into a cell
     picture = [table(f"{before} → {after}", columns, told, note=note)] if rows else [remarks([(False, note)])]
-    show(Result(data=rows, rows=rows, fields=list(Change.__dataclass_fields__), picture=picture), style)
+    show(Result(data=rows, rows=rows, fields=list(Difference.__dataclass_fields__), picture=picture), style)
     return 0
 
 

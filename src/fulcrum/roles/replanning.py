@@ -16,6 +16,7 @@ above is against those who were outside in every plan; against the others a silo
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.making import plan
+from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule
 
 
@@ -87,26 +89,19 @@ def replan(
     remaining = old.rounds - done
     if remaining < 1:
         raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
-    settings: dict[str, Any] = {
-        "rounds": remaining,
-        "delta": old.delta,
-        "epsilon": dict(old.epsilon_target),
-        "accountant": old.accountant,
-        "allocation": old.allocation if allocation is None else allocation,
-        "clip_norm": old.clip_norm,
-        "parameters": old.parameters,
-        "colluders": old.colluders,
-        "dropouts": old.dropouts,
-        "injection": old.injection,
-        "purpose": old.purpose,
-        "keys": old.keys,
-        "seed": old.seed,
-        "spent": {inner: above, SILO: inside},
-        "moved": _moved(old.federation, changed),
-    }
-    made = plan(changed, reserved=old.target.reserve, **settings)
+    execution = Execution(
+        allocation=old.allocation if allocation is None else allocation,
+        seed=old.seed,
+        clip_norm=old.clip_norm,
+        injection=old.injection,
+        purpose=old.purpose,
+        keys=old.keys,
+    )
+    target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
+    past = Past(spent={inner: above, SILO: inside}, reserve=old.target.reserve, moved=_moved(old.federation, changed))
+    made = planned(changed, target, execution, past)
     growth = _growth(old, made)
-    return made if growth <= 1 else plan(changed, reserved=old.target.reserve * growth, **settings)
+    return made if growth <= 1 else planned(changed, target, execution, replace(past, reserve=past.reserve * growth))
 
 
 def _growth(old: Plan, new: Plan) -> float:

@@ -1,11 +1,7 @@
 """Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
 
 A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
-in the picture alone. Texts that came from a file or a stranger reach a terminal as characters to read, never as orders
-to it: `printable` is where all of them go through.
-
->>> figure(0.000123456), figure(12345.678), figure(float("inf"))
-('0.000123', '12,346', '∞')
+in the picture alone. Every text goes through `printable`.
 """
 
 import json
@@ -27,8 +23,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fulcrum.csv_text import csv_text
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import check_known, listing
 from fulcrum.privacy.accounting import rounded_up
+from fulcrum.views.numbers import figure, printable
 
 FORMATS = ("table", "json", "csv")
 
@@ -70,8 +67,7 @@ class Result:
 
 def check_format(name: str) -> None:
     """Raises `ParameterError` for an unknown format, before any work is done."""
-    if name not in FORMATS:
-        raise ParameterError(f"unknown format {name!r}. Known: {listing(FORMATS)}.{suggestion(name, FORMATS)}")
+    check_known("format", name, FORMATS)
 
 
 def show(result: Result, style: str) -> None:
@@ -86,15 +82,6 @@ def show(result: Result, style: str) -> None:
         if console.width < _NARROWEST:
             console.width = _NARROWEST
         console.print(Group(*result.picture))
-
-
-def printable(text: str) -> str:
-    r"""Returns a text with everything that is not to be seen, but does something to a terminal, written out.
-
-    >>> printable("lille\x1b[2J\u202e")
-    'lille\\x1b[2J\\u202e'
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def printable_json(encoded: bytes) -> str:
@@ -162,17 +149,6 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
     for warning, text in lines:
         drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
     return Padding(drawn, (0, 0, 1, 0))
-
-
-def figure(value: float) -> str:
-    """Returns a number at about four significant digits."""
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
 @contextmanager

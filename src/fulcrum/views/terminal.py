@@ -28,7 +28,6 @@ from rich.text import Text
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import ParameterError, listing, suggestion
-from fulcrum.privacy.accounting import rounded_up
 
 FORMATS = ("table", "json", "csv")
 
@@ -249,7 +248,11 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return figure(rounded_up(value, digits=4) if epsilon else value)
+        if epsilon:
+            from fulcrum.privacy.accounting import rounded_up  # brings parts of SciPy that other figures do without
+
+            value = rounded_up(value, digits=4)
+        return figure(value)
     return str(value)
 
 

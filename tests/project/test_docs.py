@@ -1,4 +1,4 @@
-"""The pages run: what README.md and docs/*.md show is what the commands and the code in them really do.
+"""The pages run: what README.md, the pages beside it and docs/*.md show is what the commands and the code in them really do.
 
 Each page runs from top to bottom in an empty directory of its own, with one Python namespace. The conventions:
 
@@ -27,7 +27,10 @@ from test_package import FLOORS, MODULES
 from fulcrum.cli import app as cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BY_LEAF = {module.split(".")[-1]: module for module in MODULES}
 
 FILE_ENDINGS = ("py", "toml", "json", "csv", "html")

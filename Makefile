@@ -28,8 +28,9 @@ demo: $(VENV)/core.stamp
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 	@echo "All of it to look at, to print and to sign: open out/report.html in a browser."
 
+# Two at a time, each file's tests in one process: much of the time they wait, for disks, browsers and time limits.
 test: $(VENV)/test.stamp
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines

@@ -26,6 +26,7 @@ import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError
 from fulcrum.federation.profiles import RECORDS, profile
+from fulcrum.planning.advice import signal_to_noise
 from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.simulation.partition import Partition, coupled_partition
 from fulcrum.simulation.reference import train_slowly
@@ -283,9 +284,7 @@ class Study:
                         dispersion=fulcrum.dispersion(federation),
                         noise_budget=0.0 if plan is None else plan.noise_budget,
                         saving=1.0 if plan is None else plan.saving,
-                        signal_to_noise=math.inf
-                        if plan is None
-                        else fulcrum.signal_to_noise(plan, identity.parameters),
+                        signal_to_noise=math.inf if plan is None else signal_to_noise(plan, identity.parameters),
                         accuracy=float(value),
                     )
                 )

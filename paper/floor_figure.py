@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from _printed import Printed, Row, parser, report
 
-import fulcrum
+from fulcrum.privacy.prior import lateral_floor
 from fulcrum.views.terminal import Column, table
 
 COUPLINGS = (5, 20, 100)
@@ -26,7 +26,7 @@ def series() -> list[dict[str, float]]:
     """Returns the points of the figure."""
     points = []
     for kappa in COUPLINGS:
-        *floors, saturation = np.asarray(fulcrum.lateral_floor([*SIZES, math.inf], coupling=kappa)).tolist()
+        *floors, saturation = np.asarray(lateral_floor([*SIZES, math.inf], coupling=kappa)).tolist()
         points += [
             {"kappa": kappa, "group_size": size, "floor": floor, "saturation": saturation}
             for size, floor in zip(SIZES, floors, strict=True)

@@ -9,7 +9,7 @@ import numpy as np
 from _experiments import FLOOR, OPTIMAL, PROFILES, UNIFORM, Setting, Study, plan_of, table_main
 from _measured import Measured, Measurements
 
-import fulcrum
+from fulcrum.privacy.leakage import finest_resolution, informativeness, quantised_entropy
 
 RESOLUTIONS = (4, 10, 20, 50)
 
@@ -28,11 +28,11 @@ def rows(study: Study) -> list[Measured]:
         shares = np.concatenate([part.shares for part in parts])
         fewest = min(float(part.counts.mean()) for part in parts)
         tests = [
-            fulcrum.informativeness(
+            informativeness(
                 mechanism=mechanism,
                 floor=FLOOR,
                 levels=levels,
-                entropy=fulcrum.quantised_entropy(shares, levels=levels),
+                entropy=quantised_entropy(shares, levels=levels),
                 records=fewest,
             )
             for levels in RESOLUTIONS
@@ -47,7 +47,7 @@ def rows(study: Study) -> list[Measured]:
             printed.row(task, "highest concentration", shares.max()),
             printed.row(task, "silo instances", len(shares)),
             printed.row(task, "records a silo, fewest of a federation", fewest),
-            printed.row(task, "finest identifiable R", fulcrum.finest_resolution(fewest)),
+            printed.row(task, "finest identifiable R", finest_resolution(fewest)),
         ]
     return found
 

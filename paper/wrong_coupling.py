@@ -9,8 +9,9 @@ import sys
 import numpy as np
 from _printed import Printed, Row, main
 
-import fulcrum
 from fulcrum.federation.profiles import profile
+from fulcrum.privacy.leakage import cost_of_coupling
+from fulcrum.privacy.prior import lateral_floor
 
 CEILING = "The largest saturation in the family that the paper considers, that of kappa 100."
 NOT_FREE = "Not printed in the paper, which calls overestimating free: it is in nats, not in noise variance."
@@ -22,11 +23,11 @@ def rows() -> list[Row]:
     sizes = np.bincount(profile("severe").innermost.parent_of)
     found = []
     for assumed in (5, 20):
-        cost = fulcrum.cost_of_coupling(sizes, assumed=assumed, true=100, information=2.2)
+        cost = cost_of_coupling(sizes, assumed=assumed, true=100, information=2.2)
         found.append(printed.row(f"overshoot, {assumed} for 100, nats", cost.worst_overshoot))
-    ceiling = float(fulcrum.lateral_floor(math.inf, coupling=100))
+    ceiling = float(lateral_floor(math.inf, coupling=100))
     found.append(printed.row("ceiling of any overshoot, nats", ceiling, CEILING))
-    over = fulcrum.cost_of_coupling(sizes, assumed=100, true=20, information=2.2)
+    over = cost_of_coupling(sizes, assumed=100, true=20, information=2.2)
     found.append(printed.row("noise, 100 for 20, 60 silos", over.noise_ratio[sizes.argmax()], NOT_FREE))
     return found
 

@@ -1,11 +1,10 @@
 """Makes links of the public names that pages and docstrings write as code.
 
-`Plan.saving`, `fulcrum.plan` and `accounting.epsilon_of` become links to the reference. A bare word in lower case, such
-as `plan`, does not: it is mostly an argument.
+`Plan.saving`, `fulcrum.plan`, `accounting.epsilon_of` and `leakage.informativeness` become links to the reference.
+A bare word in lower case, such as `plan`, does not: it is mostly an argument.
 """
 
 import re
-import sys
 
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -13,7 +12,7 @@ from sphinx.util.nodes import make_refnode
 
 import fulcrum
 
-_NAME = re.compile(r"(?:fulcrum\.)?((?:[a-z_]+\.)*)([A-Za-z_]\w*(?:\.\w+)?)(?:\(\))?")
+_NAME = re.compile(r"(?:fulcrum\.)?((?:[a-z_]+\.)*[A-Za-z_]\w*(?:\.\w+)?)(?:\(\))?")
 
 
 def documented(text, objects):
@@ -21,8 +20,15 @@ def documented(text, objects):
     found = _NAME.fullmatch(text)
     if not found or re.fullmatch(r"[a-z]+", text):
         return None
-    module, name = f"fulcrum.{found[1]}".removesuffix("."), f"fulcrum.{found[2]}"
-    return name if module in sys.modules and found[2].partition(".")[0] in fulcrum.__all__ and name in objects else None
+    return next((name for name in objects if f".{whole_name(name)}".endswith(f".{found[1]}")), None)
+
+
+def whole_name(name):
+    """Returns a documented name with the module that it is in, `privacy.accounting.epsilon_of`."""
+    bare = name.removeprefix("fulcrum.")
+    first = getattr(fulcrum, bare.partition(".")[0]) if bare.partition(".")[0] in fulcrum.__all__ else None
+    module = getattr(first, "__module__", "fulcrum")
+    return f"{module}.{bare}".removeprefix("fulcrum.")
 
 
 class LinkNames(SphinxPostTransform):

@@ -4,149 +4,175 @@
 >>> plan = fulcrum.plan("consortium", rounds=10, epsilon=1.0)
 >>> f"{plan.saving:.0%} less noise than one multiplier for all"
 '88% less noise than one multiplier for all'
+
+A public name is imported when it is first asked for: `import fulcrum` alone loads nothing else.
 """
 
-from fulcrum.errors import (
-    AllocationError,
-    DataError,
-    DivergedUpdateError,
-    EngineError,
-    ExchangeError,
-    FederationError,
-    ForeignPlanError,
-    FulcrumError,
-    MissingExtraError,
-    OverlapError,
-    ParameterError,
-    PlanError,
-    PolicyError,
-    ReleaseError,
-    SignatureError,
-    UnreachableTargetError,
-)
-from fulcrum.exchange.release import Release
-from fulcrum.federation.profiles import PROFILES
-from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import Federation, Tier
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.noise.sources import SecureNoise, SeededNoise
-from fulcrum.planning.advice import Advice, Merge, best_merge, signal_to_noise
-from fulcrum.planning.comparing import Comparison, compare
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan import Plan, read_plan
-from fulcrum.planning.plan_file import PlanFile, package_version
-from fulcrum.planning.signing import check_signature, new_key, read_signed_plan, sign_plan
-from fulcrum.planning.verifying import Change, Check, changes, verify
-from fulcrum.privacy.accounting import (
-    ACCOUNTANTS,
-    ObserverPower,
-    epsilon_of,
-    noise_for,
-    observer_power,
-    observer_power_at,
-)
-from fulcrum.privacy.allocation import ALLOCATIONS, Requirement, allocate
-from fulcrum.privacy.exposure import Exposure, dispersion, exposure_of
-from fulcrum.privacy.leakage import (
-    CouplingCost,
-    Informativeness,
-    cost_of_coupling,
-    finest_resolution,
-    information_bound,
-    informativeness,
-    mechanism_information,
-    multiplier_for_information,
-    quantised_entropy,
-)
-from fulcrum.privacy.prior import Coupling, lateral_floor, prior_entropy
-from fulcrum.roles.policy import Policy, read_policy
-from fulcrum.roles.releasing import release
-from fulcrum.roles.replanning import replan
-from fulcrum.simulation.runs import TrainingRun, train
-from fulcrum.simulation.tasks import Task, load_task
-from fulcrum.simulation.trials import TrainedComparison, compare_trained
-from fulcrum.views.report import report
+from typing import TYPE_CHECKING, Any
 
-__version__ = package_version()
+if TYPE_CHECKING:  # what type checkers and editors see
+    from fulcrum.errors import AllocationError as AllocationError
+    from fulcrum.errors import DataError as DataError
+    from fulcrum.errors import DivergedUpdateError as DivergedUpdateError
+    from fulcrum.errors import EngineError as EngineError
+    from fulcrum.errors import ExchangeError as ExchangeError
+    from fulcrum.errors import FederationError as FederationError
+    from fulcrum.errors import ForeignPlanError as ForeignPlanError
+    from fulcrum.errors import FulcrumError as FulcrumError
+    from fulcrum.errors import LedgerError as LedgerError
+    from fulcrum.errors import LedgerInUseError as LedgerInUseError
+    from fulcrum.errors import MissingExtraError as MissingExtraError
+    from fulcrum.errors import OverlapError as OverlapError
+    from fulcrum.errors import ParameterError as ParameterError
+    from fulcrum.errors import PlanError as PlanError
+    from fulcrum.errors import PolicyError as PolicyError
+    from fulcrum.errors import RefusedReleaseError as RefusedReleaseError
+    from fulcrum.errors import ReleaseError as ReleaseError
+    from fulcrum.errors import SignatureError as SignatureError
+    from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
+    from fulcrum.exchange.release import Release as Release
+    from fulcrum.federation.profiles import PROFILES as PROFILES
+    from fulcrum.federation.reading import read_federation as read_federation
+    from fulcrum.federation.structure import Federation as Federation
+    from fulcrum.federation.structure import Tier as Tier
+    from fulcrum.ledger.entries import Allowance as Allowance
+    from fulcrum.ledger.entries import Cost as Cost
+    from fulcrum.ledger.ledger import Ledger as Ledger
+    from fulcrum.noise.sources import SecureNoise as SecureNoise
+    from fulcrum.noise.sources import SeededNoise as SeededNoise
+    from fulcrum.planning.advice import Advice as Advice
+    from fulcrum.planning.comparing import Comparison as Comparison
+    from fulcrum.planning.comparing import compare as compare
+    from fulcrum.planning.differences import Difference as Difference
+    from fulcrum.planning.differences import differences as differences
+    from fulcrum.planning.making import plan as plan
+    from fulcrum.planning.plan import Plan as Plan
+    from fulcrum.planning.plan_file import PlanFile as PlanFile
+    from fulcrum.planning.plan_reading import read_plan as read_plan
+    from fulcrum.planning.signing import check_signature as check_signature
+    from fulcrum.planning.signing import new_key as new_key
+    from fulcrum.planning.signing import read_signed_plan as read_signed_plan
+    from fulcrum.planning.signing import sign_plan as sign_plan
+    from fulcrum.planning.targets import Target as Target
+    from fulcrum.planning.verifying import Check as Check
+    from fulcrum.planning.verifying import verify as verify
+    from fulcrum.privacy.accounting import ACCOUNTANTS as ACCOUNTANTS
+    from fulcrum.privacy.accounting import ObserverPower as ObserverPower
+    from fulcrum.privacy.accounting import epsilon_of as epsilon_of
+    from fulcrum.privacy.accounting import noise_for as noise_for
+    from fulcrum.privacy.accounting import observer_power as observer_power
+    from fulcrum.privacy.accounting import observer_power_at as observer_power_at
+    from fulcrum.privacy.allocation import ALLOCATIONS as ALLOCATIONS
+    from fulcrum.privacy.allocation import Requirement as Requirement
+    from fulcrum.privacy.allocation import allocate as allocate
+    from fulcrum.privacy.exposure import Exposure as Exposure
+    from fulcrum.privacy.exposure import dispersion as dispersion
+    from fulcrum.privacy.exposure import exposure_of as exposure_of
+    from fulcrum.privacy.prior import Coupling as Coupling
+    from fulcrum.roles.policy import Policy as Policy
+    from fulcrum.roles.policy import read_policy as read_policy
+    from fulcrum.roles.releasing import release as release
+    from fulcrum.roles.replanning import replan as replan
+    from fulcrum.simulation.engine import LocalTraining as LocalTraining
+    from fulcrum.simulation.models import Model as Model
+    from fulcrum.simulation.runs import TrainingRun as TrainingRun
+    from fulcrum.simulation.runs import train as train
+    from fulcrum.simulation.tasks import Task as Task
+    from fulcrum.simulation.tasks import load_task as load_task
+    from fulcrum.simulation.trials import TrainedComparison as TrainedComparison
+    from fulcrum.simulation.trials import compare_trained as compare_trained
+    from fulcrum.views.report import report as report
 
-__all__ = [
-    "ACCOUNTANTS",
-    "ALLOCATIONS",
-    "PROFILES",
-    "Advice",
-    "AllocationError",
-    "Allowance",
-    "Change",
-    "Check",
-    "Comparison",
-    "Cost",
-    "Coupling",
-    "CouplingCost",
-    "DataError",
-    "DivergedUpdateError",
-    "EngineError",
-    "ExchangeError",
-    "Exposure",
-    "Federation",
-    "FederationError",
-    "ForeignPlanError",
-    "FulcrumError",
-    "Informativeness",
-    "Ledger",
-    "Merge",
-    "MissingExtraError",
-    "ObserverPower",
-    "OverlapError",
-    "ParameterError",
-    "Plan",
-    "PlanError",
-    "PlanFile",
-    "Policy",
-    "PolicyError",
-    "Release",
-    "ReleaseError",
-    "Requirement",
-    "SecureNoise",
-    "SeededNoise",
-    "SignatureError",
-    "Task",
-    "Tier",
-    "TrainedComparison",
-    "TrainingRun",
-    "UnreachableTargetError",
-    "allocate",
-    "best_merge",
-    "changes",
-    "check_signature",
-    "compare",
-    "compare_trained",
-    "cost_of_coupling",
-    "dispersion",
-    "epsilon_of",
-    "exposure_of",
-    "finest_resolution",
-    "information_bound",
-    "informativeness",
-    "lateral_floor",
-    "load_task",
-    "mechanism_information",
-    "multiplier_for_information",
-    "new_key",
-    "noise_for",
-    "observer_power",
-    "observer_power_at",
-    "plan",
-    "prior_entropy",
-    "quantised_entropy",
-    "read_federation",
-    "read_plan",
-    "read_policy",
-    "read_signed_plan",
-    "release",
-    "replan",
-    "report",
-    "sign_plan",
-    "signal_to_noise",
-    "train",
-    "verify",
-]
+    __version__: str
+
+_MODULES = {
+    "ACCOUNTANTS": "privacy.accounting",
+    "ALLOCATIONS": "privacy.allocation",
+    "PROFILES": "federation.profiles",
+    "Advice": "planning.advice",
+    "AllocationError": "errors",
+    "Allowance": "ledger.entries",
+    "Check": "planning.verifying",
+    "Comparison": "planning.comparing",
+    "Cost": "ledger.entries",
+    "Coupling": "privacy.prior",
+    "DataError": "errors",
+    "Difference": "planning.differences",
+    "DivergedUpdateError": "errors",
+    "EngineError": "errors",
+    "ExchangeError": "errors",
+    "Exposure": "privacy.exposure",
+    "Federation": "federation.structure",
+    "FederationError": "errors",
+    "ForeignPlanError": "errors",
+    "FulcrumError": "errors",
+    "Ledger": "ledger.ledger",
+    "LedgerError": "errors",
+    "LedgerInUseError": "errors",
+    "LocalTraining": "simulation.engine",
+    "MissingExtraError": "errors",
+    "Model": "simulation.models",
+    "ObserverPower": "privacy.accounting",
+    "OverlapError": "errors",
+    "ParameterError": "errors",
+    "Plan": "planning.plan",
+    "PlanError": "errors",
+    "PlanFile": "planning.plan_file",
+    "Policy": "roles.policy",
+    "PolicyError": "errors",
+    "RefusedReleaseError": "errors",
+    "Release": "exchange.release",
+    "ReleaseError": "errors",
+    "Requirement": "privacy.allocation",
+    "SecureNoise": "noise.sources",
+    "SeededNoise": "noise.sources",
+    "SignatureError": "errors",
+    "Target": "planning.targets",
+    "Task": "simulation.tasks",
+    "Tier": "federation.structure",
+    "TrainedComparison": "simulation.trials",
+    "TrainingRun": "simulation.runs",
+    "UnreachableTargetError": "errors",
+    "allocate": "privacy.allocation",
+    "check_signature": "planning.signing",
+    "compare": "planning.comparing",
+    "compare_trained": "simulation.trials",
+    "differences": "planning.differences",
+    "dispersion": "privacy.exposure",
+    "epsilon_of": "privacy.accounting",
+    "exposure_of": "privacy.exposure",
+    "load_task": "simulation.tasks",
+    "new_key": "planning.signing",
+    "noise_for": "privacy.accounting",
+    "observer_power": "privacy.accounting",
+    "observer_power_at": "privacy.accounting",
+    "plan": "planning.making",
+    "read_federation": "federation.reading",
+    "read_plan": "planning.plan_reading",
+    "read_policy": "roles.policy",
+    "read_signed_plan": "planning.signing",
+    "release": "roles.releasing",
+    "replan": "roles.replanning",
+    "report": "views.report",
+    "sign_plan": "planning.signing",
+    "train": "simulation.runs",
+    "verify": "planning.verifying",
+}
+"""The public names, and the module that each is in."""
+
+__all__ = list(_MODULES)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name == "__version__":
+            return import_module("fulcrum.version").package_version()
+        if name not in _MODULES:
+            raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
+        globals()[name] = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)  # asked for once
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, "__version__"})

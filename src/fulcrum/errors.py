@@ -125,3 +125,16 @@ def listing(words: Iterable[str], limit: int = 12) -> str:
     words = list(words)
     more = f" and {len(words) - limit} more" if len(words) > limit else ""
     return ", ".join(words[:limit]) + more
+
+
+def check_known(what: str, name: str, known: Iterable[str]) -> None:
+    """Raises `ParameterError` for a name that is none of the known ones.
+
+    >>> check_known("format", "jsn", ["table", "json"])
+    Traceback (most recent call last):
+        ...
+    fulcrum.errors.ParameterError: unknown format 'jsn'. Known: table, json. Did you mean 'json'?
+    """
+    words = list(known)
+    if name not in words:
+        raise ParameterError(f"unknown {what} {name!r}. Known: {listing(words)}.{suggestion(name, words)}")

@@ -6,7 +6,7 @@ import pytest
 
 from fulcrum.cli.app import run
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.releasing import release
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]

@@ -9,7 +9,7 @@ from fulcrum.federation.editing import added, merged, removed, renamed, rescaled
 from fulcrum.federation.profiles import profile
 from fulcrum.federation.structure import Federation, Tier
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 
 NESTED = Federation.from_columns(
     silo=["a", "b", "c", "d", "e"],

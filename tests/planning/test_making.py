@@ -16,6 +16,9 @@ from fulcrum import (
     plan,
     read_plan,
 )
+from fulcrum.federation.profiles import profile
+from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.targets import Target
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
 
@@ -125,7 +128,7 @@ def test_a_plan_that_was_read_keeps_the_digest_of_its_file(tmp_path, monkeypatch
     made = plan("mild", rounds=1, epsilon=1.0, colluders=np.int64(1), seed=np.int64(3))
     made.save(tmp_path / "plan.json")
     digest = made.digest
-    monkeypatch.setattr("fulcrum.planning.plan_file.package_version", lambda: "9.9.9")
+    monkeypatch.setattr("fulcrum.planning.plan_content.package_version", lambda: "9.9.9")
     assert read_plan(tmp_path / "plan.json").digest == digest
 
 
@@ -305,7 +308,12 @@ def test_many_silos_are_planned_without_overspending():
     [
         plan("severe", rounds=10, epsilon=1.0, colluders=2),
         plan("severe", rounds=10, epsilon=1.0, injection="aggregator"),
-        plan("mild", rounds=5, epsilon=1.0, spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+        planned(
+            profile("mild"),
+            Target(rounds=5, epsilon={"region": 1.0}),
+            Execution(),
+            Past(spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
+        ),
     ],
     ids=["colluders", "aggregator", "spent"],
 )

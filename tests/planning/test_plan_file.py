@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import read_plan
-from fulcrum.planning.plan_file import PlanFile, epsilon_entry, read_content, to_json
+from fulcrum.planning.plan_content import epsilon_entry
+from fulcrum.planning.plan_file import PlanFile, to_json
+from fulcrum.planning.plan_reading import read_content, read_plan
 from fulcrum.planning.verifying import verify
 
 

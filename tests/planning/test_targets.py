@@ -5,6 +5,7 @@ import pytest
 
 import fulcrum
 from fulcrum import Coupling, Federation, ParameterError, UnreachableTargetError, plan
+from fulcrum.privacy.prior import lateral_floor
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
 
@@ -86,7 +87,7 @@ def test_floors_are_given_by_number_silo_region_or_coupling():
     )
     floor = plan(grouped, rounds=1, information=2.0, floor=Coupling(20)).floor
     assert floor[2] == 0
-    assert floor[0] == floor[1] == fulcrum.lateral_floor(2, coupling=20)
+    assert floor[0] == floor[1] == lateral_floor(2, coupling=20)
 
 
 @pytest.mark.parametrize(("name", "saving"), [("mild", 0.369), ("severe", 0.782), ("consortium", 0.832)])

@@ -1,5 +1,8 @@
 import ast
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ from floors import CORE as CORE_REQUIREMENTS
 from floors import TESTS, pins
 
 import fulcrum
+import fulcrum.errors
 
 SOURCE = Path(fulcrum.__file__).parent
 MODULES = sorted(
@@ -152,6 +156,51 @@ def test_the_public_names_are_sorted_and_documented():
         value = getattr(fulcrum, name)
         if callable(value):
             assert value.__doc__, name
+
+
+def test_type_checkers_see_the_public_names_where_they_are():
+    tree = ast.parse(source_of("__init__"))
+    seen = {
+        alias.asname: (node.module or "").removeprefix("fulcrum.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fulcrum.")
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert seen == fulcrum._MODULES
+    assert set(fulcrum.__all__) < set(dir(fulcrum))
+    with pytest.raises(AttributeError, match="module 'fulcrum' has no attribute 'plam'"):
+        fulcrum.plam  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = {"numpy", "scipy", "rich", "jinja2", "cyclopts", "msgspec"}
+    script = f"import sys, fulcrum; assert fulcrum.__version__; print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_what_public_functions_return_is_public_too():
+    """A type of ours in an annotation of a public function, method or field is public or in the reference."""
+    documented = "\n".join(path.read_text() for path in (SOURCE.parents[1] / "docs" / "api").glob("*.rst"))
+    for name in fulcrum.__all__:
+        value = getattr(fulcrum, name)
+        members = [value] if inspect.isfunction(value) else []
+        if inspect.isclass(value):
+            members = [member for key, member in inspect.getmembers(value) if not key.startswith("_")]
+        for member in members:
+            function = member.fget if isinstance(member, property) else getattr(member, "func", member)
+            if not inspect.isfunction(function):
+                continue
+            for returned in re.findall(r"\b[A-Z]\w+", str(inspect.signature(function).return_annotation)):
+                kind = getattr(sys.modules[function.__module__], returned, None)
+                if getattr(kind, "__module__", "").startswith("fulcrum."):
+                    assert returned in fulcrum.__all__ or f".{returned}\n" in documented, (name, returned)
+
+
+def test_every_error_is_public():
+    errors = {name for name, value in vars(fulcrum.errors).items() if inspect.isclass(value)}
+    assert {name for name in errors if issubclass(getattr(fulcrum.errors, name), Exception)} <= set(fulcrum.__all__)
 
 
 def test_every_error_is_a_fulcrum_error_and_a_builtin_one():

@@ -703,7 +703,7 @@ def test_a_forked_child_sends_nothing(world, region):
 CLOSE_UNTIL_KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.region import Region
 
 path, plan, key, out, kills = sys.argv[1], read_plan(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])

@@ -8,7 +8,10 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.federation.profiles import profile
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.targets import Target
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.releasing import release
 from fulcrum.roles.replanning import replan
@@ -115,10 +118,12 @@ def test_only_plans_with_epsilon_targets_are_replanned(tmp_path):
         replan(fulcrum.plan("mild", rounds=3, information=1.0), "mild", tmp_path)
     with pytest.raises(PlanError, match="only epsilon adds up"):
         replan(fulcrum.plan("mild", rounds=3, information=1.0, epsilon=1.0), "mild", tmp_path)
+    past = Past(spent={"region": np.zeros(96), "silo": np.zeros(96)})
     with pytest.raises(fulcrum.ParameterError, match="is counted for epsilon targets alone"):
-        fulcrum.plan("mild", rounds=3, information=1.0, spent={"region": np.zeros(96), "silo": np.zeros(96)})
+        planned(profile("mild"), Target(rounds=3, information=1.0), Execution(), past)
+    half = Past(spent={"region": np.zeros(96)})
     with pytest.raises(fulcrum.ParameterError, match="spent must be given for the tiers 'region' and 'silo'"):
-        fulcrum.plan("mild", rounds=3, epsilon=1.0, spent={"region": np.zeros(96)})
+        planned(profile("mild"), Target(rounds=3, epsilon={"region": 1.0}), Execution(), half)
 
 
 def released_so_far(plan, folder, rounds):

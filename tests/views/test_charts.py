@@ -8,6 +8,7 @@ import pytest
 import fulcrum
 from fulcrum.errors import MissingExtraError
 from fulcrum.planning.comparing import observer_trade
+from fulcrum.privacy.prior import prior_entropy
 from fulcrum.views.chart_style import PALETTE, javascript_bundle, png, svg, theme
 from fulcrum.views.charts import (
     accuracy_chart,
@@ -177,7 +178,7 @@ def test_the_information_bound_by_round_ends_at_the_plans_own():
     assert above[0]["nats"] == pytest.approx(plan.floor.max())
     assert above[-1] == {"round": 10, "observer": "above", "nats": pytest.approx(1.5)}
     assert (np.diff([row["nats"] for row in above]) > 0).all()
-    assert max(row["nats"] for row in rows) <= fulcrum.prior_entropy(20.0, levels=20) * (1 + 1e-12)
+    assert max(row["nats"] for row in rows) <= prior_entropy(20.0, levels=20) * (1 + 1e-12)
     assert len(information_rows(fulcrum.plan("mild", rounds=10**6, epsilon=1.0))) <= 82
 
 

@@ -14,6 +14,9 @@ import pytest
 import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.errors import DataError, MissingExtraError
+from fulcrum.federation.profiles import profile
+from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.targets import Target
 from fulcrum.privacy.accounting import rounded_up
 from fulcrum.views.chart_style import percent, shown_epsilon
 from fulcrum.views.report import PRINTED_ROWS, report, reproducing_commands, silo_table
@@ -57,11 +60,11 @@ PLANS = {
     "deployment": lambda: fulcrum.plan(
         "severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66
     ),
-    "replanned": lambda: fulcrum.plan(
-        "mild",
-        rounds=5,
-        epsilon={"region": 1.0, "silo": 8.0},
-        spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)},
+    "replanned": lambda: planned(
+        profile("mild"),
+        Target(rounds=5, epsilon={"region": 1.0, "silo": 8.0}),
+        Execution(),
+        Past(spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
     ),
     "hardly any noise": lambda: fulcrum.plan("severe", rounds=10, epsilon=1e5),
     "hardly any signal": lambda: fulcrum.plan("severe", rounds=1, epsilon=1e-6),

@@ -14,18 +14,12 @@ from typing import Any
 from cyclopts import App, CycloptsError, MissingArgumentError
 
 from fulcrum.errors import FulcrumError
-
-
-def _version() -> str:
-    from fulcrum.planning.plan_file import package_version
-
-    return package_version()
-
+from fulcrum.version import package_version
 
 app = App(
     name="fulcrum",
     help="Topology-aware differential privacy for hierarchical federated learning.",
-    version=_version,
+    version=package_version,
     result_action="return_value",
 )
 app.command(

@@ -22,7 +22,8 @@ from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.errors import EngineError, ParameterError, PlanError
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.plan import Plan, read_plan
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.learning import load_learner
 from fulcrum.roles.policy import read_policy
 from fulcrum.roles.server import Summary, checked_model

@@ -13,12 +13,12 @@ from fulcrum.cli.target_options import TargetOptions
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO
+from fulcrum.planning.differences import Difference, differences
 from fulcrum.planning.exporting import EXPORTS, exported
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import read_plan
-from fulcrum.planning.plan_file import read_content
+from fulcrum.planning.plan_reading import read_content, read_plan
 from fulcrum.planning.signing import check_signature
-from fulcrum.planning.verifying import Change, changes, verify
+from fulcrum.planning.verifying import verify
 from fulcrum.storage.files import write_whole
 from fulcrum.views.plan_tables import show_checks, show_plan
 from fulcrum.views.terminal import Column, Result, check_format, remarks, show, table, working
@@ -68,9 +68,9 @@ def verify_command(
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
     """Say what changed from one plan to another, and for whom."""
     check_format(style)
-    found = changes(before, after)
-    rows = [asdict(change) for change in found]
-    silos = len({change.subject for change in found if change.kind == SILO})
+    found = differences(before, after)
+    rows = [asdict(difference) for difference in found]
+    silos = len({difference.subject for difference in found if difference.kind == SILO})
     columns = (
         Column(key="subject", heading="who", figures=False),
         Column(key="what", heading="what", figures=False),
@@ -82,7 +82,7 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
         row | {"subject": f"{row['kind']} {row['subject']}".strip()} for row in rows if row["subject"] != "guarantee"
     ]  # its sentences follow from the figures and do not fit into a cell
     picture = [table(f"{before} → {after}", columns, told, note=note)] if rows else [remarks([(False, note)])]
-    show(Result(data=rows, rows=rows, fields=list(Change.__dataclass_fields__), picture=picture), style)
+    show(Result(data=rows, rows=rows, fields=list(Difference.__dataclass_fields__), picture=picture), style)
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fulcrum.cli.options import FormatOption, PlanArgument
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.storage.files import write_whole
 from fulcrum.views.report import report
 from fulcrum.views.terminal import Result, check_format, facts, show, working

@@ -14,7 +14,7 @@ from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.errors import DataError, ParameterError, listing
 from fulcrum.federation.reading import read_federation
 from fulcrum.planning.comparing import Comparison, compare
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.simulation.embedding import check_features_path, embed_images, embed_texts, save_features
 from fulcrum.simulation.runs import notes_on, partition_of, run_folder, save_run, train
 from fulcrum.simulation.tasks import load_task

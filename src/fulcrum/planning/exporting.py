@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from fulcrum.csv_text import csv_text
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import check_known
 from fulcrum.planning.plan import Plan
 
 EXPORTS = ("csv", "flower", "nvflare")
@@ -21,9 +21,8 @@ EXPORTS = ("csv", "flower", "nvflare")
 
 def exported(plan: Plan, to: str) -> str:
     """Returns the plan as text for another tool, one of `EXPORTS`."""
+    check_known("export", to, EXPORTS)
     writers = {"csv": _csv, "flower": _flower, "nvflare": _nvflare}
-    if to not in writers:
-        raise ParameterError(f"unknown export {to!r}. Known: {listing(EXPORTS)}.{suggestion(to, EXPORTS)}")
     return writers[to](plan)
 
 

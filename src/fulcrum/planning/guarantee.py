@@ -2,12 +2,14 @@
 
 >>> import textwrap
 >>> worst = {"region": 0.99, "silo": None}
->>> print(textwrap.fill(statement(rounds=10, delta=1e-5, innermost="region", worst=worst), 118))
+>>> guarantee = Guarantee(rounds=10, delta=1e-5, innermost="region", worst=worst)
+>>> print(textwrap.fill(guarantee.statement, 118))
 Over 10 rounds, at delta 1e-05, every silo's whole dataset has epsilon 0.99 against anyone outside its region who sees
 the sums of its region, and no guarantee against whoever sees its own updates, such as its region aggregator.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fulcrum.federation.structure import ROOT, SILO
 
@@ -18,97 +20,122 @@ _FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
 
 
-def statement(
-    *,
-    rounds: int,
-    delta: float,
-    innermost: str,
-    worst: Mapping[str, float | None],
-    colluders: int = 0,
-    dropouts: int = 0,
-    follows: bool = False,
-) -> str:
-    """Returns the guarantee in one sentence: both observers always, and every other tier that has a target.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """The figures that the words are made from.
 
-    Args:
+    Attributes:
         rounds: T.
         delta: The DP parameter.
         innermost: The tier that silos report to.
-        worst: By tier, the worst epsilon of any silo, rounded up; None where there is no guarantee.
+        worst: By tier, the worst epsilon of any silo, rounded up; None where there is no guarantee. Both observers
+            stand in it, and every other tier that has a target.
+        accountant: How noise becomes epsilon.
+        curious_aggregator: Whether a target covers observers of single updates.
+        injection: Who draws the noise, "silo" or "aggregator".
+        purpose: "research" or "deployment".
         colluders: Silos of each region that may share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
         follows: Whether silos released before this plan, which the epsilons include.
     """
-    over = f"Over these {rounds} rounds and all released before" if follows else f"Over {rounds} rounds"
-    clauses = [
-        f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {_whom(tier, innermost)}"
-        for tier, epsilon in worst.items()
-    ]
-    said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
-    even = []
-    if colluders:
-        collude = "colludes" if colluders == 1 else "collude"
-        even.append(f"{_coalition(innermost, colluders, follows)} {collude}")
-    if dropouts:
-        who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
-        even.append(f"up to {who} of each {innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
-    condition = f", even if {' and '.join(even)}" if even else ""
-    return f"{over}, at delta {delta:g}, every silo's whole dataset has {said}{condition}."
 
+    rounds: int
+    delta: float
+    innermost: str
+    worst: Mapping[str, float | None]
+    accountant: str = "exact"
+    curious_aggregator: bool = False
+    injection: str = "silo"
+    purpose: str = "research"
+    colluders: int = 0
+    dropouts: int = 0
+    follows: bool = False
 
-def assumptions(
-    *,
-    innermost: str,
-    injection: str,
-    curious_aggregator: bool,
-    purpose: str,
-    accountant: str,
-    colluders: int = 0,
-    dropouts: int = 0,
-    follows: bool = False,
-) -> tuple[str, ...]:
-    """Returns everything the guarantee rests on; who is trusted, and with what noise, stand last.
+    @property
+    def statement(self) -> str:
+        """The guarantee in one sentence."""
+        rounds, colluders, dropouts = self.rounds, self.colluders, self.dropouts
+        over = f"Over these {rounds} rounds and all released before" if self.follows else f"Over {rounds} rounds"
+        clauses = [
+            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {_whom(tier, self.innermost)}"
+            for tier, epsilon in self.worst.items()
+        ]
+        said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
+        even = []
+        if colluders:
+            collude = "colludes" if colluders == 1 else "collude"
+            even.append(f"{self._coalition} {collude}")
+        if dropouts:
+            who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
+            even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
+        condition = f", even if {' and '.join(even)}" if even else ""
+        return f"{over}, at delta {self.delta:g}, every silo's whole dataset has {said}{condition}."
 
-    Args:
-        innermost: The tier that silos report to.
-        injection: Who draws the noise, "silo" or "aggregator".
-        curious_aggregator: Whether a target covers observers of single updates.
-        purpose: "research" or "deployment".
-        accountant: How noise becomes epsilon.
-        colluders: Silos of each region that may share their noise with the observer.
-        dropouts: Silos of each region that may be missing from a sum.
-        follows: Whether silos released before this plan.
-    """
-    if purpose == "research":
-        noise = "noise is continuous and drawn from a seed, for research: whoever knows the seed can subtract it"
-    elif accountant == "renyi":
-        noise = "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
-    else:
-        noise = "the exact accountant is proven for continuous noise; for the lattice noise that is drawn, renyi is"
-    if injection == "aggregator":
-        trust = f"{innermost} aggregators are trusted to see what they aggregate and to add the noise"
-    elif curious_aggregator:
-        trust = f"{innermost} aggregators may be curious: they meet the target on the tier 'silo'"
-    else:
-        trust = f"{innermost} aggregators are trusted to see what they aggregate; no one is trusted to add noise"
-    return (
-        f"{innermost}s are disjoint: each silo reports to one",
-        "membership is fixed while this plan is in force",
-        "the datasets of silos are disjoint, and their sizes are public",
-        _on_presence(innermost, dropouts),
-        "observers are passive: they follow the protocol and read what they see",
-        _on_collusion(innermost, injection, colluders, follows),
-        *(
-            [
-                "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
-                f"filters ({_FILTERS[accountant]})"
-            ]
-            if follows
-            else []
-        ),
-        trust,
-        noise,
-    )
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
+        before = (
+            "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
+            f"filters ({_FILTERS[self.accountant]})"
+        )
+        return (
+            f"{self.innermost}s are disjoint: each silo reports to one",
+            "membership is fixed while this plan is in force",
+            "the datasets of silos are disjoint, and their sizes are public",
+            self._on_presence,
+            "observers are passive: they follow the protocol and read what they see",
+            self._on_collusion,
+            *([before] if self.follows else []),
+            self._on_trust,
+            self._on_noise,
+        )
+
+    @property
+    def _on_presence(self) -> str:
+        if not self.dropouts:
+            return "every silo takes part in every round: no amplification by sampling is claimed"
+        return (
+            f"up to {_silos(self.dropouts)} of each {self.innermost} may miss a round, for reasons that do not depend "
+            "on records; no amplification by sampling is claimed"
+        )
+
+    @property
+    def _on_collusion(self) -> str:
+        if self.injection == "aggregator":
+            return "silos hold no noise, so none can collude it away"
+        if not self.colluders:
+            return (
+                f"no silo of a {self.innermost} helps an observer of its sums, or is one: it can subtract its own noise"
+            )
+        helps = "helps an observer, or is one" if self.colluders == 1 else "help an observer, or are one"
+        return f"{self._coalition} {helps}"
+
+    @property
+    def _coalition(self) -> str:
+        """Who may collude: where silos released before, those of every plan so far are counted."""
+        who = _silos(self.colluders)
+        if self.follows:
+            return f"no more than {who}, the same throughout, of any {self.innermost} of any plan so far"
+        return f"up to {who} of each {self.innermost}"
+
+    @property
+    def _on_trust(self) -> str:
+        aggregators = f"{self.innermost} aggregators"
+        if self.injection == "aggregator":
+            return f"{aggregators} are trusted to see what they aggregate and to add the noise"
+        if self.curious_aggregator:
+            return f"{aggregators} may be curious: they meet the target on the tier 'silo'"
+        return f"{aggregators} are trusted to see what they aggregate; no one is trusted to add noise"
+
+    @property
+    def _on_noise(self) -> str:
+        if self.purpose == "research":
+            return "noise is continuous and drawn from a seed, for research: whoever knows the seed can subtract it"
+        if self.accountant == "renyi":
+            return (
+                "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
+            )
+        return "the exact accountant is proven for continuous noise; for the lattice noise that is drawn, renyi is"
 
 
 def _whom(tier: str, innermost: str) -> str:
@@ -119,31 +146,6 @@ def _whom(tier: str, innermost: str) -> str:
         return "anyone outside the federation who sees the global sum and no sum below it"
     only = "" if tier == innermost else " and no sum below them"
     return f"anyone outside its {tier} who sees the sums of its {tier}{only}"
-
-
-def _on_presence(innermost: str, dropouts: int) -> str:
-    if not dropouts:
-        return "every silo takes part in every round: no amplification by sampling is claimed"
-    return (
-        f"up to {_silos(dropouts)} of each {innermost} may miss a round, for reasons that do not depend on records; "
-        "no amplification by sampling is claimed"
-    )
-
-
-def _on_collusion(innermost: str, injection: str, colluders: int, follows: bool) -> str:
-    if injection == "aggregator":
-        return "silos hold no noise, so none can collude it away"
-    if not colluders:
-        return f"no silo of a {innermost} helps an observer of its sums, or is one: it can subtract its own noise"
-    helps = "helps an observer, or is one" if colluders == 1 else "help an observer, or are one"
-    return f"{_coalition(innermost, colluders, follows)} {helps}"
-
-
-def _coalition(innermost: str, colluders: int, follows: bool) -> str:
-    """Returns who may collude: where silos released before, those of every plan so far are counted."""
-    if follows:
-        return f"no more than {_silos(colluders)}, the same throughout, of any {innermost} of any plan so far"
-    return f"up to {_silos(colluders)} of each {innermost}"
 
 
 def _silos(count: int) -> str:

@@ -11,27 +11,63 @@ A plan is immutable and carries all that its numbers follow from; every figure i
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
-from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan import Plan, drawn_noise
 from fulcrum.planning.plan_file import INJECTIONS, PURPOSES
 from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 from fulcrum.privacy.accounting import epsilon_of
-from fulcrum.privacy.allocation import AllocationRule, allocate, noise_variance
-from fulcrum.privacy.exposure import check_count, sum_by
+from fulcrum.privacy.allocation import AllocationRule, allocate
+from fulcrum.privacy.exposure import check_count
 from fulcrum.privacy.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.privacy.leakage import mechanism_information
 from fulcrum.privacy.prior import Coupling
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a plan is carried out, whatever it promises.
+
+    Attributes:
+        allocation: How noise is distributed: one of `ALLOCATIONS`, "module:function", or a callable.
+        seed: For "misallocated".
+        clip_norm: C.
+        injection: One of `INJECTIONS`.
+        purpose: One of `PURPOSES`.
+        keys: Public keys by silo and region name, to be carried by the plan.
+    """
+
+    allocation: str | AllocationRule = "optimal"
+    seed: int = 0
+    clip_norm: float = 1.0
+    injection: str = "silo"
+    purpose: str = "research"
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Past:
+    """What silos did before a plan, which its promise includes; nothing for a first plan.
+
+    Attributes:
+        spent: By tier, the squared shift (mu²) that each silo has spent; the innermost tier and "silo" at least.
+        reserve: The part of delta that lattice noise of earlier rounds has cost.
+        moved: By silo that changed its region since the plan before, the region it was in.
+    """
+
+    spent: Mapping[str, FloatArray] = field(default_factory=dict)
+    reserve: float = 0.0
+    moved: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -54,9 +90,6 @@ def plan(
     purpose: str = "research",
     keys: Mapping[str, str] | None = None,
     seed: int = 0,
-    spent: Mapping[str, FloatArray] | None = None,
-    reserved: float = 0.0,
-    moved: Mapping[str, str] | None = None,
 ) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
@@ -86,18 +119,16 @@ def plan(
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, to be carried by the plan.
         seed: For "misallocated".
-        spent: By tier, the squared shift (mu²) that each silo spent before this plan and that the promise includes; the
-            innermost tier and "silo" at least.
-        reserved: The part of delta that lattice noise of earlier rounds has cost.
-        moved: By silo that changed its region since the plan before, the region it was in.
     """
     federation = read_federation(federation)
     accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
-    _check_settings(clip_norm=clip_norm, parameters=parameters, injection=injection, seed=seed)
-    uncounted = {"colluders": check_count("colluders", colluders), "dropouts": check_count("dropouts", dropouts)}
+    execution = Execution(
+        allocation=allocation, seed=seed, clip_norm=clip_norm, injection=injection, purpose=purpose, keys=keys or {}
+    )
+    _check_execution(execution, parameters)
+    colluders, dropouts = check_count("colluders", colluders), check_count("dropouts", dropouts)
     if injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
-        uncounted = dict.fromkeys(uncounted, 0)
-    _check_purpose(purpose, parameters, injection)
+        colluders = dropouts = 0
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
     target = Target(
@@ -107,14 +138,55 @@ def plan(
         epsilon=epsilon_by_tier(federation, epsilon),
         information=None if information is None else float(information),
         floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
+        coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
         bound=bound,
         parameters=None if parameters is None else int(parameters),
         budget=None if budget is None else float(budget),
-        **uncounted,
-        spent=_spent_everywhere(federation, spent),
-        reserve=reserved,
+        colluders=colluders,
+        dropouts=dropouts,
     )
-    if spent and (information is not None or budget is not None):
+    return planned(federation, target, execution)
+
+
+def planned(federation: Federation, target: Target, execution: Execution, past: Past | None = None) -> Plan:
+    """Returns the plan that keeps to a target, all that was spent before included."""
+    past = past or Past()
+    _check_execution(execution, target.parameters)
+    whole = replace(target, spent=_spent_everywhere(federation, past.spent), reserve=past.reserve)
+    _check_target(federation, whole, execution.injection)
+    made = _allocated(federation, whole, execution, past)
+    if execution.purpose == "research":
+        return made
+    return _allocated(federation, replace(whole, reserve=past.reserve + _reserve(made)), execution, past)
+
+
+def _allocated(federation: Federation, target: Target, execution: Execution, past: Past) -> Plan:
+    """Returns the plan whose noise the target requires, distributed by the allocation."""
+    rule, seed = execution.allocation, int(execution.seed)
+    if target.budget is not None:
+        target = target.reached_with_budget(federation, rule, seed)
+    requirement = target.requirement(federation)
+    multiplier = allocate(federation, requirement, rule, seed=seed)
+    own, injected = drawn_noise(federation, multiplier, execution.injection)
+    return Plan(
+        federation=federation,
+        target=target,
+        allocation=rule if isinstance(rule, str) else getattr(rule, "__name__", "custom"),
+        requirement=requirement,
+        noise_multiplier=own,
+        aggregator_noise_multiplier=injected,
+        clip_norm=float(execution.clip_norm),
+        injection=execution.injection,
+        seed=seed,
+        purpose=execution.purpose,
+        moved=dict(past.moved),
+        keys=dict(execution.keys),
+    )
+
+
+def _check_target(federation: Federation, target: Target, injection: str) -> None:
+    """Raises unless something is asked for every silo, all of it together can be, and this noise can give it."""
+    if target.spent and (target.information is not None or target.budget is not None):
         raise ParameterError(
             "what was spent before is counted for epsilon targets alone. Give no information and no budget"
         )
@@ -123,45 +195,16 @@ def plan(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
             "Use injection='silo'"
         )
-    if budget is not None and (epsilon is not None or information is not None):
+    if target.budget is not None and (target.epsilon or target.information is not None):
         raise ParameterError("budget stands in for a target: give it without epsilon and information")
-    if budget is None and not target.epsilon and information is None:
+    if target.budget is None and not target.epsilon and target.information is None:
         bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
         if bare.any():  # a silo that nobody protects would send its updates without noise
             whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
             raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
 
-    def made_for(wanted: Target) -> Plan:
-        if budget is not None:
-            wanted = wanted.reached_with_budget(federation, allocation, int(seed))
-        requirement = wanted.requirement(federation)
-        multiplier = allocate(federation, requirement, allocation, seed=int(seed))
-        aggregator_noise = None
-        if injection == "aggregator":
-            region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-            aggregator_noise = read_only(np.sqrt(sum_by(region_of, noise_variance(federation, multiplier), regions)))
-            multiplier = np.zeros(len(federation))
-        return Plan(
-            federation=federation,
-            target=wanted,
-            allocation=allocation if isinstance(allocation, str) else getattr(allocation, "__name__", "custom"),
-            requirement=requirement,
-            noise_multiplier=read_only(multiplier),
-            aggregator_noise_multiplier=aggregator_noise,
-            clip_norm=float(clip_norm),
-            injection=injection,
-            coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
-            seed=int(seed),
-            purpose=purpose,
-            moved=dict(moved or {}),
-            keys=dict(keys or {}),
-        )
 
-    made = made_for(target)
-    return made if purpose == "research" else made_for(replace(target, reserve=reserved + _reserve(made)))
-
-
-def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | None) -> dict[str, FloatArray]:
+def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Returns what was spent at every tier; further out observers met more noise, so at most the innermost's."""
     if not spent:
         return {}
@@ -173,15 +216,6 @@ def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray] | 
         if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
             raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
     return found
-
-
-def _check_purpose(purpose: str, parameters: int | None, injection: str) -> None:
-    if purpose not in PURPOSES:
-        raise ParameterError(f"unknown purpose {purpose!r}. Known: {listing(PURPOSES)}.{suggestion(purpose, PURPOSES)}")
-    if purpose == "deployment":
-        check_parameters(parameters)
-        if injection != "silo":
-            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")
 
 
 def _reserve(made: Plan) -> float:
@@ -215,7 +249,8 @@ def _reserve(made: Plan) -> float:
     return reserve
 
 
-def _check_settings(*, clip_norm: float, parameters: int | None, injection: str, seed: int) -> None:
+def _check_execution(execution: Execution, parameters: int | None) -> None:
+    clip_norm, seed = execution.clip_norm, execution.seed
     if not (
         isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
     ):
@@ -225,9 +260,11 @@ def _check_settings(*, clip_norm: float, parameters: int | None, injection: str,
     whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
     if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
         raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
-    if injection not in INJECTIONS:
-        raise ParameterError(
-            f"unknown injection {injection!r}. Known: {listing(INJECTIONS)}.{suggestion(injection, INJECTIONS)}"
-        )
+    check_known("injection", execution.injection, INJECTIONS)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
+    check_known("purpose", execution.purpose, PURPOSES)
+    if execution.purpose == "deployment":
+        check_parameters(parameters)
+        if execution.injection != "silo":
+            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")

@@ -1,4 +1,4 @@
-"""The plan itself: noise for every silo, and what it gives against every observer; immutable, and read from its file.
+"""The plan itself: noise for every silo, and what it gives against every observer; immutable.
 
 A plan carries all that its numbers follow from; every figure is computed when asked for. `fulcrum.planning.making`
 makes plans.
@@ -16,17 +16,10 @@ from fulcrum.errors import ForeignPlanError, PlanError
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.fingerprint import fingerprint_of
 from fulcrum.planning.advice import Advice, advice_on
-from fulcrum.planning.guarantee import assumptions, statement
-from fulcrum.planning.plan_file import (
-    PlanFile,
-    content_digest,
-    content_of,
-    epsilon_entry,
-    federation_of,
-    read_content,
-    to_json,
-)
-from fulcrum.planning.targets import Target, floor_by_silo
+from fulcrum.planning.guarantee import Guarantee
+from fulcrum.planning.plan_content import content_of, epsilon_entry
+from fulcrum.planning.plan_file import PlanFile, content_digest, to_json
+from fulcrum.planning.targets import Target
 from fulcrum.privacy.accounting import ObserverPower, epsilon_of_shift, observer_power_of_shift
 from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
 from fulcrum.privacy.exposure import check_count, dispersion, remaining_noise, sum_by
@@ -49,7 +42,6 @@ class Plan:
         aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
         clip_norm: C.
         injection: One of `INJECTIONS`.
-        coupling: The coupling behind the floor, where one was given.
         seed: Of the allocations that draw.
         purpose: One of `PURPOSES`.
         moved: By silo that changed its region since the plan before, the region it was in.
@@ -67,7 +59,6 @@ class Plan:
     aggregator_noise_multiplier: FloatArray | None
     clip_norm: float
     injection: str
-    coupling: float | None
     seed: int
     purpose: str = "research"
     moved: Mapping[str, str] = field(default_factory=dict)
@@ -120,6 +111,11 @@ class Plan:
     def floor(self) -> FloatArray | None:
         """The lateral floor by silo, where given."""
         return self.target.floor
+
+    @property
+    def coupling(self) -> float | None:
+        """The coupling behind the floor, where one was given."""
+        return self.target.coupling
 
     @cached_property
     def noise_variance(self) -> FloatArray:
@@ -192,17 +188,8 @@ class Plan:
 
         Nothing is checked: this is to look at what other noise would give.
         """
-        injected = None
-        if self.aggregator_noise_multiplier is not None:
-            inner, variance = self.federation.innermost, noise_variance(self.federation, noise_multiplier)
-            injected = read_only(np.sqrt(sum_by(inner.parent_of, variance, len(inner.nodes))))
-            noise_multiplier = np.zeros(len(self.federation))
-        return replace(
-            self,
-            allocation=allocation,
-            noise_multiplier=read_only(noise_multiplier),
-            aggregator_noise_multiplier=injected,
-        )
+        own, injected = drawn_noise(self.federation, noise_multiplier, self.injection)
+        return replace(self, allocation=allocation, noise_multiplier=own, aggregator_noise_multiplier=injected)
 
     def uniform(self) -> "Plan":
         """Returns the same promise kept with one multiplier for all."""
@@ -280,31 +267,27 @@ class Plan:
     @property
     def statement(self) -> str:
         """The guarantee in one sentence."""
-        inner = self.federation.innermost.name
-        tiers = [inner, SILO, *(tier for tier in self.epsilon_target if tier not in (inner, SILO))]
-        known = {inner: self.epsilon_above, SILO: self.epsilon_inside}
-        return statement(
-            rounds=self.rounds,
-            delta=self.delta,
-            innermost=inner,
-            worst={
-                tier: epsilon_entry(float((known[tier] if tier in known else self.epsilon(tier)).max()))
-                for tier in tiers
-            },
-            colluders=self.colluders,
-            dropouts=self.dropouts,
-            follows=self.follows,
-        )
+        return self._guarantee.statement
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on."""
-        return assumptions(
-            innermost=self.federation.innermost.name,
-            injection=self.injection,
-            curious_aggregator=SILO in self.epsilon_target,
-            purpose=self.purpose,
+        return self._guarantee.assumptions
+
+    @property
+    def _guarantee(self) -> Guarantee:
+        inner = self.federation.innermost.name
+        known = {inner: self.epsilon_above, SILO: self.epsilon_inside}
+        outer = {tier: self.epsilon(tier) for tier in self.epsilon_target if tier not in known}
+        return Guarantee(
+            rounds=self.rounds,
+            delta=self.delta,
             accountant=self.accountant,
+            innermost=inner,
+            worst={tier: epsilon_entry(float(epsilon.max())) for tier, epsilon in (known | outer).items()},
+            curious_aggregator=SILO in self.epsilon_target,
+            injection=self.injection,
+            purpose=self.purpose,
             colluders=self.colluders,
             dropouts=self.dropouts,
             follows=self.follows,
@@ -321,6 +304,14 @@ class Plan:
         if self.file_digest:
             return (self.digest, self._fingerprint()) != (self.file_digest, self.as_read)
         return bool(self.issuer) or content_digest(replace(self).content()) != self.digest  # a copy has cached nothing
+
+    def read_from(self, digest: str, *, issuer: str = "") -> "Plan":
+        """Returns the plan as one that was read from a file of this digest; `issuer` is whose signature was checked."""
+        found = replace(self)
+        object.__setattr__(found, "file_digest", digest)
+        object.__setattr__(found, "issuer", issuer)
+        object.__setattr__(found, "as_read", found._fingerprint())
+        return found
 
     def _fingerprint(self) -> str:
         return fingerprint_of(self, without=("as_read",))
@@ -359,65 +350,13 @@ class Plan:
         return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
 
 
-def read_plan(path: str | Path) -> Plan:
-    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
-    return plan_of(read_content(path))
+def drawn_noise(federation: Federation, multiplier: FloatArray, injection: str) -> tuple[FloatArray, FloatArray | None]:
+    """Returns what silos draw and what aggregators draw where silos would draw these multipliers themselves.
 
-
-def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
-    """Returns the plan that a file's content describes; `issuer` is whose signature of it was checked."""
-    settings = content.settings
-    federation = federation_of(content)
-    requirement = Requirement(
-        multiplier={
-            tier: asked if isinstance(asked, float) else read_only(np.array(asked))
-            for tier, asked in settings.required_multiplier.items()
-        },
-        colluders=settings.colluders,
-        dropouts=settings.dropouts,
-    )
-    noise = None
-    if settings.injection == "aggregator":
-        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
-        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
-    made = Plan(
-        federation=federation,
-        target=Target(
-            rounds=settings.rounds,
-            delta=settings.delta,
-            accountant=settings.accountant,
-            epsilon=settings.epsilon,
-            information=settings.information,
-            floor=floor_by_silo(federation, settings.floor),
-            bound=settings.bound,
-            parameters=settings.parameters,
-            budget=settings.budget,
-            colluders=settings.colluders,
-            dropouts=settings.dropouts,
-            reserve=settings.reserve,
-            spent=_spent_by_tier(content),
-        ),
-        allocation=settings.allocation,
-        requirement=requirement,
-        noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
-        aggregator_noise_multiplier=noise,
-        clip_norm=settings.clip_norm,
-        injection=settings.injection,
-        coupling=settings.coupling,
-        seed=settings.seed,
-        purpose=content.purpose,
-        moved={entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
-        keys=content.keys,
-    )
-    object.__setattr__(made, "file_digest", content.digest)
-    object.__setattr__(made, "issuer", issuer)
-    object.__setattr__(made, "as_read", made._fingerprint())
-    return made
-
-
-def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
-    """Returns what silos had spent before the plan, by tier; nothing for a first plan."""
-    tiers = content.silos[0].spent or {}
-    return {
-        tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
-    }
+    Where aggregators inject, silos draw nothing, and each region's sum has the noise that it would have had.
+    """
+    if injection == "silo":
+        return read_only(multiplier), None
+    inner = federation.innermost
+    in_sum = sum_by(inner.parent_of, noise_variance(federation, multiplier), len(inner.nodes))
+    return read_only(np.zeros(len(federation))), read_only(np.sqrt(in_sum))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.errors import MissingExtraError, ParameterError, SignatureError, listing, suggestion
-from fulcrum.planning.plan import Plan, plan_of
-from fulcrum.planning.plan_file import read_content
+from fulcrum.errors import MissingExtraError, SignatureError, check_known
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_reading import plan_of, read_content
 from fulcrum.storage.files import sync_file, write_whole
 
 if TYPE_CHECKING:
@@ -185,8 +185,7 @@ def _message(digest: str) -> bytes:
 
 
 def _private_class(kind: str) -> Any:
-    if kind not in KINDS:
-        raise ParameterError(f"unknown kind of key {kind!r}. Known: {listing(KINDS)}.{suggestion(kind, KINDS)}")
+    check_known("kind of key", kind, KINDS)
     ed25519, x25519, _ = _cryptography()
     return ed25519.Ed25519PrivateKey if kind == "signing" else x25519.X25519PrivateKey
 

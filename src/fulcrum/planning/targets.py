@@ -47,6 +47,7 @@ class Target:
         epsilon: By tier, the epsilon against an observer of that tier.
         information: K in nats, the bound on what is learned of a silo's class concentration above its region.
         floor: The lateral floor by silo in nats, or None where none was given.
+        coupling: The coupling behind the floor, where one was given.
         bound: How noise becomes information, "paper" or "capacity".
         parameters: Trainable parameters d; None is the limit of large d.
         budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
@@ -62,6 +63,7 @@ class Target:
     epsilon: Mapping[str, float] = field(default_factory=dict)
     information: float | None = None
     floor: FloatArray | None = None
+    coupling: float | None = None
     bound: str = "paper"
     parameters: int | None = None
     budget: float | None = None

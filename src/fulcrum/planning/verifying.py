@@ -1,4 +1,4 @@
-"""Recomputes a plan file's every number from its multipliers and roster, without the solver, and compares two plans.
+"""Recomputes a plan file's every number from its multipliers and roster, without the solver.
 
 The path is deliberately another one than the planner's: exact sums silo by silo (`math.fsum`), coalitions by sorting
 each region, targets read from the settings, information and lattice by formulas of its own. Of all that computes a
@@ -13,14 +13,15 @@ the guarantee with the template they are made from.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.guarantee import ADJACENCY, assumptions, statement
+from fulcrum.planning.guarantee import ADJACENCY, Guarantee
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest, federation_of, read_content
+from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
+from fulcrum.planning.plan_reading import content_in, federation_in
 from fulcrum.privacy.accounting import epsilon_of_shift
 
 _SOLVED_AT_ONCE = 1_000
@@ -49,36 +50,17 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One difference between two plans.
-
-    Attributes:
-        kind: What the subject is: a tier, "silo", or empty for the plan as a whole.
-        subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
-        what: Which figure.
-        before: In the first plan, None where it has none.
-        after: In the second.
-    """
-
-    kind: str
-    subject: str
-    what: str
-    before: object
-    after: object
-
-
 def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
     """Returns the checks of a plan; it holds up if all of them do.
 
     Args:
         plan: A plan file to read, or a plan or the content of a file in memory. Advice is opinion and is not checked.
     """
-    content = _content(plan)
+    content = content_in(plan)
     seen = Recomputed(content)
     settings, summary = content.settings, content.summary
     tiers = [SILO, *content.federation.tiers, ROOT]
-    federation = federation_of(content)  # raises where the roster is not the one the digest names
+    federation = federation_in(content)  # raises where the roster is not the one the digest names
     checks = [
         Check(
             name="digest", holds=content.digest in ("", content_digest(content)), detail=content_digest(content)[:12]
@@ -116,58 +98,27 @@ def _words(content: PlanFile) -> Check:
     for tier in [inner, SILO, *(tier for tier in settings.epsilon if tier not in (inner, SILO))]:
         stated = [entry.epsilon[tier] for entry in content.silos]
         worst[tier] = None if None in stated else max(value for value in stated if value is not None)
-    follows = content.silos[0].spent is not None
-    said = statement(
+    words = Guarantee(
         rounds=settings.rounds,
         delta=settings.delta,
+        accountant=settings.accountant,
         innermost=inner,
         worst=worst,
-        colluders=settings.colluders,
-        dropouts=settings.dropouts,
-        follows=follows,
-    )
-    rests_on = assumptions(
-        innermost=inner,
-        injection=settings.injection,
         curious_aggregator=SILO in settings.epsilon,
+        injection=settings.injection,
         purpose=content.purpose,
-        accountant=settings.accountant,
         colluders=settings.colluders,
         dropouts=settings.dropouts,
-        follows=follows,
+        follows=content.silos[0].spent is not None,
     )
     for name, stated_words, true_words in (
-        ("statement", content.guarantee.statement, said),
+        ("statement", content.guarantee.statement, words.statement),
         ("adjacency", content.guarantee.adjacency, ADJACENCY),
-        ("assumptions", tuple(content.guarantee.assumptions), rests_on),
+        ("assumptions", tuple(content.guarantee.assumptions), words.assumptions),
     ):
         if stated_words != true_words:
             return Check(name="words", holds=False, detail=f"the {name} is not what the figures say")
     return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
-
-
-def changes(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> tuple[Change, ...]:
-    """Returns what changed from one plan to another, and for whom: as a whole, node by node, silo by silo."""
-    first, second = _content(before), _content(after)
-    found = []
-    for part in ("federation", "settings", "guarantee", "summary"):
-        found += _changes_of("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
-    for tier in {**first.tiers, **second.tiers}:
-        old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
-        new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
-        for name in {**old_nodes, **new_nodes}:
-            found += _changes_of(tier, name, _fields(old_nodes.get(name)), _fields(new_nodes.get(name)))
-    old = {entry.silo: entry for entry in first.silos}
-    new = {entry.silo: entry for entry in second.silos}
-    for name in {**old, **new}:
-        found += _changes_of(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
-    return tuple(found)
-
-
-def _content(plan: str | Path | Plan | PlanFile) -> PlanFile:
-    if isinstance(plan, PlanFile):
-        return plan
-    return plan.content() if isinstance(plan, Plan) else read_content(plan)
 
 
 class Recomputed:
@@ -416,23 +367,3 @@ def _largest(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
     for node, value in zip(nodes, values, strict=True):
         largest[node] = max(largest.get(node, value), value)
     return largest
-
-
-def _fields(entry: object) -> dict[str, object]:
-    """The figures of one struct, its mappings flattened; empty where there is none."""
-    found: dict[str, object] = {}
-    for name in getattr(entry, "__struct_fields__", ()):
-        value = getattr(entry, name)
-        if isinstance(value, Mapping):
-            found |= {f"{name} at {key}": item for key, item in value.items()}
-        elif name not in ("silo", "name"):
-            found[name] = value
-    return found
-
-
-def _changes_of(kind: str, subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Change]:
-    return [
-        Change(kind=kind, subject=subject, what=name, before=before.get(name), after=after.get(name))
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    ]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from fulcrum.arrays import ArrayLike, FloatArray, FloatLike
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import ParameterError, check_known
 
 ACCOUNTANTS = ("exact", "renyi")
 """`exact`: the tight Gaussian curve. `renyi`: the paper's Theorem 1, never tighter."""
@@ -266,10 +266,7 @@ def _check(*, rounds: int = 1, delta: float = 0.5, accountant: str = "exact") ->
         raise ParameterError(f"rounds must be at most {_MOST_ROUNDS:,}, got {float(min(rounds, 10**300)):g}")
     if not 0 < delta < 1:
         raise ParameterError(f"delta must be in (0, 1), got {delta}")
-    if accountant not in ACCOUNTANTS:
-        raise ParameterError(
-            f"unknown accountant {accountant!r}. Known: {listing(ACCOUNTANTS)}.{suggestion(accountant, ACCOUNTANTS)}"
-        )
+    check_known("accountant", accountant, ACCOUNTANTS)
 
 
 def _check_rate(rate: float) -> None:

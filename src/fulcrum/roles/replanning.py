@@ -12,6 +12,7 @@ far. The plan says so and names who moved.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.making import plan
+from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule
 
 
@@ -77,25 +79,17 @@ def replan(
     remaining = old.rounds - done
     if remaining < 1:
         raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
-    return plan(
-        changed,
-        rounds=remaining,
-        delta=old.delta,
-        epsilon=dict(old.epsilon_target),
-        accountant=old.accountant,
+    execution = Execution(
         allocation=old.allocation if allocation is None else allocation,
+        seed=old.seed,
         clip_norm=old.clip_norm,
-        parameters=old.parameters,
-        colluders=old.colluders,
-        dropouts=old.dropouts,
         injection=old.injection,
         purpose=old.purpose,
         keys=old.keys,
-        seed=old.seed,
-        spent={inner: above, SILO: inside},
-        reserved=old.target.reserve,
-        moved=_moved(old.federation, changed),
     )
+    target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
+    past = Past(spent={inner: above, SILO: inside}, reserve=old.target.reserve, moved=_moved(old.federation, changed))
+    return planned(changed, target, execution, past)
 
 
 def _moved(old: Federation, new: Federation) -> dict[str, str]:

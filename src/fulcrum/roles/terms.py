@@ -18,7 +18,8 @@ import msgspec
 from fulcrum.errors import ReleaseError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
-from fulcrum.planning.plan import Plan, plan_of
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_reading import plan_of
 from fulcrum.planning.verifying import verify
 from fulcrum.privacy.lattice import check_fits
 from fulcrum.roles.policy import Policy

@@ -21,13 +21,13 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import package_version
 from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.partition import Partition, coupled_partition, declared_partition
 from fulcrum.simulation.reference import train_slowly
 from fulcrum.simulation.tasks import Task, load_task
 from fulcrum.storage.files import write_whole
+from fulcrum.version import package_version
 
 LEARNING_RATE = 0.3
 """The best of a grid on the uniform arm of the balanced profile, used unchanged everywhere: docs/experiments.md."""

@@ -14,20 +14,20 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import ParameterError, check_known
 from fulcrum.federation.profiles import lognormal_sizes
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.comparing import Comparison, compared_allocations, summarised
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import package_version
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import AllocationRule
 from fulcrum.simulation.engine import LocalTraining
 from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, run_folder, standard_error, train_arms
 from fulcrum.simulation.tasks import Task, load_task
 from fulcrum.storage.files import write_whole
+from fulcrum.version import package_version
 
 SIZE_LAWS = ("declared", "lognormal")
 """Silo sizes as the federation declares them, or drawn anew for every seed."""
@@ -77,10 +77,7 @@ def compare_trained(
         data_options: Further arguments of `load_task`.
         **target: What every allocation must meet, as in `plan`.
     """
-    if size_law not in SIZE_LAWS:
-        raise ParameterError(
-            f"unknown size law {size_law!r}. Known: {listing(SIZE_LAWS)}.{suggestion(size_law, SIZE_LAWS)}"
-        )
+    check_known("size law", size_law, SIZE_LAWS)
     if target.get("seed", 0) != 0:
         raise ParameterError(f"every seed deals noise anew: seed={target['seed']} would be ignored. Choose the seeds")
     federation = read_federation(federation)

@@ -14,7 +14,7 @@ import numpy as np
 from jinja2 import Environment
 
 from fulcrum.csv_text import csv_text
-from fulcrum.errors import FederationError, ParameterError, listing, suggestion
+from fulcrum.errors import FederationError, ParameterError, check_known
 from fulcrum.federation.as_json import Roster, federation_of, roster_of
 from fulcrum.federation.editing import MOST_SILOS, added, merged, removed, renamed, rescaled, resized, split
 from fulcrum.federation.silo_table import checked_header
@@ -52,9 +52,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def plan(self, federation: Federation) -> Plan:
         """Returns the plan that meets these settings."""
-        if self.allocation not in ALLOCATIONS:  # "module:function" would run what it names
-            near = suggestion(self.allocation, ALLOCATIONS)
-            raise ParameterError(f"unknown allocation {self.allocation!r}. Known: {listing(ALLOCATIONS)}.{near}")
+        check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would run what it names
         limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:

@@ -21,9 +21,10 @@ from fulcrum.federation.reading import federation_from_bytes
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import package_version, to_json
+from fulcrum.planning.plan_file import to_json
 from fulcrum.privacy.accounting import ACCOUNTANTS
 from fulcrum.privacy.allocation import ALLOCATIONS
+from fulcrum.version import package_version
 from fulcrum.views.chart_style import javascript_bundle, theme
 from fulcrum.views.html import environment, inline_json, script, style
 from fulcrum.views.page_answers import Answer, Question, Settings, federation_csv, head, regions, too_many

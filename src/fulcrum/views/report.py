@@ -29,9 +29,9 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.comparing import observer_trade
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import package_version
 from fulcrum.privacy.accounting import rounded_up
 from fulcrum.simulation.results import Results, read_results
+from fulcrum.version import package_version
 from fulcrum.views.chart_style import STILL_FONT, Row, Spec, javascript_bundle, shown_epsilon, svg, theme
 from fulcrum.views.charts import (
     accuracy_chart,

@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fulcrum.csv_text import csv_text
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import check_known, listing
 
 FORMATS = ("table", "json", "csv")
 
@@ -69,8 +69,7 @@ class Result:
 
 def check_format(name: str) -> None:
     """Raises `ParameterError` for an unknown format, before any work is done."""
-    if name not in FORMATS:
-        raise ParameterError(f"unknown format {name!r}. Known: {listing(FORMATS)}.{suggestion(name, FORMATS)}")
+    check_known("format", name, FORMATS)
 
 
 def show(result: Result, style: str) -> None:

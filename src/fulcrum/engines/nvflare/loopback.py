@@ -15,7 +15,7 @@ from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
-from fulcrum.planning.plan import read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.server import NAME, Coordinator, Summary
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"

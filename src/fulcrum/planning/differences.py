@@ -1,0 +1,73 @@
+"""Two plans compared: what differs from one to the other, and for whom.
+
+>>> from fulcrum.planning.making import plan
+>>> before, after = (plan("consortium", rounds=10, epsilon=epsilon) for epsilon in (1.0, 0.9))
+>>> next(found.what for found in differences(before, after))
+'epsilon at region'
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulcrum.federation.structure import SILO
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import PlanFile
+from fulcrum.planning.plan_reading import content_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One difference between two plans.
+
+    Attributes:
+        kind: What the subject is: a tier, "silo", or empty for the plan as a whole.
+        subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
+        what: Which figure.
+        before: In the first plan, None where it has none.
+        after: In the second.
+    """
+
+    kind: str
+    subject: str
+    what: str
+    before: object
+    after: object
+
+
+def differences(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> tuple[Difference, ...]:
+    """Returns what changed from one plan to another, and for whom: as a whole, node by node, silo by silo."""
+    first, second = content_in(before), content_in(after)
+    found = []
+    for part in ("federation", "settings", "guarantee", "summary"):
+        found += _between("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
+    for tier in {**first.tiers, **second.tiers}:
+        old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
+        new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
+        for name in {**old_nodes, **new_nodes}:
+            found += _between(tier, name, _fields(old_nodes.get(name)), _fields(new_nodes.get(name)))
+    old = {entry.silo: entry for entry in first.silos}
+    new = {entry.silo: entry for entry in second.silos}
+    for name in {**old, **new}:
+        found += _between(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
+    return tuple(found)
+
+
+def _fields(entry: object) -> dict[str, object]:
+    """The figures of one struct, its mappings flattened; empty where there is none."""
+    found: dict[str, object] = {}
+    for name in getattr(entry, "__struct_fields__", ()):
+        value = getattr(entry, name)
+        if isinstance(value, Mapping):
+            found |= {f"{name} at {key}": item for key, item in value.items()}
+        elif name not in ("silo", "name"):
+            found[name] = value
+    return found
+
+
+def _between(kind: str, subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Difference]:
+    return [
+        Difference(kind=kind, subject=subject, what=name, before=before.get(name), after=after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]

@@ -1,0 +1,154 @@
+"""A plan as its file holds it: every field, figure and word, with epsilons rounded up.
+
+>>> epsilon_entry(0.9900001), epsilon_entry(math.inf)
+(0.990001, None)
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.planning.guarantee import ADJACENCY
+from fulcrum.planning.plan_file import (
+    FORMAT,
+    Epsilon,
+    FederationEntry,
+    NodeEntry,
+    PlanFile,
+    PlanGuarantee,
+    PlanSettings,
+    PlanSummary,
+    Required,
+    SiloEntry,
+)
+from fulcrum.privacy.accounting import rounded_up
+from fulcrum.privacy.exposure import exposure_of
+from fulcrum.version import package_version
+
+if TYPE_CHECKING:
+    from fulcrum.planning.plan import Plan
+
+
+def content_of(plan: "Plan") -> PlanFile:
+    """Returns the plan as its file holds it."""
+    federation = plan.federation
+    return PlanFile(
+        format=FORMAT,
+        made_by=f"fulcrum {package_version()}",
+        purpose=plan.purpose,
+        federation=FederationEntry(
+            name=federation.name,
+            digest=federation.digest,
+            silos=len(federation),
+            tiers=[tier.name for tier in federation.tiers],
+        ),
+        settings=_settings(plan),
+        guarantee=PlanGuarantee(
+            statement=plan.statement,
+            adjacency=ADJACENCY,
+            sensitivity=2 * plan.clip_norm,
+            assumptions=list(plan.assumptions),
+        ),
+        summary=PlanSummary(
+            noise_budget=plan.noise_budget,
+            uniform_noise_budget=plan.uniform_noise_budget,
+            saving=plan.saving,
+            dispersion=plan.dispersion,
+            epsilon_above_worst=epsilon_entry(float(plan.epsilon_above.max())),
+            epsilon_above_mean=epsilon_entry(float(plan.epsilon_above.mean())),
+            epsilon_inside_worst=epsilon_entry(float(plan.epsilon_inside.max())),
+            epsilon_inside_mean=epsilon_entry(float(plan.epsilon_inside.mean())),
+        ),
+        tiers={tier.name: _node_entries(plan, depth) for depth, tier in enumerate(federation.tiers)},
+        silos=_silo_entries(plan),
+        advice=[advice.text for advice in plan.advice],
+        keys=dict(plan.keys),
+    )
+
+
+def _settings(plan: "Plan") -> PlanSettings:
+    target, required = plan.target, plan.requirement.multiplier
+    return PlanSettings(
+        rounds=target.rounds,
+        delta=target.delta,
+        reserve=target.reserve,
+        clip_norm=plan.clip_norm,
+        accountant=target.accountant,
+        allocation=plan.allocation,
+        seed=plan.seed,
+        injection=plan.injection,
+        colluders=target.colluders,
+        dropouts=target.dropouts,
+        parameters=target.parameters,
+        epsilon=dict(target.epsilon),
+        information=target.information,
+        bound=target.bound,
+        floor=None if target.floor is None else _one_or_all(target.floor),
+        coupling=target.coupling,
+        budget=target.budget,
+        required_multiplier={tier: _one_or_all(np.asarray(asked)) for tier, asked in required.items()},
+    )
+
+
+def _silo_entries(plan: "Plan") -> list[SiloEntry]:
+    federation, regions, groups = plan.federation, plan.federation.innermost, plan.federation.group
+    declared = federation.preferences
+    epsilon = {tier: _epsilon_entries(plan.epsilon(tier)) for tier in federation.tier_names}
+    names, sizes, noise = federation.silo_names.tolist(), federation.sizes.tolist(), plan.noise_multiplier.tolist()
+    return [
+        SiloEntry(
+            silo=name,
+            records=int(records) if records.is_integer() else records,
+            node=regions.nodes[regions.parent_of[index]],
+            noise_multiplier=multiplier,
+            epsilon={tier: values[index] for tier, values in epsilon.items()},
+            preference=None if declared is None or math.isnan(declared[index]) else float(declared[index]),
+            group=None if groups is None else groups.nodes[groups.parent_of[index]],
+            spent={tier: float(spent[index]) for tier, spent in plan.target.spent.items()} or None,
+            moved_from=plan.moved.get(name),
+        )
+        for index, (name, records, multiplier) in enumerate(zip(names, sizes, noise, strict=True))
+    ]
+
+
+def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
+    federation = plan.federation
+    tier = federation.tiers[depth]
+    outer = federation.tiers[depth + 1] if depth + 1 < len(federation.tiers) else None
+    profile = exposure_of(federation, tier=tier.name, colluders=plan.colluders, dropouts=plan.dropouts)
+    worst = np.zeros(len(tier.nodes))
+    np.maximum.at(worst, federation.membership(tier.name), plan.epsilon(tier.name))
+    injected = plan.aggregator_noise_multiplier if depth == 0 else None
+    noise = np.sqrt(plan.node_noise(tier.name)) if injected is None else injected
+    return [
+        NodeEntry(
+            name=name,
+            parent=None if outer is None else outer.nodes[outer.parent_of[index]],
+            silos=int(profile.silos[index]),
+            exposure=float(profile.exposure[index]),
+            noise_multiplier=float(noise[index]),
+            epsilon_worst=epsilon_entry(float(worst[index])),
+            lattice_step=None if plan.lattice_steps is None or depth > 0 else float(plan.lattice_steps[index]),
+        )
+        for index, name in enumerate(tier.nodes)
+    ]
+
+
+def _epsilon_entries(epsilon: FloatArray) -> list[Epsilon]:
+    """Returns epsilons for the file: rounded up, and None where there is no guarantee."""
+    values, where = np.unique(epsilon, return_inverse=True)
+    entries = [epsilon_entry(value) for value in values.tolist()]
+    return [entries[index] for index in where.tolist()]
+
+
+def epsilon_entry(epsilon: float) -> Epsilon:
+    """Returns one epsilon for the file."""
+    return rounded_up(epsilon) if math.isfinite(epsilon) else None
+
+
+def _one_or_all(values: FloatArray) -> Required:
+    """Returns one number where all are the same, else the list."""
+    same = values.ndim == 0 or (values == values[0]).all()
+    return float(values.flat[0]) if same else values.tolist()

@@ -1,0 +1,233 @@
+"""Plan files read: their format, digest and every name and number checked, and the plan that they describe."""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import FulcrumError, PlanError
+from fulcrum.federation.structure import ROOT, SILO, Federation
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import FORMAT, INJECTIONS, PURPOSES, PlanFile, content_digest
+from fulcrum.planning.targets import Target, floor_by_silo
+from fulcrum.privacy.accounting import ACCOUNTANTS
+from fulcrum.privacy.allocation import Requirement
+from fulcrum.privacy.leakage import BOUNDS
+
+_OUTDATED = {
+    "fulcrum.plan/1": "said less than it must of who the observers are, and let dropouts use up colluders; in "
+    "deployment its lattices differed by region"
+}
+"""Formats whose plans are not read, and why."""
+
+_LARGEST = 1e100
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
+    return plan_of(read_content(path))
+
+
+def content_in(plan: str | Path | Plan | PlanFile) -> PlanFile:
+    """Returns the content of a plan file: read from disk, of a plan, or as it is."""
+    if isinstance(plan, PlanFile):
+        return plan
+    return plan.content() if isinstance(plan, Plan) else read_content(plan)
+
+
+def read_content(path: str | Path) -> PlanFile:
+    """Reads a plan file and checks its format and digest."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        header = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanError(f"{path} is not JSON: {error}. Make a plan with: fulcrum plan FEDERATION -o {path}") from None
+    found = header.get("format") if isinstance(header, dict) else None
+    if isinstance(found, str) and found in _OUTDATED:
+        raise PlanError(
+            f"{path} is of format {found}, which {_OUTDATED[found]}. Make the plan again with: fulcrum plan"
+        )
+    if found != FORMAT:
+        raise PlanError(f"{path} is not a plan of format {FORMAT}, got {found!r}. Make one with: fulcrum plan")
+    try:
+        content = msgspec.convert(header, PlanFile)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"{path}: {error}. Make the plan again with: fulcrum plan") from None
+    if content.digest != content_digest(content):
+        raise PlanError(
+            f"{path} was changed after it was made (digest {content.digest[:4]}.., expected "
+            f"{content_digest(content)[:4]}..). Make the plan again with: fulcrum plan"
+        )
+    problem = next(_problems(content), None)
+    if problem is not None:
+        raise PlanError(f"{path} does not hold together: {problem}. Make the plan again with: fulcrum plan")
+    return content
+
+
+def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
+    """Returns the plan that a file's content describes; `issuer` is whose signature of it was checked."""
+    settings = content.settings
+    federation = federation_in(content)
+    requirement = Requirement(
+        multiplier={
+            tier: asked if isinstance(asked, float) else read_only(np.array(asked))
+            for tier, asked in settings.required_multiplier.items()
+        },
+        colluders=settings.colluders,
+        dropouts=settings.dropouts,
+    )
+    noise = None
+    if settings.injection == "aggregator":
+        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
+        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
+    found = Plan(
+        federation=federation,
+        target=Target(
+            rounds=settings.rounds,
+            delta=settings.delta,
+            accountant=settings.accountant,
+            epsilon=settings.epsilon,
+            information=settings.information,
+            floor=floor_by_silo(federation, settings.floor),
+            coupling=settings.coupling,
+            bound=settings.bound,
+            parameters=settings.parameters,
+            budget=settings.budget,
+            colluders=settings.colluders,
+            dropouts=settings.dropouts,
+            reserve=settings.reserve,
+            spent=_spent_by_tier(content),
+        ),
+        allocation=settings.allocation,
+        requirement=requirement,
+        noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
+        aggregator_noise_multiplier=noise,
+        clip_norm=settings.clip_norm,
+        injection=settings.injection,
+        seed=settings.seed,
+        purpose=content.purpose,
+        moved={entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
+        keys=content.keys,
+    )
+    return found.read_from(content.digest, issuer=issuer)
+
+
+def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
+    """Returns what silos had spent before the plan, by tier; nothing for a first plan."""
+    tiers = content.silos[0].spent or {}
+    return {
+        tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
+    }
+
+
+def federation_in(content: PlanFile) -> Federation:
+    """Returns the federation that a plan file's roster describes, checked against its digest."""
+    names = content.federation.tiers
+    labels = [entry.node for entry in content.silos]
+    columns: dict[str, list[str]] = {names[0]: labels}
+    for inner, outer in pairwise(names):
+        parents = {entry.name: entry.parent for entry in content.tiers[inner]}
+        labels = [parents[label] or "" for label in labels]
+        columns[outer] = labels
+    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
+    federation = Federation.from_columns(
+        silo=[entry.silo for entry in content.silos],
+        records=np.array([entry.records for entry in content.silos], dtype=np.float64),
+        tiers=columns,
+        epsilon=preferences,
+        group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
+        name=content.federation.name,
+        locate=lambda row: f"silo {row + 1} of the roster",
+    )
+    if federation.digest != content.federation.digest:
+        raise PlanError(
+            f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
+        )
+    return federation
+
+
+def _problems(content: PlanFile) -> Iterator[str]:
+    """Yields what keeps a file of the right shape from being a plan; what follows a problem may rest on it."""
+    yield from _problems_of_tree(content)
+    yield from _problems_of_silos(content)
+    yield from _problems_of_settings(content)
+    if not content.federation.name.isprintable():
+        yield "the federation's name is not printable"
+    try:
+        federation_in(content)
+    except FulcrumError as error:
+        yield str(error)
+
+
+def _problems_of_tree(content: PlanFile) -> Iterator[str]:
+    """Yields where the tree of silos and nodes does not hold together."""
+    tiers, silos = content.federation.tiers, content.silos
+    if not silos or not tiers:
+        yield "it has no silos or no tiers"
+    if content.federation.silos != len(silos):
+        yield f"it counts {content.federation.silos} silos and lists {len(silos)}"
+    if list(content.tiers) != tiers:
+        yield f"it describes the tiers {list(content.tiers)} and names {tiers}"
+    for inner, outer in pairwise([*tiers, None]):
+        above = {node.name for node in content.tiers[outer]} if outer else {None}
+        for node in content.tiers[inner or ""]:
+            if node.parent not in above:
+                yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
+
+
+def _problems_of_silos(content: PlanFile) -> Iterator[str]:
+    """Yields names of silos' entries that lead nowhere, and numbers out of range."""
+    tiers, silos = content.federation.tiers, content.silos
+    observers = [SILO, *tiers, ROOT]
+    nodes = {node.name for node in content.tiers[tiers[0]]}
+    for entry in silos:
+        if entry.node not in nodes:
+            yield f"silo {entry.silo!r} is in {tiers[0]} {entry.node!r}, which is not there"
+        if list(entry.epsilon) != observers:
+            yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
+        if not 0 <= entry.noise_multiplier <= _LARGEST:
+            yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
+        if not 0 < entry.records <= _LARGEST:
+            yield f"silo {entry.silo!r} has {entry.records} records"
+    spent = {tuple(entry.spent or ()) for entry in silos}
+    if len(spent) != 1 or (spent != {()} and spent != {tuple(observers)}):
+        yield "what was spent before is not told for every silo and tier"
+    if any(not 0 <= value < math.inf for entry in silos for value in (entry.spent or {}).values()):
+        yield "what was spent before is not a number of at least 0"
+    if any(entry.moved_from in ("", entry.node) for entry in silos):
+        yield "a silo moved from the place where it is"
+
+
+def _problems_of_settings(content: PlanFile) -> Iterator[str]:
+    """Yields settings that are not known, out of range, or of another federation."""
+    settings, silos = content.settings, len(content.silos)
+    required = settings.required_multiplier
+    if any(isinstance(values, list) and len(values) != silos for values in (settings.floor, *required.values())):
+        yield "a list by silo has another length than the roster"
+    for values in required.values():
+        if not all(0 <= asked <= _LARGEST for asked in (values if isinstance(values, list) else [values])):
+            yield "a required multiplier is out of its range"
+    if not required or not required.keys() | settings.epsilon.keys() <= {SILO, *content.federation.tiers, ROOT}:
+        yield "its targets are not on its tiers"
+    if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
+        yield "it names an accountant, bound or injection that is not known"
+    deployed = content.purpose == "deployment"
+    if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
+        yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
+    if not (
+        settings.rounds >= 1
+        and 0 < settings.delta < 1
+        and 1 / _LARGEST <= settings.clip_norm <= _LARGEST
+        and 0 <= settings.reserve < settings.delta
+        and settings.colluders >= 0
+        and settings.dropouts >= 0
+        and (settings.parameters is None or settings.parameters >= 1)
+    ):
+        yield "a setting is out of its range"

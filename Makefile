@@ -12,7 +12,7 @@ FLOOR_TESTS := cli/test_commands federation/test_editing federation/test_profile
 FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table federation/tree_files \
   privacy/accounting views/page_answers
 
-.PHONY: demo test test-engines test-floors lint docs screenshot paper bench clean
+.PHONY: demo test test-engines test-floors lint docs screenshot paper bench wheel clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -28,8 +28,9 @@ demo: $(VENV)/core.stamp
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 	@echo "All of it to look at, to print and to sign: open out/report.html in a browser."
 
+# Two at a time, each file's tests in one process: much of the time they wait, for disks, browsers and time limits.
 test: $(VENV)/test.stamp
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines
@@ -54,6 +55,13 @@ paper: $(VENV)/core.stamp
 
 bench: $(VENV)/test.stamp
 	@for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+wheel: $(VENV)/pip.stamp
+	@rm -rf dist
+	@$(PIP) wheel --no-deps --wheel-dir dist .
+	@$(PYTHON) -m venv --clear $(VENV)/wheel
+	@$(VENV)/wheel/bin/pip --disable-pip-version-check --quiet install dist/*.whl
+	@$(VENV)/wheel/bin/python tests/wheel.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) build dist

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fulcrum.errors import FederationError, FulcrumError, MissingExtraError, OverlapError
+from fulcrum.federation import reading
 from fulcrum.federation.profiles import PROFILES, profile
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import Federation
@@ -149,10 +150,11 @@ def test_whole_numbers_are_fine_as_names(tmp_path):
         assert read_federation(frame).digest == csv.digest
 
 
-def test_several_batches_are_joined_in_order(tmp_path):
-    rows = 600_000
+def test_several_batches_are_joined_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_BATCH", 1_000)
+    rows = 2_600
     silo = [f"s{k}" for k in range(rows)]
-    region = [f"r{k // 200_000 if k % 2 else 0}" for k in range(rows)]
+    region = [f"r{k // 900 if k % 2 else 0}" for k in range(rows)]
     columns = {"silo": silo, "records": np.arange(1, rows + 1), "region": region}
     federation = read_federation(parquet(tmp_path, columns))
     assert len(federation) == rows

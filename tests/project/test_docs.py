@@ -1,4 +1,4 @@
-"""The pages run: what README.md and docs/*.md show is what the commands and the code in them really do.
+"""The pages run: what README.md, the pages beside it and docs/*.md show is what the commands and the code in them really do.
 
 Each page runs from top to bottom in an empty directory of its own, with one Python namespace. The conventions:
 
@@ -27,8 +27,13 @@ from test_package import FLOORS, MODULES
 from fulcrum.cli import app as cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 BY_LEAF = {module.split(".")[-1]: module for module in MODULES}
+
+FILE_ENDINGS = ("py", "toml", "json", "csv", "html")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,})\s*([\w-]*)\s*$")
 _NOTE = re.compile(r"^<!--\s*(file|exit):\s*(.+?)\s*-->$")
@@ -184,7 +189,7 @@ def test_links_between_pages_lead_somewhere(path):
 def test_functions_and_tests_that_a_page_names_are_there(path):
     text = path.read_text(encoding="utf-8")
     for module, name in re.findall(r"`(?:fulcrum\.)?(\w+)\.(\w+)[`(]", text):
-        if module in BY_LEAF and name not in ("py", "toml", "json", "csv"):  # files
+        if module in BY_LEAF and name not in FILE_ENDINGS:
             assert hasattr(importlib.import_module(f"fulcrum.{BY_LEAF[module]}"), name), f"{module}.{name}"
     for file, _, name in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", text):
         assert (ROOT / file).exists(), file

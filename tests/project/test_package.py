@@ -72,9 +72,16 @@ def declared(floor: str) -> set[str]:
     return {name.strip() for name in found[1].split(",")}
 
 
+def named(tree: ast.AST) -> set[str]:
+    """Every module that stands in a text as `fulcrum.module:name`, to be imported when it is called for."""
+    texts = {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return {found[1] for text in texts if (found := re.fullmatch(r"(fulcrum[\w.]+):\w+", text))}
+
+
 def used_by(module: str) -> set[str]:
-    """The modules of this package that a module imports."""
-    names = {name for name in imports(ast.parse(source_of(module))) if name.startswith("fulcrum")}
+    """The modules of this package that a module imports, at once or later."""
+    tree = ast.parse(source_of(module))
+    names = {name for name in imports(tree) | named(tree) if name.startswith("fulcrum")}
     return {name.removeprefix("fulcrum.") for name in names}
 
 

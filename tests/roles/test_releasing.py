@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import itertools
 import logging
 import math
 import threading
@@ -176,19 +177,36 @@ def test_no_value_makes_a_release_fail_whatever_numpy_is_told_to_raise(deploymen
     assert ledger.sequence == 1
 
 
+@pytest.fixture(scope="module")
+def next_round(tmp_path_factory):
+    """A plan of many rounds; for each layout its ledger, and the rounds that it has not released yet."""
+    plan = fulcrum.plan("isic-paper", rounds=500, epsilon=1.0, parameters=34, purpose="deployment")
+    opened = {}
+
+    def of(layout):
+        if layout not in opened:
+            ledger = Ledger.open(tmp_path_factory.mktemp("ledger") / "s.ledger", silo=SILO)
+            opened[layout] = ledger, itertools.count(1)
+        ledger, rounds = opened[layout]
+        return plan, ledger, next(rounds)
+
+    yield of
+    for ledger, _ in opened.values():
+        ledger.close()
+
+
 @given(
     seed=st.integers(0, 500),
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
     scale=st.floats(-3, 3),
     shape=st.sampled_from([(34,), (2, 17), (34, 1), (1, 2, 17)]),
 )
-def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dtype, scale, shape, tmp_path_factory):
-    plan = fulcrum.plan("isic-paper", rounds=1, epsilon=1.0, parameters=34, purpose="deployment")
+def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dtype, scale, shape, next_round):
+    plan, book, round_number = next_round((dtype, shape))
     update = (np.random.default_rng(seed).normal(size=shape) * 10.0**scale).astype(dtype)
-    folder = tmp_path_factory.mktemp("ledger")
-    with Ledger.open(folder / "s.ledger", silo=SILO) as book, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SecureNoise, "integers", lambda self, *, width, count: np.zeros(count, dtype=np.int64))
-        sent = release(update, plan, SILO, 1, ledger=book)
+        sent = release(update, plan, SILO, round_number, ledger=book)
     weight = plan.federation.weights[0]
     exact = math.sqrt(sum(int(value) ** 2 for value in sent.values.tolist()))
     assert exact * sent.step <= weight * plan.clip_norm

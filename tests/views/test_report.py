@@ -18,7 +18,7 @@ from fulcrum.federation.profiles import profile
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.reproducing import reproducing_commands
 from fulcrum.planning.targets import Target
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 from fulcrum.views.numbers import percent, shown_epsilon
 from fulcrum.views.report import PRINTED_ROWS, report
 from fulcrum.views.silo_columns import silo_table

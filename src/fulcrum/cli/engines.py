@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
-from fulcrum.cli.options import FormatOption, PlanArgument, TrainingOptions, number, option
+from fulcrum.cli.options import FormatOption, PlanArgument, number, option
+from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.engines.built_in_training import accuracy
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
@@ -28,10 +29,6 @@ from fulcrum.roles.policy import read_policy
 from fulcrum.roles.server import Summary, checked_model
 from fulcrum.roles.site import ledger_name
 from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, steps, table, working
-
-deploy_app = App(name="deploy", help="Write start-up kits for every site of a plan.")
-up_app = App(name="up", help="Run a plan as a federation of processes on this machine.")
-follow_app = App(name="follow", help="Start a deployed plan, or resume it, and follow it to its last round.")
 
 
 @Parameter(name="*")
@@ -97,7 +94,6 @@ def _options(training: TrainingOptions) -> dict[str, Any]:
     }
 
 
-@deploy_app.command(name="nvflare")
 def deploy_nvflare(
     plan_file: PlanArgument,
     *,
@@ -143,7 +139,6 @@ def deploy_nvflare(
     return 0
 
 
-@follow_app.command(name="nvflare")
 def follow_nvflare(
     kits: Annotated[Path, Parameter(help="The folder that `fulcrum deploy nvflare` wrote: admin and job are used.")],
     *,
@@ -158,7 +153,6 @@ def follow_nvflare(
     return 0
 
 
-@up_app.command(name="nvflare")
 def up_nvflare(
     plan_file: PlanArgument,
     *,

@@ -1,10 +1,9 @@
 """The commands of those who run a silo or issue plans: keys, signatures, policies, ledgers, replanning."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from fulcrum.cli.options import (
     AllocationOption,
@@ -25,8 +24,6 @@ from fulcrum.roles.policy import read_policy
 from fulcrum.roles.replanning import replan
 from fulcrum.views.plan_tables import show_checks, show_plan
 from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, table
-
-ledger_app = App(name="ledger", help="Show or verify what a silo has spent.")
 
 LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
 
@@ -84,7 +81,6 @@ def policy(
     return 0
 
 
-@ledger_app.command(name="show")
 def show_ledger(
     path: LedgerArgument,
     *,
@@ -133,7 +129,6 @@ def show_ledger(
     return 0
 
 
-@ledger_app.command(name="verify")
 def verify_ledger_command(
     path: LedgerArgument,
     *,
@@ -165,17 +160,3 @@ def replan_command(
         made.save(output)
     show_plan(made, output, style)
     return 0
-
-
-def read_keys(path: Path) -> dict[str, str]:
-    """Reads public keys by name from a TOML file."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
-    wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
-    if wrong is not None:
-        raise ParameterError(f"{path}: the key of {wrong!r} must be a string")
-    return found

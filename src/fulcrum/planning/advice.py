@@ -17,10 +17,10 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
-from fulcrum.privacy.accounting import rounded_up
 from fulcrum.privacy.exposure import left_by_coalitions, sum_by
 from fulcrum.privacy.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.privacy.prior import prior_entropy
+from fulcrum.rounding import rounded_up
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan

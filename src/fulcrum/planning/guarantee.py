@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 
 ADJACENCY = "replace one silo's whole dataset, its declared size kept"
 """Which federations are neighbours; a clipped update moves by at most 2C between them."""

@@ -16,7 +16,6 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray, FloatLike, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
-from fulcrum.privacy.accounting import rounded_up
 from fulcrum.privacy.prior import (
     Coupling,
     above_zero,
@@ -26,6 +25,7 @@ from fulcrum.privacy.prior import (
     prior_entropy,
     strength_of,
 )
+from fulcrum.rounding import rounded_up
 
 BOUNDS = ("paper", "capacity")
 """Bounds on what one round reveals: the paper's divergence over the clip ball, or the Gaussian channel's capacity."""

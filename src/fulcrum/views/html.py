@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.guarantee import ADJACENCY
 from fulcrum.planning.plan import Plan
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 from fulcrum.views.chart_style import PALETTE
 from fulcrum.views.numbers import figure, percent, shown_epsilon, shown_rate
 

@@ -11,7 +11,7 @@ orders to a terminal: `printable` is where all of them go through.
 
 import math
 
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 
 
 def figure(value: float) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 
 SiloColumn: TypeAlias = dict[str, Any]
 

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import check_known, listing
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 from fulcrum.views.numbers import figure, printable
 
 FORMATS = ("table", "json", "csv")
@@ -225,7 +225,9 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return figure(rounded_up(value, digits=4) if epsilon else value)
+        if epsilon:
+            value = rounded_up(value, digits=4)
+        return figure(value)
     return str(value)
 
 

@@ -1,0 +1,120 @@
+"""The commands that make, check, tell apart and hand on plan files."""
+
+import sys
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, option
+from fulcrum.cli.target_options import TargetOptions
+from fulcrum.errors import ParameterError, listing
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import SILO
+from fulcrum.planning.differences import Difference, differences
+from fulcrum.planning.exporting import EXPORTS, exported
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan_reading import read_content, read_plan
+from fulcrum.planning.signing import check_signature
+from fulcrum.planning.verifying import verify
+from fulcrum.storage.files import write_whole
+from fulcrum.views.plan_tables import show_checks, show_plan
+from fulcrum.views.terminal import Column, Result, check_format, remarks, show, table, working
+
+
+def plan_command(
+    federation: FederationArgument,
+    *,
+    target: TargetOptions,
+    purpose: Annotated[str, option("research, or deployment, which needs --parameters.")] = "research",
+    keys: Annotated[Path | None, Parameter(help="A TOML file of public keys by name, for the plan to carry.")] = None,
+    output: OutputOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Compute how much noise each silo must add."""
+    check_format(style)
+    with working("Planning"):
+        found = read_federation(federation)
+        carried = None if keys is None else _read_keys(keys)
+        made = plan(found, allocation=target.allocation, purpose=purpose, keys=carried, **target.arguments(found))
+    if output is not None:
+        with working("Writing the plan"):
+            made.save(output)
+    show_plan(made, output, style)
+    return 0
+
+
+def verify_command(
+    plan_file: PlanArgument,
+    *,
+    federation: Annotated[str | None, Parameter(help="Also check that the plan is for this federation.")] = None,
+    issuer: Annotated[str | None, Parameter(help="Also check the signature by this public key, or .pub file.")] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Recompute every number of a plan from its multipliers and roster, without the solver."""
+    check_format(style)
+    with working("Verifying"):
+        content = read_content(plan_file)
+        if federation is not None:
+            read_plan(plan_file).check_federation(read_federation(federation), source=federation)
+        if issuer is not None:
+            check_signature(plan_file, issuer)
+        checks = verify(content)
+    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan")
+
+
+def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
+    """Say what changed from one plan to another, and for whom."""
+    check_format(style)
+    found = differences(before, after)
+    rows = [asdict(difference) for difference in found]
+    silos = len({difference.subject for difference in found if difference.kind == SILO})
+    columns = (
+        Column(key="subject", heading="who", figures=False),
+        Column(key="what", heading="what", figures=False),
+        Column(key="before", heading="before"),
+        Column(key="after", heading="after"),
+    )
+    note = "The plans say the same." if not rows else f"{silos:,} silos are affected."
+    told = [
+        row | {"subject": f"{row['kind']} {row['subject']}".strip()} for row in rows if row["subject"] != "guarantee"
+    ]  # its sentences follow from the figures and do not fit into a cell
+    picture = [table(f"{before} → {after}", columns, told, note=note)] if rows else [remarks([(False, note)])]
+    show(Result(data=rows, rows=rows, fields=list(Difference.__dataclass_fields__), picture=picture), style)
+    return 0
+
+
+def export(
+    plan_file: PlanArgument,
+    *,
+    to: Annotated[str, Parameter(help=f"One of {listing(EXPORTS)}.")],
+    output: OutputOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Write a plan as a table, or as settings for Flower or NVIDIA FLARE."""
+    check_format(style)
+    text = exported(read_plan(plan_file), to)
+    if output is not None:
+        write_whole(output, text.encode())
+    if style == "json":
+        written = None if output is None else str(output)
+        show(Result(data={"to": to, "output": written, "text": text}, rows=()), style)
+    elif output is None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _read_keys(path: Path) -> dict[str, str]:
+    """Reads public keys by name from a TOML file."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is not TOML: {error}") from None
+    wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
+    if wrong is not None:
+        raise ParameterError(f"{path}: the key of {wrong!r} must be a string")
+    return found

@@ -1,0 +1,46 @@
+"""On what and how silos train, as options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from fulcrum.cli.options import number, option
+from fulcrum.errors import listing
+from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.runs import LEARNING_RATE
+from fulcrum.simulation.tasks import BUILT_IN
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class TrainingOptions:
+    """On what and how silos train."""
+
+    data: Annotated[
+        str, option(f"{listing(BUILT_IN)}, another name in the data folder, or an npz, CSV or Parquet.")
+    ] = "digits"
+    data_dir: Annotated[Path | None, option("Folder of feature files; FULCRUM_DATA by default.")] = None
+    components: Annotated[int | None, number("Principal components to keep.")] = None
+    records: Annotated[float | None, option("Mean records a silo.")] = None
+    label: Annotated[str | None, option("Label column of a CSV or Parquet file; label by default.")] = None
+    silo_column: Annotated[str | None, option("Its column of silos; silo by default, if there is one.")] = None
+    learning_rate: Annotated[float, option("Of the local steps.")] = LEARNING_RATE
+    steps: Annotated[int, number("Local steps a round.")] = 10
+    batch: Annotated[int, number("Records a local step.")] = 64
+
+    @property
+    def data_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments of `load_task`."""
+        return {
+            "data_dir": self.data_dir,
+            "components": self.components,
+            "label": self.label,
+            "silo": self.silo_column,
+        }
+
+    @property
+    def training(self) -> LocalTraining:
+        """Returns how silos train."""
+        return LocalTraining(learning_rate=self.learning_rate, steps=self.steps, batch=self.batch)

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -356,3 +357,16 @@ def test_a_stated_delta_is_rounded_up_and_one_round_is_one():
     target = Target(rounds=1, epsilon={"region": 1.0})
     after = planned(profile("isic-paper"), target, Execution(), Past(spent=spent))
     assert after.statement.startswith("Over this 1 round and all released before, at delta 1e-05, ")
+
+
+def test_a_plan_made_from_nothing_has_no_past():
+    keywords = set(inspect.signature(plan).parameters)
+    assert not keywords & {"spent", "reserved", "reserve", "moved", "past"}
+    made = plan("mild", rounds=5, epsilon=1.0)
+    assert not made.follows
+    spent = {"region": np.full(96, 0.01), "silo": np.full(96, 0.02)}
+    after = planned(made.federation, made.target, Execution(), Past(spent=spent, moved={"region-1-1": "elsewhere"}))
+    assert after.follows
+    assert after.noise_budget > made.noise_budget
+    assert after.moved == {"region-1-1": "elsewhere"}
+    assert after.epsilon_above.max() <= 1.0 * (1 + 1e-12)

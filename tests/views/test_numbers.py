@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import pytest
 
@@ -36,3 +38,11 @@ def test_what_a_terminal_would_obey_is_written_out():
     assert printable("café ε ∞") == "café ε ∞"
     assert printable(ORDERS).isprintable()
     assert printable(ORDERS).startswith(r"a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d")
+
+
+@pytest.mark.parametrize(
+    ("module", "unneeded"), [("report", ["rich"]), ("page_answers", ["rich", "fulcrum.views.report"])]
+)
+def test_pages_are_made_without_the_terminal_and_the_page_without_the_report(module, unneeded):
+    script = f"import sys, fulcrum.views.{module}; print([name for name in {unneeded} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""The page one plays with, in a real browser: everything follows, nothing is logged, nothing else is asked for."""
+"""The page of `fulcrum serve` in a real browser: everything follows, nothing is logged, nothing else is asked for."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What a plan should make its reader think about: warnings first, then what could be gained.
+"""Advice to the reader of a plan: warnings first, then what could be gained.
 
 Each piece of advice is one sentence with its number in it. Nothing here changes a plan.
 

@@ -175,7 +175,7 @@ def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float
 def observer_power_of_shift(
     shift: float, *, accountant: str = "exact", distance: float = 0.0, false_positive_rate: float = 0.01
 ) -> ObserverPower:
-    """Returns what the best observer can do whom releases give a shift of mu in all (mu² adds up over releases).
+    """Returns what the best observer can do against releases whose shift is mu in all (mu² adds up over releases).
 
     With `exact`, what it can do where noise is continuous and Gaussian. With `renyi`, a bound that needs only what that
     accountant proves, a Renyi divergence of at most alpha mu²/2 at every order, so that it holds for lattice noise too:

@@ -224,7 +224,7 @@ def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
 
 
 def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], here: ChartRow, description: str) -> Spec:
-    """Returns a line of alternatives whose ends and whose present place have names."""
+    """Returns a curve of alternatives with its ends and this plan marked by name."""
     across = {
         "field": x[0],
         "type": "quantitative",

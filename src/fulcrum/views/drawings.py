@@ -27,7 +27,7 @@ from fulcrum.views.region_charts import epsilon_chart, region_rows, tree_chart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A chart: its specification, and its figures as a table, not made before they are asked for."""
+    """A chart: its specification, and its figures as the rows of a table, made when they are asked for."""
 
     key: str
     spec: Spec

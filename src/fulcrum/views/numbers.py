@@ -70,7 +70,7 @@ def with_error(value: float, error: float | None, digits: str = ".3f") -> str:
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with everything that is not to be seen, but does something to a terminal, written out.
+    r"""Returns a text with every character that cannot be seen, and that a terminal may obey, written out.
 
     >>> printable("lille\x1b[2J\u202e")
     'lille\\x1b[2J\\u202e'

@@ -78,7 +78,7 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     number: float = 0.0
 
     def of(self, federation: Federation) -> Federation:
-        """Returns the federation after it."""
+        """Returns the federation after this edit."""
         if self.kind == "merge":
             return merged(federation, self.regions)
         if self.kind == "add":
@@ -111,7 +111,7 @@ class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     whole: bool = False
 
     def federated(self) -> Federation:
-        """Returns the federation that is meant, edited where that is asked for."""
+        """Returns the federation asked about, after the edit if there is one."""
         if len(self.federation.silos) > MOST_SILOS:
             raise FederationError(too_many(len(self.federation.silos)))
         found = federation_of(self.federation)

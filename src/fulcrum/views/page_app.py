@@ -87,7 +87,7 @@ def _routes(federation: Federation) -> "Starlette":
     limiter = anyio.CapacityLimiter(_WORKERS)
 
     async def worked(work: Callable[[], Made]) -> Made:
-        """Does work beside the loop, a few at a time; what is wrong with a question is told in one line."""
+        """Does work in a thread, a few at a time; an error of ours becomes a refusal of one line."""
         try:
             return await run_sync(work, limiter=limiter)
         except FulcrumError as error:
@@ -159,7 +159,7 @@ def asked(body: bytes) -> PageQuestion:
 
 
 def read_upload(data: bytes, name: str) -> Federation:
-    """Returns the federation of a file that a page sent; its name is a name alone, and never opened.
+    """Returns the federation of a file that a page sent; its name is never opened as a path.
 
     Raises:
         FederationError: It cannot be read, or holds too many silos.

@@ -129,7 +129,7 @@ def everywhere(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Names that a server answers to, in lower case, and whether it answers to any address in figures too.
+    """Names that a server answers to, in lower case, and whether it also answers to any numeric address.
 
     A page elsewhere can point a name of its own here, and then read what it is answered; an address it cannot.
     """
@@ -145,7 +145,7 @@ class Hosts:
 def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
     """Returns what a server at `host` answers to: that, this machine's own names, and the names given.
 
-    One that listens everywhere also answers to any address in figures and to the name of its machine.
+    One that listens everywhere also answers to any numeric address and to the name of its machine.
 
     >>> "192.168.1.7" in hosts_of("0.0.0.0"), "example.org" in hosts_of("0.0.0.0")
     (True, False)
@@ -158,7 +158,7 @@ def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Returns what gives a request's body piece by piece and refuses to go on where it is too large."""
+    """Returns a `receive` that refuses a body once it is too large, whatever its header says."""
     met = 0
 
     async def received() -> Message:
@@ -180,7 +180,7 @@ async def _tell(send: Send, status: int, reason: str) -> None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns the address that a host is in figures, with or without brackets; None for a name."""
+    """Returns the numeric address that a host is, with or without brackets; None for a name."""
     try:
         return ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:

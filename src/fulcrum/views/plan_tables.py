@@ -1,4 +1,4 @@
-"""What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
+"""A plan, a comparison and the checks of a plan as tables in the terminal; no figure is computed here."""
 
 import sys
 from collections.abc import Sequence

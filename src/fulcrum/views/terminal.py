@@ -1,4 +1,4 @@
-"""Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
+"""Results on stdout: as a table for people, as JSON, or as CSV.
 
 A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
 in the picture alone. Every text goes through `printable`.
@@ -85,7 +85,7 @@ def show(result: Result, style: str) -> None:
 
 
 def printable_json(encoded: bytes) -> str:
-    r"""Returns JSON with what a terminal may obey escaped: below a space it always is, beyond ASCII it may be.
+    r"""Returns JSON with every character that a terminal may obey escaped; JSON itself escapes few of them.
 
     >>> print(printable_json('"\u202e é"'.encode()))
     "\u202e é"

@@ -55,7 +55,7 @@ def times(folder: Path, size: int, repeats: int) -> tuple[list[float], list[floa
     floors, records, marks = [], [], []
     with Ledger.open(folder / f"{size}.ledger", silo="bench") as ledger:
         allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0)
-        ledger.begin(allowance)
+        ledger.enter_plan(allowance)
         for number in range(1, repeats + 2):
             payload = os.urandom(size)
             floors.append(floor_seconds(folder / f"{size}-{number}", payload))

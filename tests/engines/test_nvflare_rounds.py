@@ -287,5 +287,5 @@ def test_a_region_takes_up_its_round_where_a_restart_left_it(kits, north):
     with Region.open(site.state / "sums.db", site.plan, "north", site.key, create=False) as region:
         assert region.present(1) == {"a1"}
         with pytest.raises(ExchangeError, match="other names or shapes than the model"):
-            region.expect(Layout(names=("foreign",), shapes=((6,),)))
+            region.expect_layout(Layout(names=("foreign",), shapes=((6,),)))
     north._region = None

@@ -351,24 +351,24 @@ def test_a_decline_is_known_byte_for_byte_and_by_its_signature_alone(world):
     expected = b"\x86\xa6format\xb2fulcrum.declined/1\xabplan_digest\xd9\x40" + digest
     expected += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x02\xa9signature\xc4\x40" + signature
     assert declined == expected
-    assert world.opener.declined(declined) == ("lille", 2)
+    assert world.opener.open_decline(declined) == ("lille", 2)
     for place in range(len(declined)):
         changed = bytearray(declined)
         changed[place] ^= 1
-        refusal(world.opener.declined, bytes(changed))
+        refusal(world.opener.open_decline, bytes(changed))
     for junk in (None, b"", b"x", "text", 7, declined[:-1], declined + b"\0", world.sealed, world.release.to_bytes()):
-        refusal(world.opener.declined, junk)
+        refusal(world.opener.open_decline, junk)
     assert "not a sealed release" in refusal(world.opener.open, declined)
 
 
 def test_nobody_declines_for_another(world):
     metz = Sealer(world.plan, "metz", world.folder / "metz").decline(2)
     forged = metz.replace(b"metz", b"lille").replace(b"\xa4lille", b"\xa5lille")
-    assert "that silo 'lille' declines round 2 is not signed by its key" in refusal(world.opener.declined, forged)
+    assert "that silo 'lille' declines round 2 is not signed by its key" in refusal(world.opener.open_decline, forged)
     nice = Sealer(world.plan, "nice", world.folder / "nice").decline(2)
-    assert "to another region than 'north'" in refusal(world.opener.declined, nice)
+    assert "to another region than 'north'" in refusal(world.opener.open_decline, nice)
     other = Sealer(world.made["research"], "lille", world.folder / "lille").decline(2)
-    assert "the decline is one under another plan" in refusal(world.opener.declined, other)
+    assert "the decline is one under another plan" in refusal(world.opener.open_decline, other)
     for wrong in (0, 4, -1):
         assert "the plan's rounds are 1 to 3" in refusal(
             Sealer(world.plan, "lille", world.folder / "lille").decline, wrong
@@ -381,7 +381,7 @@ def test_a_release_is_no_decline_and_gives_none_away(world):
     header = msgspec.msgpack.decode(world.sealed[4 : 4 + size])
     taken = {name: header[name] for name in ("plan_digest", "silo", "region", "round_number", "signature")}
     made = msgspec.msgpack.encode({"format": sealing.DECLINED} | taken)
-    assert "is not signed by its key" in refusal(world.opener.declined, made)
+    assert "is not signed by its key" in refusal(world.opener.open_decline, made)
 
 
 def test_large_releases_are_not_copied_needlessly(world):

@@ -90,7 +90,7 @@ class World:
         """A region to which the server has sent a model, unless its layout is None."""
         opened = Region.open(path, plan or self.plan, region, self.folder / region, **options)
         if layout is not None:
-            opened.expect(layout)
+            opened.expect_layout(layout)
         return opened
 
 
@@ -219,16 +219,16 @@ def test_a_silo_that_comes_first_with_another_layout_is_refused_alone(world, reg
 def test_before_any_model_was_sent_every_release_is_refused(world, path):
     with world.open(path, layout=None) as region:
         assert "other names or shapes than the model has" in refusal(region.accept, world.sealed("lille"), 1)
-        region.expect(RENAMED)  # a start that was given up
-        region.expect(LAYOUT)
+        region.expect_layout(RENAMED)  # a start that was given up
+        region.expect_layout(LAYOUT)
         assert region.accept(world.sealed("lille"), 1) == "lille"
 
 
 def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, region, path):
     region.accept(world.sealed("lille"), 1)
     for _ in range(2):
-        region.expect(LAYOUT)
-        assert "holds releases of other names or shapes than the model" in refusal(region.expect, RENAMED)
+        region.expect_layout(LAYOUT)
+        assert "holds releases of other names or shapes than the model" in refusal(region.expect_layout, RENAMED)
         region.close()
         region = world.open(path)
     assert region.present(1) == {"lille"}
@@ -238,9 +238,9 @@ def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, reg
 def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
     with world.open(path, layout=None) as region:
         longer = Layout(names=("a",), shapes=((41,),))
-        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect, longer)
+        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect_layout, longer)
         twice = Layout(names=("a", "a"), shapes=((20,), (20,)))
-        assert "the model has names or shapes that no arrays have" in refusal(region.expect, twice)
+        assert "the model has names or shapes that no arrays have" in refusal(region.expect_layout, twice)
 
 
 # Who declines
@@ -248,12 +248,12 @@ def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
 
 def test_a_silo_declines_a_round_in_its_own_signed_word(world, region):
     sealer = Sealer(world.plan, "lille", world.folder / "lille")
-    assert region.declined(sealer.decline(1), 1) == "lille"
+    assert region.checked_decline(sealer.decline(1), 1) == "lille"
     assert region.present(1) == set()
-    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.declined, sealer.decline(1), 2)
+    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.checked_decline, sealer.decline(1), 2)
     assert region.accept(world.sealed("lille"), 1) == "lille"  # it may come to another mind
     for wrong in (0, 7, "1", None):
-        assert "a round is a whole number" in refusal(region.declined, sealer.decline(1), wrong)
+        assert "a round is a whole number" in refusal(region.checked_decline, sealer.decline(1), wrong)
 
 
 @pytest.mark.parametrize(

@@ -410,7 +410,7 @@ def test_threads_on_two_models_get_one_release_and_one_refusal(plans, ledger):
     assert ledger.sequence == rounds
 
 
-def test_another_plan_that_is_begun_while_noise_is_drawn_changes_nothing(plans, ledger, interrupted):
+def test_another_plan_that_is_entered_while_noise_is_drawn_changes_nothing(plans, ledger, interrupted):
     other = interrupted(lambda: release(UPDATE, plans[1], SILO, 1, ledger=ledger, basis="model"))
     sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model")
     assert [entry.plan_digest for entry in ledger.entries()] == [plans[1].digest, plans[0].digest]

@@ -55,7 +55,7 @@ class World:
         sent = list(releases)
         for name in SIZES:
             with Region.open(folder / f"{name}.{plan.purpose}", plan, name, self.folder / name) as region:
-                region.expect(LAYOUT)
+                region.expect_layout(LAYOUT)
                 for made in sent:
                     if made.region == name:
                         region.accept(seal(made, plan, self.folder / made.silo), number)

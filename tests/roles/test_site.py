@@ -457,7 +457,7 @@ def test_a_training_module_that_cannot_be_imported_is_told_in_one_line(tmp_path,
 def test_a_start_that_gives_no_model_is_told_in_one_line(tmp_path, monkeypatch, body, message):
     learner = module(tmp_path, monkeypatch, f"def start(options): {body}\ndef train(model, assignment): return model\n")
     with pytest.raises(DataError, match=message) as caught:
-        learner.begin({})
+        learner.starting_model({})
     assert "\n" not in str(caught.value)
 
 

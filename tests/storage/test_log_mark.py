@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from fulcrum.errors import LedgerError, LedgerInUseError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.roles.region_file import RegionFile
 from fulcrum.storage import database as database_file
 from fulcrum.storage.log_mark import PAGE_BYTES, LogMark, _chained
@@ -38,7 +38,7 @@ class Book:
 
     def open(self, path):
         ledger = Ledger.open(path, silo="lyon")
-        ledger.begin(PLAN)
+        ledger.enter_plan(PLAN)
         return ledger
 
     def record(self, ledger, number, payload=b""):
@@ -115,7 +115,7 @@ def opens_with(kind, path, rounds):
     with contextlib.closing(kind.open(path)) as opened:
         assert kind.found(opened) == list(range(1, rounds + 1))
     if isinstance(kind, Book):
-        assert all(check.holds for check in verify(path, least_sequence=rounds))
+        assert all(check.holds for check in verify_ledger(path, least_sequence=rounds))
 
 
 # A log that does not belong to its file, or no longer all of it
@@ -476,7 +476,7 @@ def test_a_release_is_two_syncs_the_log_first_and_a_fold_marks_the_file_before_i
         "database_file.LOG_BYTES = 1_000_000\n"
         "with Ledger.open(sys.argv[1], silo='lyon') as ledger:\n"
         "    plan = Allowance(plan_digest='p', rounds=9, shift_above=1, shift_inside=1)\n"
-        "    ledger.begin(plan)\n"
+        "    ledger.enter_plan(plan)\n"
         "    for number in range(1, 6):\n"
         "        os.write(1, b'begin')\n"
         "        ledger.record(plan, round_number=number, basis='m', payload=bytes(500_000), cost=cost)\n"
@@ -542,7 +542,7 @@ def test_a_closed_ledger_of_format_1_is_read_as_it_is_and_brought_up_when_opened
     before = path.read_bytes()
     with Ledger.read(path) as ledger:
         assert (ledger.sequence, ledger.head) == (2, HEAD_OF_FORMAT_1)
-    assert all(check.holds for check in verify(path, least_sequence=2, witnessed_hash=HEAD_OF_FORMAT_1))
+    assert all(check.holds for check in verify_ledger(path, least_sequence=2, witnessed_hash=HEAD_OF_FORMAT_1))
     assert path.read_bytes() == before
     with Ledger.open(path, silo="lyon") as ledger:
         assert (ledger.head, ledger.stored(ledger.allowance, 2, "model")) == (HEAD_OF_FORMAT_1, b"round 2")
@@ -550,7 +550,7 @@ def test_a_closed_ledger_of_format_1_is_read_as_it_is_and_brought_up_when_opened
         saved = state(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert all(check.holds for check in verify(path, least_sequence=3, witnessed_hash=HEAD_OF_FORMAT_1))
+    assert all(check.holds for check in verify_ledger(path, least_sequence=3, witnessed_hash=HEAD_OF_FORMAT_1))
     put(path, (saved[0], None))
     refused(Book(), path, "is missing")
 
@@ -656,7 +656,7 @@ import collections, hashlib, json, os, random, signal, struct, sys, time
 from pathlib import Path
 from fulcrum.storage import database as database_file
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
 folder, trials, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cost = Cost(shift_above=0.001, shift_inside=0.01)
@@ -666,7 +666,7 @@ rng = random.Random(seed)
 
 def releasing(path, tell, size):
     with Ledger.open(path, silo="lyon") as ledger:
-        ledger.begin(plan)
+        ledger.enter_plan(plan)
         for number in range(ledger.sequence + 1, 10**6):
             sent = ledger.record(
                 plan, round_number=number, basis=f"m{number}", payload=os.urandom(size), cost=cost
@@ -702,7 +702,7 @@ def holds(path, sent):
         kept = {entry.round_number: bytes.fromhex(entry.payload_digest) for entry in ledger.entries()}
         assert all(kept.get(number) == digest for number, digest in sent.items()), "a release that was sent is gone"
         assert all(ledger.stored(plan, number, f"m{number}") is not None for number in sent)
-    assert all(check.holds for check in verify(path)), "the ledger does not hold up"
+    assert all(check.holds for check in verify_ledger(path)), "the ledger does not hold up"
 
 
 def damaged(how, log, stale):

@@ -194,7 +194,7 @@ class Opener:
             raise ExchangeError(f"{whose} is not on the lattice of region {self._region!r}")
         return release
 
-    def declined(self, data: bytes) -> tuple[str, int]:
+    def open_decline(self, data: bytes) -> tuple[str, int]:
         """Returns who declines which round; anything but the signed word of a silo of the region is refused."""
         from cryptography.exceptions import InvalidSignature
 

@@ -8,7 +8,7 @@ import contextlib
 from typing import Self
 
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.entries import Allowance, Entry, Row, entry_of
+from fulcrum.ledger.entries import Allowance, Entry, EntryRow, entry_of
 from fulcrum.storage.database import DatabaseFile, PathLike
 
 FORMAT = 2
@@ -91,7 +91,7 @@ class LedgerFile(DatabaseFile):
             ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
         )
 
-    def add_entry(self, row: Row, payload: bytes) -> None:
+    def add_entry(self, row: EntryRow, payload: bytes) -> None:
         """Stores an entry and its payload; synced when it returns."""
         self.write(
             ("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row),

@@ -44,7 +44,7 @@ class Learner:
     start: Callable[[Mapping[str, Any]], Mapping[str, FloatArray]]
     train: Callable[[dict[str, FloatArray], Assignment], Mapping[str, FloatArray]]
 
-    def begin(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
+    def starting_model(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
         """Returns the model before the first round; whatever `start` does but return named arrays is a `DataError`."""
         try:
             made = self.start(options)

@@ -107,7 +107,7 @@ class Region(ClosedAtTheEnd):
         """The silos of the region, whether their releases are there or not."""
         return frozenset(self._members)
 
-    def expect(self, layout: Layout) -> None:
+    def expect_layout(self, layout: Layout) -> None:
         """Takes the names and shapes of the model that the server sent: releases of any other are refused.
 
         What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
@@ -126,10 +126,10 @@ class Region(ClosedAtTheEnd):
                 raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
             self._file.write(("UPDATE region SET layout = ?", (encoded,)))
 
-    def declined(self, data: bytes, round_number: int) -> str:
+    def checked_decline(self, data: bytes, round_number: int) -> str:
         """Returns which silo declines a round, in its own signed word; nothing is kept of it."""
         self._check_round(round_number)
-        silo, number = self._opener.declined(data)
+        silo, number = self._opener.open_decline(data)
         if number != round_number:
             raise ExchangeError(f"silo {silo!r} declines round {number}, round {round_number} is gathered")
         return silo
@@ -137,7 +137,7 @@ class Region(ClosedAtTheEnd):
     def accept(self, sealed: bytes, round_number: int) -> str:
         """Takes in a sealed release and returns whose it is; it is on disk then.
 
-        What model it must fit is said before, with `expect`.
+        What model it must fit is said before, with `expect_layout`.
         The same release again, sealed anew or not, is accepted and changes nothing while its round is gathered.
         """
         self._check_round(round_number)

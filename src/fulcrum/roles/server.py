@@ -44,7 +44,7 @@ NAME = "checkpoint.npz"
 """The file in a coordinator's folder."""
 
 
-class Summary(TypedDict):
+class RoundSummary(TypedDict):
     """What became of a round.
 
     Attributes:
@@ -67,7 +67,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     plan_digest: str
     round_number: int
     layout: Layout
-    history: list[Summary]
+    history: list[RoundSummary]
 
 
 class Coordinator:
@@ -147,7 +147,7 @@ class Coordinator:
         return model_digest(self.model)
 
     @property
-    def history(self) -> tuple[Summary, ...]:
+    def history(self) -> tuple[RoundSummary, ...]:
         """What became of every round that is over."""
         return tuple(self._state.history)
 
@@ -185,7 +185,7 @@ class Coordinator:
                 )
             self._answers[received.region] = (bytes(answer), received)
 
-    def finish_round(self) -> Summary:
+    def finish_round(self) -> RoundSummary:
         """Adds the sums of this round to the model and goes on to the next; on disk when it returns.
 
         Regions that withheld their sum, or did not answer, contribute nothing. Nothing is rescaled.
@@ -198,7 +198,7 @@ class Coordinator:
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             for answer in sums.values():
                 total += answer.values * (1.0 if answer.step is None else answer.step)
-            summary = Summary(
+            summary = RoundSummary(
                 round=self.round_number,
                 summed=list(sums),
                 members={region: list(answer.members) for region, answer in sums.items()},

@@ -16,7 +16,7 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
 from fulcrum.planning.plan import read_plan
-from fulcrum.roles.server import NAME, Coordinator, Summary
+from fulcrum.roles.server import NAME, Coordinator, RoundSummary
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
@@ -111,7 +111,7 @@ def processes_of(kit: Path) -> list[int]:
 
 
 def run_here(
-    deployment: Deployment, kits: Path, *, on_round: Callable[[Summary], None], stall: float
+    deployment: Deployment, kits: Path, *, on_round: Callable[[RoundSummary], None], stall: float
 ) -> dict[str, Any]:
     """Starts every site of some kits here, runs the plan to its last round, and stops them all.
 
@@ -126,7 +126,7 @@ def run_here(
     """
     plan = read_plan(kits / "plan.json")
     checkpoint = kits / SERVER / "local" / FOLDER / "state"
-    told: list[Summary] = []
+    told: list[RoundSummary] = []
     moments = [time.monotonic()]
     processes_of(kits)  # refused here where they could not be stopped
     with Loopback(kits, deployment) as sites, ending_on_signals():

@@ -45,7 +45,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         with self._lock:
             try:
                 region = self._opened()
-                region.expect(model_layout(task_data.get(MODEL)))
+                region.expect_layout(model_layout(task_data.get(MODEL)))
                 self._round = task_data.get(ROUND)
                 self._summed = region.summed(self._round)
             except FulcrumError as error:
@@ -68,7 +68,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
                 if (sealed := update.get(RELEASE)) is not None:
                     self._answered.add(region.accept(sealed, self._round))
                     return True, None
-                silo = region.declined(update.get(DECLINE), self._round)
+                silo = region.checked_decline(update.get(DECLINE), self._round)
                 self._answered.add(silo)
                 self.log_warning(fl_ctx, f"round {self._round}: silo {silo!r} declined", fire_event=False)
             except FulcrumError as error:

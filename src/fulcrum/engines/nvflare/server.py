@@ -39,7 +39,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            start = load_learner(site.settings.train).begin(site.settings.options)
+            start = load_learner(site.settings.train).starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
             self._coordinator = Coordinator.open(site.state, site.plan, start)
             self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1

@@ -13,22 +13,28 @@ from fulcrum.errors import (
     EngineError,
     ExchangeError,
     FederationError,
+    FileInUseError,
     ForeignPlanError,
     FulcrumError,
+    LedgerError,
+    LedgerInUseError,
     MissingExtraError,
     OverlapError,
     ParameterError,
     PlanError,
     PolicyError,
+    RefusedReleaseError,
     ReleaseError,
     SignatureError,
+    StorageError,
     UnreachableTargetError,
 )
 from fulcrum.exchange.release import Release
 from fulcrum.federation.profiles import PROFILES
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import Federation, Tier
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
+from fulcrum.ledger.entries import Allowance, Cost, Entry
+from fulcrum.ledger.ledger import Ledger, LedgerCheck, Recorded, verify_ledger
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.advice import Advice, Merge, best_merge, signal_to_noise
 from fulcrum.planning.comparing import Comparison, compare
@@ -85,14 +91,19 @@ __all__ = [
     "DataError",
     "DivergedUpdateError",
     "EngineError",
+    "Entry",
     "ExchangeError",
     "Exposure",
     "Federation",
     "FederationError",
+    "FileInUseError",
     "ForeignPlanError",
     "FulcrumError",
     "Informativeness",
     "Ledger",
+    "LedgerCheck",
+    "LedgerError",
+    "LedgerInUseError",
     "Merge",
     "MissingExtraError",
     "ObserverPower",
@@ -103,12 +114,15 @@ __all__ = [
     "PlanFile",
     "Policy",
     "PolicyError",
+    "Recorded",
+    "RefusedReleaseError",
     "Release",
     "ReleaseError",
     "Requirement",
     "SecureNoise",
     "SeededNoise",
     "SignatureError",
+    "StorageError",
     "Task",
     "Tier",
     "TrainedComparison",
@@ -149,4 +163,5 @@ __all__ = [
     "signal_to_noise",
     "train",
     "verify",
+    "verify_ledger",
 ]

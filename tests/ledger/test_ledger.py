@@ -478,7 +478,7 @@ def test_a_copy_of_an_open_ledger_needs_its_log_and_is_refused_without(path, tmp
             shutil.copy(path, tmp_path / name)
         shutil.copy(f"{path}-wal", tmp_path / "whole-wal")
     assert all(holds(tmp_path / "whole", least_sequence=1).values())
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match="half was not closed, and its log half-wal is missing") as error:
             work(tmp_path / "half")
         says(error)
@@ -525,7 +525,7 @@ def test_another_format_is_refused(path):
     opened(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 3")
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match="is a ledger of format 3, this Fulcrum knows format 2") as error:
             work(path)
         says(error)
@@ -543,7 +543,7 @@ def test_another_sqlite_file_is_refused_and_left_alone(path):
 @pytest.mark.parametrize("content", [b"", b"x", b"silo,records\nlyon,200\n" * 1000, bytes(100_000)])
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
     path.write_bytes(content)
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match=r"not a ledger|is empty") as error:
             work(path)
         says(error)
@@ -572,7 +572,7 @@ def test_a_truncated_ledger_is_refused(path):
     whole = path.read_bytes()
     for size in (1, 50, 99, 100, 512, 4096, 32_768, 98_321, len(whole) - 32_768, len(whole) - 1):
         path.write_bytes(whole[:size])
-        for work in (opened, verify):
+        for work in (opened, verify_ledger):
             with pytest.raises(LedgerError, match=r"damaged|not a ledger") as error:
                 work(path)
             says(error)
@@ -826,7 +826,7 @@ def test_a_second_process_is_refused_until_the_first_lets_go(path):
 
 def test_a_second_opening_in_one_process_is_refused(path):
     with opened(path):
-        for work in (opened, verify):
+        for work in (opened, verify_ledger):
             with pytest.raises(LedgerInUseError, match=r"is open in this process. Close it first"):
                 work(path)
     opened(path).close()

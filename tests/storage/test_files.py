@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fulcrum.errors import PlanError
+from fulcrum.errors import StorageError
 from fulcrum.storage.files import write_whole
 
 
@@ -49,7 +49,7 @@ def test_a_sync_that_fails_leaves_what_stood_there(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(PlanError, match=r"Input/output error. Nothing was changed there"):
+    with pytest.raises(StorageError, match=r"Input/output error. Nothing was changed there"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
@@ -65,7 +65,7 @@ def test_a_name_that_may_not_last_is_told(tmp_path, monkeypatch):
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(PlanError, match=r"is written, but a power cut may undo it: .* Write it again"):
+    with pytest.raises(StorageError, match=r"is written, but a power cut may undo it: .* Write it again"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"new"
 

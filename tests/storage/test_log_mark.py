@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from fulcrum.errors import LedgerError, LedgerInUseError
+from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.roles.region_file import RegionFile
 from fulcrum.storage import database as database_file
@@ -34,7 +34,7 @@ SLOTS = (2 * PAGE_BYTES - 8192, 2 * PAGE_BYTES - 4096)
 class Book:
     """A ledger: what is recorded, and what is found again."""
 
-    name, advice = "lyon.ledger", "witness"
+    name, advice, error = "lyon.ledger", "witness", LedgerError
 
     def open(self, path):
         ledger = Ledger.open(path, silo="lyon")
@@ -51,7 +51,7 @@ class Book:
 class Sums:
     """A region's file: likewise."""
 
-    name, advice = "north.region", "new plan"
+    name, advice, error = "north.region", "new plan", StorageError
 
     def open(self, path):
         return RegionFile.bound(path, region="north", plan_digest="p")
@@ -100,9 +100,9 @@ def recorded(kind, path, rounds, size=50_000):
 def refused(kind, path, *words):
     """Opening says in one line what is wrong, changes nothing, and so does reading a ledger."""
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
-    works = [kind.open] + ([verify] if isinstance(kind, Book) else [])
+    works = [kind.open] + ([verify_ledger] if isinstance(kind, Book) else [])
     for work in works:
-        with pytest.raises(LedgerError) as error:
+        with pytest.raises(kind.error) as error:
             work(path)
         said = str(error.value)
         assert "\n" not in said
@@ -201,7 +201,7 @@ def test_a_whole_file_refuses_a_log_that_is_not_its_own_and_leaves_it(kind, tmp_
     theirs = recorded(kind, other, 2)[-1][1]
     other.unlink()
     log_of(path).write_bytes(theirs)
-    with pytest.raises(LedgerError, match="is the log of another file, or of this one at another time") as error:
+    with pytest.raises(kind.error, match="is the log of another file, or of this one at another time") as error:
         kind.open(path)
     assert str(error.value).startswith(str(log_of(path)))
     assert log_of(path).read_bytes() == theirs
@@ -213,7 +213,7 @@ def test_a_stray_journal_is_refused_and_undoes_nothing(kind, tmp_path):
     path = tmp_path / kind.name
     recorded(kind, path, 2)
     path.with_name(f"{path.name}-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(600))
-    with pytest.raises(LedgerError, match=r"-journal is not of Fulcrum's making.* Move it away"):
+    with pytest.raises(kind.error, match=r"-journal is not of Fulcrum's making.* Move it away"):
         kind.open(path)
     path.with_name(f"{path.name}-journal").unlink()
     opens_with(kind, path, 2)

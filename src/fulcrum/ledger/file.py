@@ -7,7 +7,7 @@ and how to copy the two, is in `fulcrum.storage.database`.
 import contextlib
 from typing import Self
 
-from fulcrum.errors import LedgerError
+from fulcrum.errors import LedgerError, LedgerInUseError
 from fulcrum.ledger.entries import Allowance, Entry, EntryRow, entry_of
 from fulcrum.storage.database import DatabaseFile, PathLike
 
@@ -44,6 +44,8 @@ class LedgerFile(DatabaseFile):
     noun = "a ledger"
     wanted = "the file of the ledger"
     advice = "Restore a copy and compare it with a witness"
+    error = LedgerError
+    in_use = LedgerInUseError
 
     @classmethod
     def opened(cls, path: PathLike, *, silo: str) -> contextlib.AbstractContextManager[Self]:

@@ -20,11 +20,12 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.errors import EngineError, ParameterError, PlanError
+from fulcrum.exchange.model import checked_model
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan, read_plan
 from fulcrum.roles.learning import load_learner
 from fulcrum.roles.policy import read_policy
-from fulcrum.roles.server import RoundSummary, checked_model
+from fulcrum.roles.server import RoundSummary
 from fulcrum.roles.site import ledger_name
 from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, steps, table, working
 

@@ -26,11 +26,13 @@ import msgspec
 import numpy as np
 from scipy import special
 
-from fulcrum.errors import ExchangeError, LedgerError
-from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
-from fulcrum.exchange.layout import Layout
+from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
+from fulcrum.exchange.layout import Layout, dtype_of
+from fulcrum.exchange.membership import members_of, step_of
+from fulcrum.exchange.model import check_model_layout
 from fulcrum.exchange.release import Release
-from fulcrum.exchange.sealing import Opener, members_of, step_of
+from fulcrum.exchange.sealing import Opener
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verifying import verify
 from fulcrum.privacy.exposure import remaining_noise, worst_coalitions
@@ -71,7 +73,7 @@ class Region(ClosedAtTheEnd):
     - a silo has one release in a round: another one is refused, after a restart as well;
     - no sum holds less noise than the plan counts on, and none holds anything but releases that were accepted.
 
-    Refusals are `ExchangeError` and change nothing. `LedgerError` is trouble with the file: stop, and open it again.
+    Refusals are `ExchangeError` and change nothing. `StorageError` is trouble with the file: stop, and open it again.
     """
 
     def __init__(self, file: RegionFile, plan: Plan, region: str, opener: Opener) -> None:
@@ -113,10 +115,7 @@ class Region(ClosedAtTheEnd):
         What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
         as they are for the plan, after a restart as well, from the first release on.
         """
-        plan = self._plan
-        check_layout(layout, "the model")
-        if plan.parameters not in (None, found := layout.parameters):
-            raise ExchangeError(f"the model has {found} parameters, the plan was made for {plan.parameters}")
+        check_model_layout(self._plan, layout)
         encoded = msgspec.msgpack.encode(layout)
         with self._file.working():
             if self._layout() == encoded:
@@ -268,7 +267,9 @@ class Region(ClosedAtTheEnd):
             row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
             digest, data = self._file.rows(row, round_number, silo)[0]
             if not isinstance(data, bytes) or _digest(encoded, data) != digest:
-                raise LedgerError(f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted")
+                raise StorageError(
+                    f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted"
+                )
             values = np.frombuffer(data, dtype=total.dtype)
             total = np.add(total, values, out=total if total.shape else None)
         return msgspec.msgpack.decode(encoded, type=Layout), total
@@ -283,7 +284,7 @@ class Region(ClosedAtTheEnd):
             return None
         digest, data = found[0]
         if not isinstance(data, bytes) or _digest(data) != digest:
-            raise LedgerError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
+            raise StorageError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
         return answer_from_bytes(data)
 
     def _check_round(self, round_number: int) -> None:
@@ -293,7 +294,6 @@ class Region(ClosedAtTheEnd):
     def _check_release(self, release: Release) -> None:
         """Refuses what no honest silo releases, as far as that can be told from one release."""
         plan, whose, values = self._plan, f"the release of silo {release.silo!r}", release.values
-        check_layout(release.layout, whose)
         if len(values) != (plan.parameters or len(values)) or not len(values):
             raise ExchangeError(f"{whose} has {len(values)} parameters, the plan was made for {plan.parameters}")
         if values.nbytes > MOST_BYTES:

@@ -18,22 +18,20 @@ The answers of a round that is not finished are in memory alone: after a restart
 Answers are not signed: who one is from is for the engine to say, which knows whose connection it came over.
 """
 
-import hashlib
 import io
-import math
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 
 import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.layout import Layout, flattened
-from fulcrum.exchange.sealing import members_of, step_of
+from fulcrum.exchange.layout import Layout, in_units
+from fulcrum.exchange.membership import members_of, step_of
+from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.region import check_one_tier
 from fulcrum.storage.files import write_whole
@@ -87,7 +85,7 @@ class Coordinator:
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, folder: str | Path, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> Self:
+    def open(cls, folder: str | Path, plan: Plan, start: Model) -> Self:
         """Opens a coordinator on a folder: where it stopped, or at round 1 where nothing is there yet.
 
         Args:
@@ -100,7 +98,7 @@ class Coordinator:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ExchangeError(f"{folder} cannot be made: {error.strerror}") from None
+            raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
         layout, flat = checked_model(plan, start)
         if not (place / NAME).exists():
             state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
@@ -135,11 +133,7 @@ class Coordinator:
     def model(self) -> dict[str, FloatArray]:
         """The global model, read-only arrays by name."""
         with self._lock:
-            layout, flat = self._state.layout, self._flat
-        ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
-        parts = np.split(flat, ends[:-1]) if len(ends) else []
-        named = zip(layout.names, layout.shapes, parts, strict=True)
-        return {name: part.reshape(shape) for name, shape, part in named}
+            return self._state.layout.arrays(self._flat)
 
     @property
     def basis(self) -> str:
@@ -197,7 +191,7 @@ class Coordinator:
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             for answer in sums.values():
-                total += answer.values * (1.0 if answer.step is None else answer.step)
+                total += in_units(answer.values, answer.step)
             summary = RoundSummary(
                 round=self.round_number,
                 summed=list(sums),
@@ -237,32 +231,6 @@ class Coordinator:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
 
 
-def model_digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """Returns a SHA-256 over a model's names, shapes and values in double precision, in the order given.
-
-    A silo names it as the basis of its release, so that one round has one release on one model.
-    """
-    layout, flat = _flattened(arrays)
-    sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
-    sha.update(flat.data)
-    return sha.hexdigest()
-
-
-def checked_model(plan: Plan, arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
-    layout, flat = _flattened(arrays)
-    if not len(flat):
-        raise ExchangeError("the model has no parameters")
-    if plan.parameters not in (None, len(flat)):
-        raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
-    return layout, flat
-
-
-def _flattened(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
-    layout, flat = flattened(arrays, what="model", error=ExchangeError)
-    return layout, flat.astype("<f8", copy=False)
-
-
 def _write(file: Path, state: _State, flat: FloatArray) -> None:
     """Writes a checkpoint whole; synced when it returns."""
     data = io.BytesIO()
@@ -278,13 +246,13 @@ def _read(file: Path) -> tuple[_State, FloatArray]:
             state = msgspec.json.decode(found["state"].tobytes(), type=_State)
             flat = np.asarray(found["model"], dtype=np.float64)
     except OSError as error:
-        raise ExchangeError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # whatever zipfile, numpy and msgspec make of it
-        raise ExchangeError(f"{file} is not a checkpoint: {' '.join(str(error).split())}") from None
+        raise StorageError(f"{file} is not a checkpoint: {' '.join(str(error).split())}") from None
     if (
         state.format != FORMAT
         or flat.shape != (state.layout.parameters,)
         or len(state.history) + 1 != state.round_number
     ):
-        raise ExchangeError(f"{file} is not a checkpoint of format {FORMAT}")
+        raise StorageError(f"{file} is not a checkpoint of format {FORMAT}")
     return state, flat

@@ -1,24 +1,19 @@
 """What a silo answers when it is asked for a round: its release, sealed for its region, or nothing."""
 
-import time
 from collections.abc import Mapping
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import LedgerInUseError, PolicyError, ReleaseError
-from fulcrum.exchange.model import unpack_model
+from fulcrum.errors import PolicyError, ReleaseError
+from fulcrum.exchange.model import model_digest, unpack_model
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Sealer
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoiseBySilo
 from fulcrum.roles.learning import Assignment, Learner, load_learner
 from fulcrum.roles.releasing import checked_round, prepared_release, release, sound_alarm
-from fulcrum.roles.server import model_digest
-from fulcrum.roles.site import Site, ledger_name
-
-_OTHERS_TIME = 30.0
-"""Seconds that another process of this site, about to end, may still hold the ledger."""
+from fulcrum.roles.site import Site, ledger_name, once_free
 
 
 class SiloStation:
@@ -91,11 +86,4 @@ class SiloStation:
         path = self._site.state / ledger_name(self._site.settings.name)
         if not path.exists():
             raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
-        deadline = time.monotonic() + _OTHERS_TIME
-        while True:
-            try:
-                return Ledger.open(path, silo=self._site.settings.name)
-            except LedgerInUseError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        return once_free(lambda: Ledger.open(path, silo=self._site.settings.name))

@@ -30,7 +30,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from fulcrum.engines.nvflare.common import APP, FOLDER
-from fulcrum.exchange.sealing import members_of, region_of
+from fulcrum.exchange.membership import members_of, region_of
 from fulcrum.roles.site import Site
 
 _ORDERS = (

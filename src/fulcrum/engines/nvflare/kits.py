@@ -15,6 +15,7 @@ from typing import Any
 from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
 from fulcrum.errors import DataError, MissingExtraError, PlanError
+from fulcrum.exchange.membership import regions_of
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
@@ -77,11 +78,9 @@ class Deployment:
     @property
     def regions(self) -> dict[str, list[str]]:
         """The members of every region."""
-        inner = self.plan.federation.innermost
-        names = self.plan.federation.silo_names.tolist()
-        found: dict[str, list[str]] = {region: [] for region in inner.nodes}
-        for name, region in zip(names, inner.parent_of.tolist(), strict=True):
-            found[inner.nodes[region]].append(name)
+        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
+        for silo, region in regions_of(self.plan.federation).items():
+            found[region].append(silo)
         return found
 
     @property

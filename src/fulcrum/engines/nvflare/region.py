@@ -16,15 +16,13 @@ from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
 from fulcrum.engines.nvflare.admission import listen_to_few
 from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
-from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
+from fulcrum.errors import FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.model import model_layout
 from fulcrum.roles.region import Region
-from fulcrum.roles.site import SUMS, Site
+from fulcrum.roles.site import SUMS, Site, once_free
 
 _UPDATE_TIMEOUT = 10.0
-_OTHERS_TIME = 30.0
-"""Seconds that another process of this site, about to end, may still hold the file of sums."""
 
 
 class RegionUpdater(Updater):  # type: ignore[misc]
@@ -116,20 +114,16 @@ class RegionUpdater(Updater):  # type: ignore[misc]
 
     def _opened(self) -> Region:
         """Opens the file of sums when it is first needed, and again after trouble with it."""
-        deadline = time.monotonic() + _OTHERS_TIME
-        while self._region is None:
-            try:
-                site = self._site
-                self._region = Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
-            except LedgerInUseError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        site = self._site
+        if self._region is None:
+            self._region = once_free(
+                lambda: Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
+            )
         return self._region
 
     def _after(self, error: FulcrumError) -> None:
         """Lets a file go that is in trouble, so that the next round opens it again."""
-        if isinstance(error, LedgerError) and self._region is not None:
+        if isinstance(error, StorageError) and self._region is not None:
             self._region.close()
             self._region = None
 

@@ -3,7 +3,7 @@
 No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, in the
 same folder; the figures to quote are the difference and the ratio of the medians. A release syncs twice: its bytes in
 the log, and then a mark in the file of how far the log goes; what the mark takes is told apart. The mean beside them
-includes the releases at which the log is folded into the file, about one in every 256 MB (`database_file.LOG_BYTES`).
+includes the releases at which the log is folded into the file, one in every 256 MB or so (`database.LOG_BYTES`).
 Put the folder on the disk that matters: one in memory syncs for nothing.
 
     python benchmarks/ledger_overhead.py [--folder .]

@@ -27,7 +27,7 @@ from fulcrum.engines.nvflare.kits import Deployment, write_kits
 from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
-from fulcrum.errors import EngineError, ExchangeError, FulcrumError, LedgerError
+from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.model import pack_model
 from fulcrum.roles.region import Region
@@ -276,7 +276,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
 def test_a_region_whose_file_of_sums_is_gone_begins_no_round(kits):
     (kits / "north/local/fulcrum/state/sums.db").unlink()
     updater = RegionUpdater(read_site(kits / "north/local/fulcrum"))
-    with pytest.raises(LedgerError, match="is not there, and with it the record of the sums"):
+    with pytest.raises(StorageError, match="is not there, and with it the record of the sums"):
         updater.start_task(task(), context(kits / "north"))
 
 

@@ -22,7 +22,7 @@ import pytest
 from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.roles.region_file import RegionFile
-from fulcrum.storage import database as database_file
+from fulcrum.storage import database
 from fulcrum.storage.log_mark import PAGE_BYTES, LogMark, _chained
 
 TRIALS = int(os.environ.get("FULCRUM_TRIALS", "40"))
@@ -366,7 +366,7 @@ def test_a_torn_mark_leaves_the_one_before_it(kind, tmp_path):
 
 
 def test_folding_while_open_loses_nothing_at_any_moment(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(database_file, "LOG_BYTES", 200_000)
+    monkeypatch.setattr(database, "LOG_BYTES", 200_000)
     path = tmp_path / kind.name
     states = recorded(kind, path, 9)
     assert len({log[16:24] for _, log in states}) >= 3  # several logs, one after the other
@@ -471,9 +471,9 @@ def test_every_write_marks_the_file_with_one_sync_of_its_own_after_the_logs(kind
 def test_a_release_is_two_syncs_the_log_first_and_a_fold_marks_the_file_before_it_empties_the_log(tmp_path):
     path, trace = tmp_path / "lyon.ledger", tmp_path / "trace"
     script = (
-        "import os, sys; from fulcrum import database_file; from fulcrum.ledger.ledger import *\n"
+        "import os, sys; from fulcrum.storage import database; from fulcrum.ledger.ledger import *\n"
         "cost = Cost(shift_above=0, shift_inside=0)\n"
-        "database_file.LOG_BYTES = 1_000_000\n"
+        "database.LOG_BYTES = 1_000_000\n"
         "with Ledger.open(sys.argv[1], silo='lyon') as ledger:\n"
         "    plan = Allowance(plan_digest='p', rounds=9, shift_above=1, shift_inside=1)\n"
         "    ledger.enter_plan(plan)\n"
@@ -601,14 +601,14 @@ def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(t
     path, newer = tmp_path / "lyon.ledger", tmp_path / "newer"
     for name in (path, newer):
         Book().open(name).close()
-    real = database_file.fcntl.flock
+    real = database.fcntl.flock
 
     def replaced_just_before(*arguments):
         newer.replace(path)
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database_file.fcntl, "flock", replaced_just_before)
+        patch.setattr(database.fcntl, "flock", replaced_just_before)
         with pytest.raises(LedgerInUseError, match=r"was replaced by another process just now. Open it again"):
             Book().open(path)
     opens_with(Book(), path, 0)
@@ -654,7 +654,7 @@ def test_the_checksum_is_sqlites_word_by_word(tmp_path):
 STRIKE_AT_RANDOM = '''
 import collections, hashlib, json, os, random, signal, struct, sys, time
 from pathlib import Path
-from fulcrum.storage import database as database_file
+from fulcrum.storage import database
 from fulcrum.errors import LedgerError
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
@@ -729,7 +729,7 @@ for trial in range(trials):
     log, sents = path.with_name(path.name + "-wal"), path.with_suffix(".sent")
     sent = {int(k): bytes.fromhex(v) for k, v in json.loads(sents.read_text()).items()} if sents.exists() else {}
     size = rng.choice([10, 5_000, 100_000, 300_000])
-    database_file.LOG_BYTES = rng.choice([150_000, 1_000_000, 256_000_000])
+    database.LOG_BYTES = rng.choice([150_000, 1_000_000, 256_000_000])
     sent |= killed(path, size)
     sents.write_text(json.dumps({number: digest.hex() for number, digest in sent.items()}))
     if not path.exists():  # killed before it was made

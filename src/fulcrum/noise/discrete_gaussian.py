@@ -45,7 +45,7 @@ import numpy.typing as npt
 
 from fulcrum.arrays import read_only
 from fulcrum.errors import ParameterError
-from fulcrum.noise.keystream import Source, repeated_bytes
+from fulcrum.noise.keystream import Source
 
 LEAST_WIDTH, MOST_WIDTH = 2.0**-10, 2.0**53
 

@@ -10,7 +10,7 @@ draws share no key, whichever object, thread or process made them, a fork among 
 random ones breaks AES-256, up to the collisions that a block cipher lacks: under one key at most 2^20 blocks are drawn,
 so that this adds at most 2^-89 to a distinguisher's advantage (a permutation against a function, q^2 / 2^129).
 
-Why not `os.urandom` for every byte: measured at 10^6 parameters, with numba, the noise of a release then takes 42 ms and
+Why not `os.urandom` for every byte: at 10^6 parameters, with numba, the noise of a release then takes 42 ms and
 not 10, and the release with its entry in the ledger and its seal 99 ms and not 57.
 
 Sharp edges, worst first:

@@ -596,6 +596,47 @@ def test_a_ledger_of_format_1_from_which_rows_are_missing_is_not_brought_up_with
     assert path.read_bytes() == broken
 
 
+FORKED = """
+import os, sys
+from pathlib import Path
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
+
+path = Path(sys.argv[1])
+plan = Allowance(plan_digest="p", rounds=9, shift_above=9.0, shift_inside=9.0)
+ledger = Ledger.open(path, silo="lyon")
+ledger.enter_plan(plan)
+
+def record(number):
+    ledger.record(plan, round_number=number, basis="m", payload=b"x", cost=Cost(shift_above=0.1, shift_inside=0.1))
+
+def files():
+    return path.read_bytes(), path.with_name(path.name + "-wal").read_bytes()
+
+record(1)
+before = files()
+child = os.fork()
+if child == 0:
+    END
+else:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert files() == before, "the child folded the log of its parent"
+    record(2)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("end", ["sys.exit(0)", "pass", "del ledger", "ledger.close()"])
+def test_a_forked_child_that_ends_as_programs_do_leaves_the_log_of_its_parent_whole(tmp_path, end):
+    path = tmp_path / "lyon.ledger"
+    command = [sys.executable, "-c", FORKED.replace("END", end), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (done.returncode, done.stderr) == (-9, "")
+    with Ledger.read(path) as ledger:
+        assert ledger.sequence == 2
+    assert all(check.holds for check in verify_ledger(path, least_sequence=2))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
 def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
     path, newer = tmp_path / "lyon.ledger", tmp_path / "newer"

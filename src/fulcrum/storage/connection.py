@@ -75,8 +75,12 @@ def folded(connection: sqlite3.Connection, hold: io.FileIO, mark: LogMark) -> Lo
 
 
 def kept(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Keeps a connection from ending, whatever becomes of its variables, until it is freed."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # Python 3.11 cannot tell SQLite to leave the log alone
+    """Keeps a connection from ending, whatever becomes of its variables, until it is freed.
+
+    A forked child that ends by `sys.exit` would otherwise end the connection, and SQLite delete the log that its
+    parent goes on writing to. Python 3.11 cannot tell SQLite to leave the log alone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     return connection
 
 

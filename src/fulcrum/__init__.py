@@ -29,6 +29,7 @@ from fulcrum.errors import (
     StorageError,
     UnreachableTargetError,
 )
+from fulcrum.exchange.layout import Layout
 from fulcrum.exchange.release import Release
 from fulcrum.federation.profiles import PROFILES
 from fulcrum.federation.reading import read_federation
@@ -100,6 +101,7 @@ __all__ = [
     "ForeignPlanError",
     "FulcrumError",
     "Informativeness",
+    "Layout",
     "Ledger",
     "LedgerCheck",
     "LedgerError",

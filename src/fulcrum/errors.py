@@ -117,6 +117,15 @@ class MissingExtraError(FulcrumError, ImportError):
     """An optional package is needed and not installed."""
 
 
+def in_one_line(words: object) -> str:
+    """Returns what somebody else's code said as one line that can be printed.
+
+    >>> in_one_line(OSError("no  space" + chr(10) + "left" + chr(27)))
+    'no space left'
+    """
+    return "".join(filter(str.isprintable, " ".join(str(words).split())))
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Returns " Did you mean 'south'?" for a misspelt word, or an empty string.
 

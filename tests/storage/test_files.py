@@ -109,3 +109,21 @@ def test_the_umask_of_the_process_is_left_alone(tmp_path, mask, monkeypatch):
             thread.join()
         write_whole(tmp_path / "here", b"x")
     assert {mode(path) for path in tmp_path.iterdir()} == {0o666 & ~mask}
+
+
+def test_a_file_written_as_private_is_its_owners_alone_from_the_first_byte_on(tmp_path, monkeypatch, mask):
+    os.umask(0)
+    path, seen = tmp_path / "note", []
+    real = os.fsync
+
+    def noted(handle):
+        seen.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        real(handle)
+
+    for stood_there in (False, True):
+        seen.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", noted)
+            write_whole(path, b"secret", private=True)
+        assert seen[0] == mode(path) == 0o600, stood_there
+        path.chmod(0o644)

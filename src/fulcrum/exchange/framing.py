@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, in_one_line
 
 _LENGTH_BYTES = 4
 _LONGEST = 100  # characters of a reason: part of it may be the sender's words
@@ -64,5 +64,4 @@ def header_of(kind: type[_Header], message: Any) -> _Header:
 
 
 def _refused(what: str, reason: object) -> ExchangeError:
-    told = "".join(filter(str.isprintable, " ".join(str(reason).split())))
-    return ExchangeError(f"these bytes are not {what}: {told[:_LONGEST]}")
+    return ExchangeError(f"these bytes are not {what}: {in_one_line(reason)[:_LONGEST]}")

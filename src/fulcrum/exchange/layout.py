@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError
+from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError, in_one_line
 
 Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
 """An array, a list of arrays, or a mapping of arrays, of half, single or double precision and any shape."""
@@ -127,7 +127,7 @@ def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[
     try:
         plain = np.asarray(array)
     except Exception as reason:  # whatever an object that calls itself an array makes of it
-        raise error(f"{whose} is no array: {' '.join(str(reason).split())}") from None
+        raise error(f"{whose} is no array: {in_one_line(reason)}") from None
     if plain.dtype.kind != "f":
         raise error(f"{whose} is {plain.dtype}, not floating point. Counts and buffers are no part of it: leave it out")
     if not np.can_cast(plain.dtype, np.float64):

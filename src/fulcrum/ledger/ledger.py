@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from fulcrum.errors import LedgerError, RefusedReleaseError
+from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 from fulcrum.ledger.entries import Allowance, Cost, Entry, entry_of, text, whole
 from fulcrum.ledger.file import HASH_FORMAT, LedgerFile
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
@@ -280,7 +280,7 @@ class Ledger(ClosedAtTheEnd):
                 raise LedgerError(reason)
             found = self._file.integrity()
             checks = [
-                LedgerCheck(name="file", holds=found == ["ok"], detail=" ".join(" ".join(found).split())),
+                LedgerCheck(name="file", holds=found == ["ok"], detail=in_one_line(" ".join(found))),
                 *self._entry_checks(),
                 self._payload_check(),
             ]

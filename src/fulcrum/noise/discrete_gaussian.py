@@ -7,6 +7,7 @@
 100000.0
 >>> noise.sampler_distance < 2**-111
 True
+>>> from fulcrum.noise.keystream import repeated_bytes
 >>> noise.sample(3, repeated_bytes(bytes(32))).tolist()
 [-75260, -162767, -35253]
 

@@ -34,9 +34,9 @@ from fulcrum.exchange.model import check_model_layout
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Opener
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.verifying import verify
 from fulcrum.privacy.exposure import remaining_noise, worst_coalitions
 from fulcrum.roles.region_file import RegionFile
+from fulcrum.roles.runnable import check_numbers, check_one_tier
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
@@ -94,9 +94,8 @@ class Region(ClosedAtTheEnd):
         """
         check_one_tier(plan)
         opener = Opener(plan, region, key)
-        for check in verify(plan) if plan.purpose == "deployment" else ():
-            if not check.holds:
-                raise ExchangeError(f"the plan does not hold what it says: {check.name}, {check.detail}")
+        if plan.purpose == "deployment":
+            check_numbers(plan, ExchangeError)
         file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
         return cls(file, plan, region, opener)
 
@@ -340,14 +339,6 @@ def _chi_bounds(parameters: int) -> tuple[float, float]:
         math.sqrt(2 * special.gammaincinv(parameters / 2, _TAIL)),
         math.sqrt(2 * special.gammainccinv(parameters / 2, _TAIL)),
     )
-
-
-def check_one_tier(plan: Plan) -> None:
-    """Raises `ExchangeError` unless silos add the noise and report to regions that report to the server."""
-    tiers = len(plan.federation.tiers)
-    if tiers > 1 or plan.injection != "silo":
-        met = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
-        raise ExchangeError(f"this aggregator runs plans of one tier in which silos add the noise, got {met}")
 
 
 def _digest(*parts: Any) -> str:

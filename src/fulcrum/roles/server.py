@@ -27,13 +27,13 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.layout import Layout, in_units
 from fulcrum.exchange.membership import members_of, step_of
 from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.planning.plan import Plan
-from fulcrum.roles.region import check_one_tier
+from fulcrum.roles.runnable import check_one_tier
 from fulcrum.storage.files import write_whole
 
 FORMAT = "fulcrum.checkpoint/1"
@@ -248,7 +248,7 @@ def _read(file: Path) -> tuple[_State, FloatArray]:
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # whatever zipfile, numpy and msgspec make of it
-        raise StorageError(f"{file} is not a checkpoint: {' '.join(str(error).split())}") from None
+        raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
     if (
         state.format != FORMAT
         or flat.shape != (state.layout.parameters,)

@@ -19,9 +19,9 @@ from fulcrum.errors import ReleaseError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
 from fulcrum.planning.plan import Plan, plan_of
-from fulcrum.planning.verifying import verify
 from fulcrum.privacy.lattice import check_fits
 from fulcrum.roles.policy import Policy
+from fulcrum.roles.runnable import check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,7 @@ def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
     if plan.changed:
         raise _changed()
     content = replace(plan).content()  # a copy has cached nothing
-    failed = next((check for check in verify(content) if not check.holds), None)
-    if failed is not None:
-        raise ReleaseError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+    check_numbers(content, ReleaseError)
     sound = plan_of(content, issuer=plan.issuer)  # of the verified numbers alone
     if policy is not None:
         policy.check(sound, silo)

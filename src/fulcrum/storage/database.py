@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
-from fulcrum.errors import FileInUseError, FulcrumError, StorageError
+from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 from fulcrum.storage.connection import (
     check_size,
     exclusive,
@@ -292,7 +292,7 @@ class DatabaseFile:
     def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
         """What an error of SQLite or of the system means for a file."""
         name = getattr(error, "sqlite_errorname", "")
-        said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
+        said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return FileInUseError(_in_use(file))
         if name == "SQLITE_NOTADB":
@@ -327,7 +327,7 @@ class DatabaseFile:
 
         with contextlib.closing(read_only(file)) as old:
             if (found := old.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-                raise StorageError(f"{file} is damaged ({' '.join(found.split())}). {cls.advice}")
+                raise StorageError(f"{file} is damaged ({in_one_line(found)}). {cls.advice}")
 
         def fill(connection: sqlite3.Connection) -> None:
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'mark'")

@@ -19,10 +19,11 @@ if sys.platform == "darwin":
     import fcntl
 
 
-def write_whole(path: str | Path, data: bytes) -> None:
+def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None:
     """Writes a file so that it is there whole or not at all; what stood there stays until then. Synced when it returns.
 
-    A new file gets the permissions that the process gives to new files, one that stood there keeps its own.
+    A new file gets the permissions that the process gives to new files, one that stood there keeps its own. A private
+    one is for its owner's eyes alone, whatever stood there.
     """
     target = Path(path)
     try:
@@ -31,6 +32,8 @@ def write_whole(path: str | Path, data: bytes) -> None:
         if mode is not None and not target.is_file():
             raise StorageError(f"{path} cannot be written: it exists and is not a regular file")
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        if private:
+            mode = 0o600
         at_first = 0o666 if mode is None else 0o600  # the kernel takes the umask off
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, at_first)) as file:
             try:

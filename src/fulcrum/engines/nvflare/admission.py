@@ -7,11 +7,13 @@ a job brings, the names of modules to import among them.
 
 import io
 import re
+import threading
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -29,9 +31,9 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.engines.nvflare.common import APP, FOLDER
+from fulcrum.engines.nvflare.common import APP, FOLDER, site_of
 from fulcrum.exchange.membership import members_of, region_of
-from fulcrum.roles.site import Site
+from fulcrum.roles.site import Role, Site
 
 _ORDERS = (
     "CheckResourceProcessor",
@@ -137,6 +139,19 @@ def listen_to_few(cell: Any, site: Site) -> None:
         return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
     cell.core_cell.add_incoming_request_filter("*", "*", refused)
+
+
+def listening_from_the_start(component: Any, role: Role) -> threading.Event:
+    """Has the site of a component listen to few before its first task comes; the event is set once it does."""
+    listening = threading.Event()
+
+    def listen(event_type: str, fl_ctx: Any) -> None:
+        del event_type
+        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, role))
+        listening.set()
+
+    component.register_event_handler(EventType.START_RUN, listen)
+    return listening
 
 
 def _is_of_a_round(message: Any) -> bool:

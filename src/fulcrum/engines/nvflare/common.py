@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fulcrum.errors import in_one_line
 from fulcrum.roles.site import Role, Site, read_site
 from fulcrum.storage.files import write_whole
 
@@ -57,7 +58,7 @@ class Ending(TypedDict):
 
 def note_ending(fl_ctx: Any, error: Exception, *, final: bool) -> None:
     """Leaves word in the server's kit, for its own process, of why the job is about to end."""
-    told = Ending(job=fl_ctx.get_job_id(), reason=" ".join(str(error).split()), final=final)
+    told = Ending(job=fl_ctx.get_job_id(), reason=in_one_line(error), final=final)
     root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
     write_whole(_ending(root), json.dumps(told).encode())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fulcrum.engines.nvflare.common import ENDED
 from fulcrum.engines.nvflare.kits import ADMIN
-from fulcrum.errors import EngineError, MissingExtraError
+from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 
 COMPLETED = "FINISHED:COMPLETED"
 
@@ -81,8 +81,7 @@ def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
     ending = meta.get(ENDED)
     if not isinstance(ending, Mapping):
         return "", False
-    words = " ".join(str(ending.get("reason", "")).split())
-    return "".join(filter(str.isprintable, words))[:_LONGEST], bool(ending.get("final"))
+    return in_one_line(ending.get("reason", ""))[:_LONGEST], bool(ending.get("final"))
 
 
 def _watched(

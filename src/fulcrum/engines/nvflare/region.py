@@ -4,7 +4,6 @@ import threading
 import time
 from typing import Any
 
-from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
@@ -14,7 +13,7 @@ from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
-from fulcrum.engines.nvflare.admission import listen_to_few
+from fulcrum.engines.nvflare.admission import listening_from_the_start
 from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum
@@ -133,14 +132,7 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(learner_id="", updater_id="", update_timeout=_UPDATE_TIMEOUT)
-        self._guarded = False
-        self.register_event_handler(EventType.START_RUN, self._listen)
-
-    def _listen(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Listens to the server and to the region's own silos alone, from before the first task."""
-        del event_type
-        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, "region"))
-        self._guarded = True
+        self._listening = listening_from_the_start(self, "region")
 
     def get_updater(self, fl_ctx: FLContext) -> Updater:
         """Returns the region's updater."""
@@ -148,7 +140,7 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Gathers one round."""
-        if task_name != TASK or not self._guarded:
+        if task_name != TASK or not self._listening.is_set():
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._task_done = False  # an end of the last task that came late would end this one at once
         return super().execute(task_name, shareable, fl_ctx, abort_signal)

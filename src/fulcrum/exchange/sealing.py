@@ -1,4 +1,4 @@
-"""A silo's release sealed to its region, end to end, whatever carries it: only that region reads it, from that silo.
+"""A silo's release, encrypted to its region and signed by the silo: whoever carries it can neither read nor change it.
 
 A plan carries an Ed25519 key for every silo and an X25519 key for every region (`fulcrum keygen`, `--kind sealing`).
 An envelope is a header, which names format, plan, silo, region and round, then the ciphertext:
@@ -110,7 +110,7 @@ class Sealer:
         return framed(_Envelope(**msgspec.structs.asdict(context), signature=signature), sealed)
 
     def decline(self, round_number: int) -> bytes:
-        """Returns word, signed, that the silo releases nothing in a round; it says nothing of why."""
+        """Returns a signed statement that the silo releases nothing in a round; it does not say why."""
         context = self._context(round_number)
         signature = self._private.sign(context.bound(DECLINED))
         return msgspec.msgpack.encode(_Decline(**msgspec.structs.asdict(context), signature=signature))
@@ -160,7 +160,7 @@ class Opener:
         return release
 
     def open_decline(self, data: bytes) -> tuple[str, int]:
-        """Returns who declines which round; anything but the signed word of a silo of the region is refused."""
+        """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
         decline = decoded(data, _Decline, f"a decline of format {DECLINED}")
         self._check_context(decline)
         silo, number = decline.silo, decline.round_number

@@ -76,7 +76,7 @@ class Ledger(ClosedAtTheEnd):
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
     - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it;
-    - a plan and round have one content for ever: asked again on the same basis it comes back bit for bit, free of
+    - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
     - a release is filed under the plan it is said to be made under, whichever plan another thread enters meanwhile;
     - the spending recorded is never less than that of what was sent; a release that was recorded and not sent counts;

@@ -78,7 +78,7 @@ def load_learner(name: str) -> Learner:
         module = importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # what a module does when it is imported is anybody's guess, sys.exit included
+    except BaseException as error:  # importing runs the module's code, which may raise anything, SystemExit too
         told = f"the training module {name!r} cannot be imported: {_told(error)}"
         raise DataError(f"{told}. Install it at this site, or mend it") from error
     for wanted in ("start", "train"):

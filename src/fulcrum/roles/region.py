@@ -1,8 +1,8 @@
 """What a regional aggregator does, whatever engine carries it: takes in sealed releases, sends up sums, or withholds.
 
 A region sends up one sum a round and never another. It sums only where the noise present is what the plan counts on:
-all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Everything else is refused or
-withheld: a doubt never passes.
+all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Whatever cannot be verified is
+refused, and a sum that lacks noise is withheld.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.storage.database` says why, and how to
 copy it): it opens with the log that it was left with or not at all. The releases of a round are in it and its log until
@@ -40,7 +40,7 @@ from fulcrum.roles.runnable import check_numbers, check_one_tier
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
-"""Where a round stands."""
+"""The statuses of a round."""
 
 _TOLERANCE = 1e-9  # relative, of sums taken in another order
 _TAIL = 1e-9  # an honest release falls outside the bounds of its norm at most twice this often
@@ -49,7 +49,7 @@ _LARGEST = 2**53  # a coordinate: what a double still holds exactly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRound:
-    """Where a round of a region stands.
+    """The status of a round of a region.
 
     Attributes:
         round_number: From 1.
@@ -125,7 +125,7 @@ class Region(ClosedAtTheEnd):
             self._file.write(("UPDATE region SET layout = ?", (encoded,)))
 
     def checked_decline(self, data: bytes, round_number: int) -> str:
-        """Returns which silo declines a round, in its own signed word; nothing is kept of it."""
+        """Returns which silo declines a round, as its signature proves; nothing is stored."""
         self._check_round(round_number)
         silo, number = self._opener.open_decline(data)
         if number != round_number:
@@ -186,7 +186,7 @@ class Region(ClosedAtTheEnd):
 
         Args:
             round_number: From 1.
-            forget: Whether to erase its releases at once; who is in a hurry calls `forget` when the sum is on its way.
+            forget: Whether to erase its releases before returning. Where not, call `forget` once the sum is sent.
         """
         self._check_round(round_number)
         with self._file.working():
@@ -227,7 +227,7 @@ class Region(ClosedAtTheEnd):
                 self._file.write(*erasures, erase=True)
 
     def rounds(self) -> tuple[RegionRound, ...]:
-        """Returns where every round stands that anything is known of."""
+        """Returns the status of every round that has a release or an answer."""
         with self._file.working():
             statuses = dict(self._file.rows("SELECT round, status FROM answer"))
             listed = []

@@ -15,7 +15,7 @@
 >>> folder.cleanup()
 
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
-Answers are not signed: who one is from is for the engine to say, which knows whose connection it came over.
+Answers are not signed: the engine says who sent one, since it knows whose connection it came over.
 """
 
 import io
@@ -102,7 +102,7 @@ class Coordinator:
         layout, flat = checked_model(plan, start)
         if not (place / NAME).exists():
             state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
-            # Kept from the first: silos that released on this model release on no other in its round.
+            # Written before the first round: silos that release on this model release on no other in that round.
             _write(place / NAME, state, flat)
             return cls(place, plan, state, flat)
         resumed = cls.read(place, plan)
@@ -160,7 +160,7 @@ class Coordinator:
     def receive(self, answer: bytes, sender: str) -> None:
         """Takes in what a region sends up for this round; the same bytes again change nothing.
 
-        A sum stands once it is received. That it is withheld does not: a region may sum later in the round.
+        A sum that was received cannot be replaced. That it is withheld can: a region may sum later in the round.
 
         Args:
             answer: The bytes that came.

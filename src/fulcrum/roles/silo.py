@@ -44,7 +44,7 @@ class SiloStation:
         return self._sealer.seal(made(arrays, assignment))
 
     def decline(self, round_number: int) -> bytes:
-        """Returns this silo's signed word that it releases nothing in a round."""
+        """Returns this silo's signed statement that it releases nothing in a round."""
         return self._sealer.decline(checked_round(self._site.plan, round_number))
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:

@@ -94,10 +94,10 @@ class DatabaseFile:
         writable: Whether it was opened to write to.
         mark: How far its log goes, as the file says.
         log: The log, to look at.
-        lock: Keeps threads, and forks, from meeting in it.
+        lock: Taken by whoever uses the file, and while the process forks.
         process: The one that opened it.
         closed: Whether it was let go.
-        in_doubt: Whether a write failed, or is not yet known to whoever asked for it.
+        in_doubt: Whether a write failed, or is not yet in the memory of the object that asked for it.
     """
 
     application: ClassVar[int]
@@ -257,7 +257,7 @@ class DatabaseFile:
             return self.connection.execute(sql, values).fetchall()
 
     def write(self, *statements: Statement) -> None:
-        """Writes in one transaction and syncs. The caller takes the doubt away once memory agrees with the disk."""
+        """Writes in one transaction and syncs. The caller ends `in_doubt` once its own memory agrees with that."""
         self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
         try:
             with self.translated(self.path, "written, so nothing may be sent"):

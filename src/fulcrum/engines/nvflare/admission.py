@@ -1,8 +1,8 @@
 """Whom a site listens to, and the orders it takes: to run the job of its own kit and to stop it, and no others.
 
-Stock, a site also lets the server list and read its files, delete folders and ask for its errors, looks into its own
-authorization.json only where the request asks it to, takes orders from any other site, and finds settings in whatever
-a job brings, the names of modules to import among them.
+By default NVIDIA FLARE also lets the server list and read a site's files, delete folders and ask for its errors; a site
+looks into its own authorization.json only where the request asks it to, takes orders from any other site, and finds
+settings in whatever a job brings, the names of modules to import among them.
 """
 
 import io
@@ -112,7 +112,7 @@ def _holds_only(body: Any, own: Path) -> bool:
 
 
 def take_few_orders() -> None:
-    """Forgets every order but those of a job's life, before the site begins to listen."""
+    """Forgets every order but those to run a job and to end it, before the site begins to listen."""
     orders = ClientRequestProcessors.request_processors
     orders[:] = [order for order in orders if type(order).__name__ in _ORDERS] + [CarefulDeployProcessor()]
     commands = AdminCommands.commands
@@ -122,8 +122,8 @@ def take_few_orders() -> None:
 def listen_to_few(cell: Any, site: Site) -> None:
     """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
 
-    Of its neighbours a site hears what a round is made of and nothing else. Stock, one silo can tell its region that
-    the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
+    From its neighbours a site takes the messages of a round and no others. By default one silo can tell its region
+    that the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
 
     The server vouches for who a request is from: it holds the origin against the token that it gave for a certificate.
     It does not where a site uses a token from before it came back, so nothing that protects a silo rests on this:

@@ -53,7 +53,7 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
 def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] | None = None) -> None:
     """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
 
-    One that could not begin, and would not however often it is submitted, is given up at once.
+    A job that cannot begin, however often it is submitted, is given up at once.
 
     Args:
         kits: As `write_kits` made them; its folders admin and job are used.

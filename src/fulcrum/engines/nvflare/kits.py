@@ -1,4 +1,4 @@
-"""Start-up kits for every site of a plan: NVIDIA FLARE's own, closed where they are open, with the plan in place."""
+"""Start-up kits for every site of a plan: NVIDIA FLARE's own, with fewer permissions, and with the plan in place."""
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ class Deployment:
 
     @property
     def answer_time(self) -> float:
-        """Seconds to wait for an answer before asking again: stock 300, so a site that died is waited for too long."""
+        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
         return max(5.0, self.patience / 10)
 
     @property
@@ -202,7 +202,7 @@ def _home(kit: Path) -> Path:
 
 
 def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: Role, *, keys_made: bool) -> None:
-    """Writes what Fulcrum has to say in one kit: the signed plan, the site's settings, what it permits, a README."""
+    """Writes Fulcrum's own part of one kit: the signed plan, the site's settings, what it permits, a README."""
     home = _home(kit)
     for file in ("plan.json", "plan.json.sig"):
         shutil.copy(kit.parent / file, home)

@@ -135,14 +135,14 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 class KitStorage(FilesystemStorage):  # type: ignore[misc]
-    """The server's snapshots, inside its kit; stock, they are in a folder that every user of the machine shares."""
+    """The server's snapshots, inside its kit; by default they are in a folder that every user of the machine shares."""
 
     def __init__(self) -> None:
         super().__init__(root_dir=str(Path("state/snapshots").absolute()))
 
 
 class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
-    """The server's jobs, inside its kit, each with why it ended where it left word of that."""
+    """The server's jobs, inside its kit, each with the reason that it left when it ended, if it did."""
 
     def __init__(self) -> None:
         super().__init__(uri_root=str(Path("state/jobs").absolute()))

@@ -55,9 +55,9 @@ class RegionUpdater(Updater):  # type: ignore[misc]
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
         """Takes a silo's release, or its decline; what does not belong in the sum is refused and logged.
 
-        Who has answered is known by the silo's signature alone. The name in the message is the sender's own word, and
-        the engine does not hold it against anything: were it believed, one silo could answer for another, and have the
-        round closed without it. What is refused is therefore as if it had not come.
+        The silo's signature alone says who has answered. The name in the message is what the sender claims, and the
+        engine does not check it: were it believed, one silo could answer for another, and have the round closed
+        without it. So what is refused counts as if it had not come.
         """
         with self._lock:
             try:
@@ -155,8 +155,8 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
     def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Waits until the round is ready, and answers once.
 
-        Stock, a region reports again and again while it waits, and gives the round up when one report is not answered.
-        Stock, too, it answers with what is there when it is told that the task is over; whoever told it so in the
+        By default a region reports again and again while it waits, and gives the round up when one report is not
+        answered. It also answers with what is there when it is told that the task is over: whoever told it so in the
         server's name could have a sum taken without the silos that are still to come. Here such a round is given up:
         if it is over, no answer is asked for.
         """

@@ -118,7 +118,7 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes what a region sent; stock, a region whose process failed would end the job for all.
+        """Takes what a region sent; by default a region whose process failed would end the job for all.
 
         Whom the task was given to is who the answer is from: the server finds the sender by the token it gave for a
         certificate, and drops what anybody else submits for that task. The name that the message carries is not asked.

@@ -3,7 +3,7 @@
 No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, in the
 same folder; the figures to quote are the difference and the ratio of the medians. A release syncs twice: its bytes in
 the log, and then a mark in the file of how far the log goes; what the mark takes is told apart. The mean beside them
-includes the releases at which the log is folded into the file, about one in every 256 MB (`database_file.LOG_BYTES`).
+includes the releases at which the log is folded into the file, one in every 256 MB or so (`database.LOG_BYTES`).
 Put the folder on the disk that matters: one in memory syncs for nothing.
 
     python benchmarks/ledger_overhead.py [--folder .]
@@ -55,7 +55,7 @@ def times(folder: Path, size: int, repeats: int) -> tuple[list[float], list[floa
     floors, records, marks = [], [], []
     with Ledger.open(folder / f"{size}.ledger", silo="bench") as ledger:
         allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0)
-        ledger.begin(allowance)
+        ledger.enter_plan(allowance)
         for number in range(1, repeats + 2):
             payload = os.urandom(size)
             floors.append(floor_seconds(folder / f"{size}-{number}", payload))

@@ -7,31 +7,29 @@ def bare() -> None:
     """Takes everything out that Fulcrum adds to the engine."""
     import numpy as np
 
-    from fulcrum.engines import silo
     from fulcrum.exchange.answer import RegionalSum
-    from fulcrum.exchange.layout import Layout
+    from fulcrum.exchange.layout import flattened
+    from fulcrum.exchange.membership import region_of, step_of
     from fulcrum.exchange.model import unpack_model
     from fulcrum.exchange.release import Release
-    from fulcrum.exchange.sealing import region_of, step_of
     from fulcrum.roles import region as regional
+    from fulcrum.roles import silo
     from fulcrum.roles.learning import Assignment
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)
         plan, name = site.plan, site.settings.name
         assignment = Assignment(silo=name, round_number=round_number, plan=plan, seed=0, options=site.settings.options)
-        update = self._learner.update(arrays, assignment)
+        layout, flat = flattened(self._learner.update(arrays, assignment))
         region = region_of(plan, name)
         weight = plan.federation.weights[plan.federation.silo_names.tolist().index(name)]
-        values = np.concatenate([array.ravel() for array in update.values()]) * (weight / step_of(plan, region))
-        layout = Layout(names=tuple(arrays), shapes=tuple(array.shape for array in arrays.values()))
         return Release(
             plan_digest=plan.digest,
             silo=name,
             region=region,
             round_number=round_number,
             layout=layout,
-            values=values.astype(np.int64),
+            values=(flat * (weight / step_of(plan, region))).astype(np.int64),
             step=step_of(plan, region),
         ).to_bytes()
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.errors import EngineError as EngineError
     from fulcrum.errors import ExchangeError as ExchangeError
     from fulcrum.errors import FederationError as FederationError
+    from fulcrum.errors import FileInUseError as FileInUseError
     from fulcrum.errors import ForeignPlanError as ForeignPlanError
     from fulcrum.errors import FulcrumError as FulcrumError
     from fulcrum.errors import LedgerError as LedgerError
@@ -29,7 +30,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.errors import RefusedReleaseError as RefusedReleaseError
     from fulcrum.errors import ReleaseError as ReleaseError
     from fulcrum.errors import SignatureError as SignatureError
+    from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
+    from fulcrum.exchange.layout import Layout as Layout
     from fulcrum.exchange.release import Release as Release
     from fulcrum.federation.profiles import PROFILES as PROFILES
     from fulcrum.federation.reading import read_federation as read_federation
@@ -37,7 +40,11 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.federation.structure import Tier as Tier
     from fulcrum.ledger.entries import Allowance as Allowance
     from fulcrum.ledger.entries import Cost as Cost
+    from fulcrum.ledger.entries import Entry as Entry
     from fulcrum.ledger.ledger import Ledger as Ledger
+    from fulcrum.ledger.ledger import LedgerCheck as LedgerCheck
+    from fulcrum.ledger.ledger import Recorded as Recorded
+    from fulcrum.ledger.ledger import verify_ledger as verify_ledger
     from fulcrum.noise.sources import SecureNoise as SecureNoise
     from fulcrum.noise.sources import SeededNoise as SeededNoise
     from fulcrum.planning.advice import Advice as Advice
@@ -100,13 +107,17 @@ _MODULES = {
     "Difference": "planning.differences",
     "DivergedUpdateError": "errors",
     "EngineError": "errors",
+    "Entry": "ledger.entries",
     "ExchangeError": "errors",
     "Exposure": "privacy.exposure",
     "Federation": "federation.structure",
     "FederationError": "errors",
+    "FileInUseError": "errors",
     "ForeignPlanError": "errors",
     "FulcrumError": "errors",
+    "Layout": "exchange.layout",
     "Ledger": "ledger.ledger",
+    "LedgerCheck": "ledger.ledger",
     "LedgerError": "errors",
     "LedgerInUseError": "errors",
     "LocalTraining": "simulation.engine",
@@ -120,6 +131,7 @@ _MODULES = {
     "PlanFile": "planning.plan_file",
     "Policy": "roles.policy",
     "PolicyError": "errors",
+    "Recorded": "ledger.ledger",
     "RefusedReleaseError": "errors",
     "Release": "exchange.release",
     "ReleaseError": "errors",
@@ -127,6 +139,7 @@ _MODULES = {
     "SecureNoise": "noise.sources",
     "SeededNoise": "noise.sources",
     "SignatureError": "errors",
+    "StorageError": "errors",
     "Target": "planning.targets",
     "Task": "simulation.tasks",
     "Tier": "federation.structure",
@@ -157,6 +170,7 @@ _MODULES = {
     "sign_plan": "planning.signing",
     "train": "simulation.runs",
     "verify": "planning.verifying",
+    "verify_ledger": "ledger.ledger",
 }
 """The public names, and the module that each is in."""
 

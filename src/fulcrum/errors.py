@@ -11,12 +11,15 @@
     ├── ReleaseError            an update must not leave the silo          (also a ValueError)
     │   ├── DivergedUpdateError an update is not finite                    (also an ArithmeticError)
     │   └── PolicyError         the silo's own policy forbids the plan
+    ├── StorageError            a file cannot be written, held or trusted  (also a RuntimeError)
+    │   └── FileInUseError      somebody else holds a file
     ├── LedgerError             a ledger cannot be trusted, or refuses     (also a ValueError)
     │   ├── RefusedReleaseError the plan does not allow this release
-    │   └── LedgerInUseError    somebody else holds the ledger
+    │   └── LedgerInUseError    somebody else holds the ledger             (also a FileInUseError)
     ├── SignatureError          a plan is not signed by whom it should be  (also a ValueError)
     ├── ExchangeError           a message between silo, region and server  (also a ValueError)
     │                           is refused, or a key is not the plan's
+    ├── EngineError             an engine did not do what it was asked     (also a RuntimeError)
     ├── DataError               training data cannot be used               (also a ValueError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
@@ -78,6 +81,14 @@ class PolicyError(ReleaseError):
     """The silo's own policy forbids the plan it was handed."""
 
 
+class StorageError(FulcrumError, RuntimeError):
+    """A file cannot be written, held or trusted; a message says which, and what became of what stood there."""
+
+
+class FileInUseError(StorageError):
+    """Another process, or another part of this one, holds a file."""
+
+
 class LedgerError(FulcrumError, ValueError):
     """A ledger cannot be read, written or trusted, or refuses what was asked."""
 
@@ -86,7 +97,7 @@ class RefusedReleaseError(LedgerError):
     """The plan does not allow this release; nothing was recorded and nothing may be sent."""
 
 
-class LedgerInUseError(LedgerError):
+class LedgerInUseError(LedgerError, FileInUseError):
     """Another process, or another part of this one, holds the ledger."""
 
 
@@ -104,6 +115,15 @@ class EngineError(FulcrumError, RuntimeError):
 
 class MissingExtraError(FulcrumError, ImportError):
     """An optional package is needed and not installed."""
+
+
+def in_one_line(words: object) -> str:
+    """Returns what somebody else's code said as one line that can be printed.
+
+    >>> in_one_line(OSError("no  space" + chr(10) + "left" + chr(27)))
+    'no space left'
+    """
+    return "".join(filter(str.isprintable, " ".join(str(words).split())))
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

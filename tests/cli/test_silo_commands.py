@@ -111,7 +111,7 @@ def test_a_ledger_gives_the_terminal_no_orders(command):
     orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
     allowed = Allowance(plan_digest=orders, rounds=2, shift_above=1.0, shift_inside=1.0)
     with Ledger.open("odd.ledger", silo=orders) as ledger:
-        ledger.begin(allowed)
+        ledger.enter_plan(allowed)
         cost = Cost(shift_above=0.1, shift_inside=0.1)
         ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
     for arguments in (

@@ -139,7 +139,7 @@ class Federation:
         return "".join(p.read_text(errors="replace") for p in (self.kits / name).glob("output.log"))
 
     def stop(self) -> None:
-        self.loopback.stop()
+        self.loopback.close()
 
     def recorded(self) -> bytes:
         """Every frame that reached the server."""

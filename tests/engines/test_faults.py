@@ -13,7 +13,7 @@ from harness import MEMBERS, Federation, Relay, free_port
 from fulcrum.engines.nvflare.console import COMPLETED, follow, session
 from fulcrum.errors import EngineError, ExchangeError
 from fulcrum.exchange.answer import RegionalSum
-from fulcrum.ledger.ledger import verify as verify_ledger
+from fulcrum.ledger.ledger import verify_ledger
 from fulcrum.roles.region import Region
 
 pytestmark = pytest.mark.engines

@@ -61,7 +61,7 @@ def test_a_short_run_of_real_processes(tmp_path):
     expected = sum(release.values * release.step for release in releases.values())
     assert np.array_equal(federation.model, expected)
     recorded = federation.recorded()
-    assert recorded.count(b"fulcrum.sealed/1") >= 6
+    assert recorded.count(b"fulcrum.sealed/2") >= 6
     assert {silo for (silo, _), made in releases.items() if exposed(recorded, made)} == {"c1"}  # alone in its region
     for silo in silos:
         assert federation.released(silo) == [1, 2]

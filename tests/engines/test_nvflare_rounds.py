@@ -27,7 +27,7 @@ from fulcrum.engines.nvflare.kits import Deployment, write_kits
 from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
-from fulcrum.errors import EngineError, ExchangeError, FulcrumError, LedgerError
+from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.model import pack_model
 from fulcrum.roles.region import Region
@@ -82,7 +82,7 @@ def task(number=1, model=START):
 def answer_of(kits, silo, number=1, model=START):
     """What a silo's executor sends in a round."""
     executor = SiloExecutor()
-    executor._guarded = True
+    executor._listening.set()
     return executor.execute(TASK, task(number, model), context(kits / silo), Signal())
 
 
@@ -285,7 +285,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
 def test_a_region_whose_file_of_sums_is_gone_begins_no_round(kits):
     (kits / "north/local/fulcrum/state/sums.db").unlink()
     updater = RegionUpdater(read_site(kits / "north/local/fulcrum"))
-    with pytest.raises(LedgerError, match="is not there, and with it the record of the sums"):
+    with pytest.raises(StorageError, match="is not there, and with it the record of the sums"):
         updater.start_task(task(), context(kits / "north"))
 
 
@@ -296,5 +296,5 @@ def test_a_region_takes_up_its_round_where_a_restart_left_it(kits, north):
     with Region.open(site.state / "sums.db", site.plan, "north", site.key, create=False) as region:
         assert region.present(1) == {"a1"}
         with pytest.raises(ExchangeError, match="other names or shapes than the model"):
-            region.expect(Layout(names=("foreign",), shapes=((6,),)))
+            region.expect_layout(Layout(names=("foreign",), shapes=((6,),)))
     north._region = None

@@ -7,7 +7,7 @@ import pytest
 
 from fulcrum.errors import ExchangeError, ReleaseError
 from fulcrum.exchange.layout import flattened
-from fulcrum.roles.server import model_digest
+from fulcrum.exchange.model import model_digest
 
 
 class Forgetful(Mapping):

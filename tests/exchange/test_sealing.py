@@ -2,19 +2,22 @@ import base64
 import dataclasses
 import hashlib
 import hmac
+import sys
 import tracemalloc
 
 import msgspec
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, MissingExtraError
 from fulcrum.exchange import sealing
+from fulcrum.exchange.framing import framed, unframed
 from fulcrum.exchange.sealing import Opener, Sealer, seal, unseal
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoise
@@ -71,7 +74,7 @@ class World:
     def unseal(self, data, region="north"):
         return unseal(data, self.plan, region, self.folder / region)
 
-    def forged(self, *, signer="lille", plain=None, ephemeral=None, ciphertext=None, to="north", **context):
+    def forged(self, *, signer="lille", plain=None, sealed=None, to="north", **context):
         """An envelope that its silo made and signed, of anything."""
         named = {
             "plan_digest": self.plan.digest,
@@ -79,17 +82,13 @@ class World:
             "region": "north",
             "round_number": 1,
         } | context
-        secret = X25519PrivateKey.generate()
-        public = ephemeral or secret.public_key().public_bytes_raw()
-        region = base64.b64decode(self.keys[to].removeprefix("x25519:"))
-        bound = sealing._context(**named)
-        if ciphertext is None:
-            once = sealing._one_time_key(secret, private_key(self.folder / to, "sealing").public_key(), public, region)
-            ciphertext = AESGCM(once).encrypt(bytes(12), plain or self.release.to_bytes(), bound)
-        signature = private_key(self.folder / signer).sign(sealing._signed(bound, public, ciphertext))
-        envelope = sealing._Envelope(format=sealing.FORMAT, **named, ephemeral=public, signature=signature)
-        header = msgspec.msgpack.encode(envelope)
-        return len(header).to_bytes(4, "little") + header + ciphertext
+        bound = sealing._Context(**named)
+        if sealed is None:
+            to = private_key(self.folder / to, "sealing").public_key()
+            sealed = sealing._hpke().encrypt(plain or self.release.to_bytes(), to, info=bound.bound(sealing.FORMAT))
+        message = bound.bound(sealing.FORMAT, hashlib.sha256(sealed).digest())
+        signature = private_key(self.folder / signer).sign(message)
+        return framed(sealing._Envelope(**named, signature=signature), sealed)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +161,9 @@ def test_an_envelope_has_one_encoding(world):
     header = msgspec.msgpack.decode(world.sealed[4 : 4 + size])
     turned = msgspec.msgpack.encode(dict(reversed(header.items())))
     other = len(turned).to_bytes(4, "little") + turned + world.sealed[4 + size :]
-    assert "not a sealed release of format" in refusal(world.opener.open, other)
+    assert "not a sealed release of format fulcrum.sealed/2: it is written in another way" in refusal(
+        world.opener.open, other
+    )
 
 
 def test_a_changed_context_is_refused_for_what_it_is(world):
@@ -184,21 +185,19 @@ def test_nobody_signs_for_another_silo(world):
 
 
 def test_the_signature_covers_every_part_and_is_checked_before_anything_is_decrypted(world):
-    size = int.from_bytes(world.sealed[:4], "little")
-    header = msgspec.msgpack.decode(world.sealed[4 : 4 + size], type=sealing._Envelope)
-    body = world.sealed[4 + size :]
+    header, body = unframed(world.sealed, sealing._Envelope, "an envelope")
+    body = bytes(body)
     other = world.seal(world.release)
     for change, ciphertext in (
         ({}, body[:-1] + bytes([body[-1] ^ 1])),
         ({}, b""),
         ({}, other[-len(body) :]),
-        ({"ephemeral": bytes(32)}, body),
+        ({}, bytes(32) + body[32:]),
         ({"round_number": 2}, body),
         ({"silo": "metz"}, body),
         ({"signature": b""}, body),
     ):
-        encoded = msgspec.msgpack.encode(msgspec.structs.replace(header, **change))
-        changed = len(encoded).to_bytes(4, "little") + encoded + ciphertext
+        changed = framed(msgspec.structs.replace(header, **change), ciphertext)
         assert "is not signed by the key" in refusal(world.unseal, changed)
 
 
@@ -219,29 +218,43 @@ def test_what_is_inside_must_be_what_the_envelope_says(world):
 
 def test_what_was_sealed_to_another_key_does_not_open(world):
     assert "does not open with the key of region 'north'" in refusal(world.unseal, world.forged(to="south"))
-    for ciphertext in (b"", b"x" * 8, b"x" * 100):
-        assert "does not open" in refusal(world.unseal, world.forged(ciphertext=ciphertext))
+    for sealed in (b"", b"x" * 8, b"x" * 31, b"x" * 47, b"x" * 100):
+        assert "does not open" in refusal(world.unseal, world.forged(sealed=sealed))
 
 
-def test_the_associated_data_binds_the_round_even_where_the_silo_signs_anew(world):
-    size = int.from_bytes(world.sealed[:4], "little")
-    header = msgspec.msgpack.decode(world.sealed[4 : 4 + size])
-    moved = world.forged(round_number=2, ephemeral=header["ephemeral"], ciphertext=world.sealed[4 + size :])
-    assert "for round 2 does not open" in refusal(world.unseal, moved)
+def test_the_encryption_binds_plan_silo_region_and_round_even_where_the_silo_signs_anew(world):
+    sealed = bytes(unframed(world.sealed, sealing._Envelope, "an envelope")[1])
+    assert world.unseal(world.forged(sealed=sealed)).to_bytes() == world.release.to_bytes()
+    assert "for round 2 does not open" in refusal(world.unseal, world.forged(round_number=2, sealed=sealed))
+    other = world.forged(silo="metz", signer="metz", sealed=sealed)
+    assert "of silo 'metz' for round 1 does not open" in refusal(world.unseal, other)
+    key = private_key(world.folder / "north", "sealing")
+    bound = {"plan_digest": world.plan.digest, "silo": "lille", "region": "north", "round_number": 1}
+    right = sealing._Context(**bound).bound(sealing.FORMAT)
+    assert sealing._hpke().decrypt(sealed, key, info=right) == world.release.to_bytes()
+    changes = ({"plan_digest": "0" * 64}, {"silo": "metz"}, {"region": "south"}, {"round_number": 2})
+    wrong = [sealing._Context(**bound | change).bound(sealing.FORMAT) for change in changes]
+    for info in (*wrong, sealing._Context(**bound).bound("fulcrum.sealed/3")):
+        with pytest.raises(InvalidTag):
+            sealing._hpke().decrypt(sealed, key, info=info)
+
+
+def test_envelopes_of_the_first_format_are_refused_in_one_line(world):
+    named = {"plan_digest": world.plan.digest, "silo": "lille", "region": "north", "round_number": 1}
+    old = {"format": "fulcrum.sealed/1", **named, "ephemeral": bytes(32), "signature": bytes(64)}
+    told = refusal(world.unseal, framed(old, bytes(100)))
+    assert told.startswith("these bytes are not a sealed release of format fulcrum.sealed/2: ")
+    assert "fulcrum.sealed/1" in told
 
 
 @pytest.mark.parametrize("point", LOW_ORDER, ids=lambda point: hashlib.sha256(point).hexdigest()[:4])
 def test_points_of_low_order_are_refused(world, point):
-    assert "gives no secret" in refusal(world.unseal, world.forged(ephemeral=point, ciphertext=b"x" * 64))
+    assert "does not open" in refusal(world.unseal, world.forged(sealed=point + b"x" * 64))
     keys = world.keys | {"north": "x25519:" + base64.b64encode(point).decode()}
     weak = dataclasses.replace(world.plan, keys=keys)
     sealer = Sealer(weak, "lille", world.folder / "lille")
     told = refusal(sealer.seal, dataclasses.replace(world.release, plan_digest=weak.digest))
     assert "key of region 'north' is of low order" in told
-
-
-def test_an_ephemeral_key_of_another_length_is_refused(world):
-    assert "gives no secret" in refusal(world.unseal, world.forged(ephemeral=b"x" * 31, ciphertext=b"x" * 64))
 
 
 def test_keys_are_held_against_the_plan_when_they_are_read(world):
@@ -286,61 +299,94 @@ def test_a_silo_seals_its_own_releases_alone(world):
     assert "for round 4" in refusal(sealer.seal, dataclasses.replace(world.release, round_number=4))
 
 
-# What is computed here stands beside RFC 7748 (the exchange) and RFC 5869 (the derivation), not beside the module.
-EPHEMERAL = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"  # RFC 7748, 6.1: Alice
-EPHEMERAL_PUBLIC = "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
-REGION = "5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb"  # Bob
-REGION_PUBLIC = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
-SHARED = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
-ONE_TIME_KEY = "2fe8c31dd29b847af3a674d47357205596ebf6a6edc724691a6578bf79b9d877"
+class Hpke:
+    """RFC 9180 by hand, for one message: base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, and an AEAD of GCM."""
+
+    def __init__(self, aead, key_bytes):
+        self.key_bytes = key_bytes
+        self.kem = b"KEM" + (0x0020).to_bytes(2, "big")
+        self.suite = b"HPKE" + b"".join(number.to_bytes(2, "big") for number in (0x0020, 0x0001, aead))
+
+    @staticmethod
+    def extract(suite, salt, label, secret):
+        return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + secret, "sha256")
+
+    @staticmethod
+    def expand(suite, key, label, info, size):
+        assert size <= 32
+        return hmac.digest(key, size.to_bytes(2, "big") + b"HPKE-v1" + suite + label + info + b"\x01", "sha256")[:size]
+
+    def cipher(self, exchanged, enc, public, info):
+        """Returns the AEAD and the nonce of the first message."""
+        shared = self.expand(
+            self.kem, self.extract(self.kem, b"", b"eae_prk", exchanged), b"shared_secret", enc + public, 32
+        )
+        context = b"\0" + self.extract(self.suite, b"", b"psk_id_hash", b"")
+        context += self.extract(self.suite, b"", b"info_hash", info)
+        secret = self.extract(self.suite, shared, b"secret", b"")
+        key = self.expand(self.suite, secret, b"key", context, self.key_bytes)
+        return AESGCM(key), self.expand(self.suite, secret, b"base_nonce", context, 12)
+
+    def encrypt(self, plain, ephemeral, to, info, associated=b""):
+        enc = ephemeral.public_key().public_bytes_raw()
+        aead, nonce = self.cipher(ephemeral.exchange(to), enc, to.public_bytes_raw(), info)
+        return enc + aead.encrypt(nonce, plain, associated)
+
+    def decrypt(self, sealed, private, info, associated=b""):
+        enc = sealed[:32]
+        exchanged = private.exchange(X25519PublicKey.from_public_bytes(enc))
+        aead, nonce = self.cipher(exchanged, enc, private.public_key().public_bytes_raw(), info)
+        return aead.decrypt(nonce, sealed[32:], associated)
 
 
-def hkdf(secret: bytes, info: bytes) -> bytes:
-    """RFC 5869 with SHA-256, no salt, 32 bytes."""
-    extracted = hmac.digest(bytes(32), secret, "sha256")
-    return hmac.digest(extracted, info + b"\x01", "sha256")
+def test_the_hpke_of_this_test_is_that_of_the_rfc():
+    """RFC 9180, A.1.1, with AES-128-GCM; its first message has associated data, which envelopes have not."""
+    ephemeral, region = (
+        X25519PrivateKey.from_private_bytes(bytes.fromhex(key))
+        for key in (
+            "52c4a758a802cd8b936eceea314432798d5baf2d7e9235dc084ab1b9cfa2f736",
+            "4612c550263fc8ad58375df3f557aac531d26850903e55a9f23f21d8534e8ac8",
+        )
+    )
+    by_hand, info = Hpke(aead=0x0001, key_bytes=16), b"Ode on a Grecian Urn"
+    sealed = by_hand.encrypt(b"Beauty is truth, truth beauty", ephemeral, region.public_key(), info, b"Count-0")
+    assert sealed.hex() == (
+        "37fda3567bdbd628e88668c3c8d7e97d1d1253b6d4ea6d44c150f741f1bf4431"
+        "f938558b5d72f1a23810b4be2ab4f84331acc02fc97babc53a52ae8218a355a96d8770ac83d07bea87e13c512a"
+    )
+    assert by_hand.decrypt(sealed, region, info, b"Count-0") == b"Beauty is truth, truth beauty"
 
 
-def packed_info() -> bytes:
-    """The three parts that a one-time key is bound to, in msgpack by hand: a text of 16 bytes, twice 32 bytes."""
-    ephemeral, region = bytes.fromhex(EPHEMERAL_PUBLIC), bytes.fromhex(REGION_PUBLIC)
-    return b"\x93\xb0fulcrum.sealed/1\xc4\x20" + ephemeral + b"\xc4\x20" + region
+AES_256_GCM = Hpke(aead=0x0002, key_bytes=32)
 
 
-def test_the_derivation_of_this_test_is_that_of_the_rfc():
-    expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"  # RFC 5869, A.3, the first 32 bytes
-    assert hkdf(b"\x0b" * 22, b"").hex() == expected
-    assert hkdf(bytes.fromhex(SHARED), packed_info()).hex() == ONE_TIME_KEY
-
-
-def test_one_time_keys_are_what_they_have_always_been():
-    ephemeral, region = (X25519PrivateKey.from_private_bytes(bytes.fromhex(key)) for key in (EPHEMERAL, REGION))
-    raw = (bytes.fromhex(EPHEMERAL_PUBLIC), bytes.fromhex(REGION_PUBLIC))
-    assert sealing._one_time_key(ephemeral, region.public_key(), *raw).hex() == ONE_TIME_KEY
-    assert sealing._one_time_key(region, ephemeral.public_key(), *raw).hex() == ONE_TIME_KEY
-
-
-def test_an_envelope_is_what_it_has_always_been_byte_for_byte(world, tmp_path, monkeypatch):
-    """With the keys of the RFC, every part of an envelope is known without the module."""
-    fixed = X25519PrivateKey.from_private_bytes(bytes.fromhex(EPHEMERAL))
-    monkeypatch.setattr(X25519PrivateKey, "generate", lambda: fixed)
-    public = "x25519:" + base64.b64encode(bytes.fromhex(REGION_PUBLIC)).decode()
-    plan = dataclasses.replace(world.plan, keys=world.keys | {"north": public})
-    sent = dataclasses.replace(world.release, plan_digest=plan.digest)
-    sealed = seal(sent, plan, world.folder / "lille")
-
-    digest = plan.digest.encode()
+def test_an_envelope_is_known_byte_for_byte(world):
+    """Every part of an envelope is known without the module, which opens one made by hand and makes one like it."""
+    north = private_key(world.folder / "north", "sealing")
+    digest = world.plan.digest.encode()
     assert len(digest) == 64
-    context = b"\x95\xb0fulcrum.sealed/1\xd9\x40" + digest + b"\xa5lille\xa5north\x01"
-    ciphertext = AESGCM(bytes.fromhex(ONE_TIME_KEY)).encrypt(bytes(12), sent.to_bytes(), context)
-    ephemeral = bytes.fromhex(EPHEMERAL_PUBLIC)
-    message = b"\x94\xb0fulcrum.sealed/1\xc4" + bytes([len(context)]) + context + b"\xc4\x20" + ephemeral
-    message += b"\xc4\x20" + hashlib.sha256(ciphertext).digest()
-    signature = private_key(world.folder / "lille").sign(message)  # Ed25519 signs the same message the same way
-    header = b"\x87\xa6format\xb0fulcrum.sealed/1\xabplan_digest\xd9\x40" + digest
-    header += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x01"
-    header += b"\xa9ephemeral\xc4\x20" + ephemeral + b"\xa9signature\xc4\x40" + signature
-    assert sealed == len(header).to_bytes(4, "little") + header + ciphertext
+    names = b"\xb0fulcrum.sealed/2\xd9\x40" + digest + b"\xa5lille\xa5north\x01"
+
+    def enclosed(sealed):
+        message = b"\x96" + names + b"\xc4\x20" + hashlib.sha256(sealed).digest()
+        signature = private_key(world.folder / "lille").sign(message)  # Ed25519 signs the same message the same way
+        header = b"\x86\xa6format\xb0fulcrum.sealed/2\xabplan_digest\xd9\x40" + digest
+        header += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x01\xa9signature\xc4\x40" + signature
+        return len(header).to_bytes(4, "little") + header + sealed
+
+    plain, info = world.release.to_bytes(), b"\x95" + names
+    made = enclosed(AES_256_GCM.encrypt(plain, X25519PrivateKey.generate(), north.public_key(), info))
+    assert world.unseal(made).to_bytes() == plain
+    sealed = world.sealed[len(enclosed(b"")) :]
+    assert world.sealed == enclosed(sealed)
+    assert AES_256_GCM.decrypt(sealed, north, info) == plain
+
+
+def test_a_cryptography_without_hpke_is_named(monkeypatch):
+    sealing._hpke.cache_clear()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.hpke", None)
+    with pytest.raises(MissingExtraError, match=r"need the package cryptography, 47 or later\. Run: pip install -U"):
+        sealing._hpke()
 
 
 def test_a_decline_is_known_byte_for_byte_and_by_its_signature_alone(world):
@@ -351,24 +397,26 @@ def test_a_decline_is_known_byte_for_byte_and_by_its_signature_alone(world):
     expected = b"\x86\xa6format\xb2fulcrum.declined/1\xabplan_digest\xd9\x40" + digest
     expected += b"\xa4silo\xa5lille\xa6region\xa5north\xacround_number\x02\xa9signature\xc4\x40" + signature
     assert declined == expected
-    assert world.opener.declined(declined) == ("lille", 2)
+    assert world.opener.open_decline(declined) == ("lille", 2)
     for place in range(len(declined)):
         changed = bytearray(declined)
         changed[place] ^= 1
-        refusal(world.opener.declined, bytes(changed))
+        refusal(world.opener.open_decline, bytes(changed))
     for junk in (None, b"", b"x", "text", 7, declined[:-1], declined + b"\0", world.sealed, world.release.to_bytes()):
-        refusal(world.opener.declined, junk)
+        refusal(world.opener.open_decline, junk)
     assert "not a sealed release" in refusal(world.opener.open, declined)
 
 
 def test_nobody_declines_for_another(world):
     metz = Sealer(world.plan, "metz", world.folder / "metz").decline(2)
     forged = metz.replace(b"metz", b"lille").replace(b"\xa4lille", b"\xa5lille")
-    assert "that silo 'lille' declines round 2 is not signed by its key" in refusal(world.opener.declined, forged)
+    assert "that silo 'lille' declines round 2 is not signed by the key that the plan carries" in refusal(
+        world.opener.open_decline, forged
+    )
     nice = Sealer(world.plan, "nice", world.folder / "nice").decline(2)
-    assert "to another region than 'north'" in refusal(world.opener.declined, nice)
+    assert "to another region than 'north'" in refusal(world.opener.open_decline, nice)
     other = Sealer(world.made["research"], "lille", world.folder / "lille").decline(2)
-    assert "the decline is one under another plan" in refusal(world.opener.declined, other)
+    assert "the decline is one under another plan" in refusal(world.opener.open_decline, other)
     for wrong in (0, 4, -1):
         assert "the plan's rounds are 1 to 3" in refusal(
             Sealer(world.plan, "lille", world.folder / "lille").decline, wrong
@@ -377,11 +425,9 @@ def test_nobody_declines_for_another(world):
 
 def test_a_release_is_no_decline_and_gives_none_away(world):
     """What a silo signed for its release cannot be made into a decline of the same round."""
-    size = int.from_bytes(world.sealed[:4], "little")
-    header = msgspec.msgpack.decode(world.sealed[4 : 4 + size])
-    taken = {name: header[name] for name in ("plan_digest", "silo", "region", "round_number", "signature")}
-    made = msgspec.msgpack.encode({"format": sealing.DECLINED} | taken)
-    assert "is not signed by its key" in refusal(world.opener.declined, made)
+    envelope, _ = unframed(world.sealed, sealing._Envelope, "an envelope")
+    made = msgspec.msgpack.encode(sealing._Decline(**msgspec.structs.asdict(envelope)))
+    assert "is not signed by the key that the plan carries" in refusal(world.opener.open_decline, made)
 
 
 def test_large_releases_are_not_copied_needlessly(world):

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError, RefusedReleaseError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.privacy.accounting import epsilon_of, epsilon_of_shift
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -37,18 +37,18 @@ PLAN = Allowance(plan_digest="plan-a", rounds=5, shift_above=1.0, shift_inside=8
 def opened(path: Path, plan: Allowance | None = PLAN, silo: str = "lyon") -> Ledger:
     ledger = Ledger.open(path, silo=silo)
     if plan is not None:
-        ledger.begin(plan)
+        ledger.enter_plan(plan)
     return ledger
 
 
 def release(ledger: Ledger, number: int, payload: bytes = b"", basis: str = "model", cost: Cost = COST, plan=None):
-    """Records a release under a plan, the one last begun unless it is given."""
+    """Records a release under a plan, the one last entered unless it is given."""
     plan = plan or ledger.allowance or PLAN
     return ledger.record(plan, round_number=number, basis=basis, payload=payload or b"round %d" % number, cost=cost)
 
 
 def holds(path: Path, **witness) -> dict[str, bool]:
-    return {check.name: check.holds for check in verify(path, **witness)}
+    return {check.name: check.holds for check in verify_ledger(path, **witness)}
 
 
 def says(error: pytest.ExceptionInfo[BaseException]) -> str:
@@ -195,9 +195,9 @@ def test_slack_does_not_let_a_real_excess_through(path):
 def test_a_ledger_without_a_plan_releases_nothing(path):
     with opened(path, None) as ledger:
         assert ledger.allowance is None
-        assert "has not begun plan plan-a" in ledger.would_exceed(PLAN, COST, 1)
+        assert "has not entered plan plan-a" in ledger.would_exceed(PLAN, COST, 1)
         assert ledger.stored(PLAN, 1, "model") is None
-        with pytest.raises(RefusedReleaseError, match="has not begun plan plan-a"):
+        with pytest.raises(RefusedReleaseError, match="has not entered plan plan-a"):
             release(ledger, 1)
 
 
@@ -209,7 +209,7 @@ def test_a_new_plan_continues_from_what_is_spent(path):
     with opened(path) as ledger:
         release(ledger, 1, b"under a")
         release(ledger, 2)
-        ledger.begin(second)
+        ledger.enter_plan(second)
         assert ledger.spent.shift_above == 0.5
         assert ledger.stored(second, 1, "model") is None
         assert release(ledger, 1, b"under b").fresh
@@ -221,20 +221,20 @@ def test_a_plan_that_does_not_cover_past_spending_is_refused(path):
         release(ledger, 1)
         release(ledger, 2)
         with pytest.raises(RefusedReleaseError, match="does not cover what silo 'lyon' spent"):
-            ledger.begin(dataclasses.replace(PLAN, plan_digest="plan-b", shift_above=0.4))
+            ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-b", shift_above=0.4))
         assert ledger.allowance == PLAN
-        ledger.begin(dataclasses.replace(PLAN, plan_digest="plan-c", shift_above=0.5))
+        ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-c", shift_above=0.5))
 
 
 @pytest.mark.parametrize("other", [{"rounds": 6}, {"shift_above": 2.0}, {"shift_inside": 9.0}])
-def test_a_plan_is_not_begun_again_with_other_numbers(path, other):
+def test_a_plan_is_not_entered_again_with_other_numbers(path, other):
     with opened(path) as ledger, pytest.raises(LedgerError, match="with another allowance"):
-        ledger.begin(dataclasses.replace(PLAN, **other))
+        ledger.enter_plan(dataclasses.replace(PLAN, **other))
     with opened(path, None) as ledger, pytest.raises(LedgerError, match="with another allowance"):
-        ledger.begin(dataclasses.replace(PLAN, **other))
+        ledger.enter_plan(dataclasses.replace(PLAN, **other))
 
 
-def test_the_plan_stays_begun_after_reopening(path):
+def test_the_plan_stays_entered_after_reopening(path):
     opened(path).close()
     with opened(path, None) as ledger:
         assert ledger.allowance == PLAN
@@ -244,23 +244,23 @@ def test_the_plan_stays_begun_after_reopening(path):
 def test_an_earlier_plan_may_be_taken_up_again(path):
     with opened(path) as ledger:
         release(ledger, 1, b"under a")
-        ledger.begin(dataclasses.replace(PLAN, plan_digest="plan-b"))
+        ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-b"))
         release(ledger, 1, b"under b")
-        ledger.begin(PLAN)
+        ledger.enter_plan(PLAN)
         assert ledger.stored(PLAN, 1, "model") == b"under a"
 
 
-def test_a_release_names_its_plan_whichever_was_begun_last(path):
+def test_a_release_names_its_plan_whichever_was_entered_last(path):
     other = dataclasses.replace(PLAN, plan_digest="plan-b")
     with opened(path) as ledger:
-        ledger.begin(other)
+        ledger.enter_plan(other)
         assert release(ledger, 1, b"under a", plan=PLAN).fresh
         assert release(ledger, 1, b"under b", plan=other).fresh
         assert [entry.plan_digest for entry in ledger.entries()] == ["plan-a", "plan-b"]
         assert (ledger.stored(PLAN, 1, "model"), ledger.stored(other, 1, "model")) == (b"under a", b"under b")
         foreign = dataclasses.replace(PLAN, rounds=6)
         assert ledger.stored(foreign, 1, "model") is None
-        with pytest.raises(RefusedReleaseError, match="has not begun plan plan-a with these numbers"):
+        with pytest.raises(RefusedReleaseError, match="has not entered plan plan-a with these numbers"):
             release(ledger, 1, plan=foreign)
         assert ledger.sequence == 2
 
@@ -275,7 +275,7 @@ def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(
         plan, found = plans["plan-a" if number % 2 else "plan-b"], []
         for round_number in range(1, rounds + 1):
             together.wait()
-            ledger.begin(plan)
+            ledger.enter_plan(plan)
             payload = f"{plan.plan_digest} {round_number} {number}".encode()
             found.append((plan.plan_digest, round_number, release(ledger, round_number, payload, plan=plan).payload))
         return found
@@ -447,7 +447,7 @@ def test_reading_changes_nothing_and_records_nothing(path):
         with pytest.raises(LedgerError, match="opened to be read"):
             release(ledger, 2)
         with pytest.raises(LedgerError, match="opened to be read"):
-            ledger.begin(PLAN)
+            ledger.enter_plan(PLAN)
         assert "opened to be read" in ledger.would_exceed(PLAN, COST, 2)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -461,7 +461,7 @@ def test_a_closed_ledger_still_tells_and_does_nothing(path):
     for work in (
         lambda: release(ledger, 2),
         lambda: ledger.stored(PLAN, 1, "model"),
-        lambda: ledger.begin(PLAN),
+        lambda: ledger.enter_plan(PLAN),
         ledger.checks,
     ):
         with pytest.raises(LedgerError, match="is closed"):
@@ -486,7 +486,7 @@ def test_a_copy_of_an_open_ledger_needs_its_log_and_is_refused_without(path, tmp
             shutil.copy(path, tmp_path / name)
         shutil.copy(f"{path}-wal", tmp_path / "whole-wal")
     assert all(holds(tmp_path / "whole", least_sequence=1).values())
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match="half was not closed, and its log half-wal is missing") as error:
             work(tmp_path / "half")
         says(error)
@@ -505,7 +505,7 @@ def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path
 def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_reads(path):
     script = (
         "import sys; from fulcrum.ledger.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
-        "plan = Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0); ledger.begin(plan);"
+        "plan = Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0); ledger.enter_plan(plan);"
         "cost = Cost(shift_above=0.25, shift_inside=1.0);"
         "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"
     )
@@ -533,7 +533,7 @@ def test_another_format_is_refused(path):
     opened(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 3")
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match="is a ledger of format 3, this Fulcrum knows format 2") as error:
             work(path)
         says(error)
@@ -551,7 +551,7 @@ def test_another_sqlite_file_is_refused_and_left_alone(path):
 @pytest.mark.parametrize("content", [b"", b"x", b"silo,records\nlyon,200\n" * 1000, bytes(100_000)])
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
     path.write_bytes(content)
-    for work in (opened, verify):
+    for work in (opened, verify_ledger):
         with pytest.raises(LedgerError, match=r"not a ledger|is empty") as error:
             work(path)
         says(error)
@@ -564,7 +564,7 @@ def test_a_folder_and_a_missing_one_are_refused(tmp_path):
     with pytest.raises(LedgerError, match=r"does not exist. Make it first"):
         opened(tmp_path / "missing" / "lyon.ledger")
     with pytest.raises(LedgerError, match="No such file"):
-        verify(tmp_path / "missing.ledger")
+        verify_ledger(tmp_path / "missing.ledger")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -580,7 +580,7 @@ def test_a_truncated_ledger_is_refused(path):
     whole = path.read_bytes()
     for size in (1, 50, 99, 100, 512, 4096, 32_768, 98_321, len(whole) - 32_768, len(whole) - 1):
         path.write_bytes(whole[:size])
-        for work in (opened, verify):
+        for work in (opened, verify_ledger):
             with pytest.raises(LedgerError, match=r"damaged|not a ledger") as error:
                 work(path)
             says(error)
@@ -787,7 +787,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
         lambda: release(ledger, 2),
         lambda: release(ledger, 1),
         lambda: ledger.stored(PLAN, 1, "model"),
-        lambda: ledger.begin(PLAN),
+        lambda: ledger.enter_plan(PLAN),
     ):
         with pytest.raises(LedgerError, match=r"could not be written earlier. Open it again"):
             work()
@@ -824,7 +824,7 @@ def test_an_interrupt_inside_a_write_stops_the_ledger_until_it_is_reopened(path)
 @forks
 def test_a_second_process_is_refused_until_the_first_lets_go(path):
     ledger = opened(path)
-    for work in (lambda: opened(path), lambda: verify(path)):
+    for work in (lambda: opened(path), lambda: verify_ledger(path)):
         said = in_child(work)
         assert said.startswith("LedgerInUseError: ")
         assert "is in use by another process" in said
@@ -834,7 +834,7 @@ def test_a_second_process_is_refused_until_the_first_lets_go(path):
 
 def test_a_second_opening_in_one_process_is_refused(path):
     with opened(path):
-        for work in (opened, verify):
+        for work in (opened, verify_ledger):
             with pytest.raises(LedgerInUseError, match=r"is open in this process. Close it first"):
                 work(path)
     opened(path).close()
@@ -979,7 +979,7 @@ class LedgerBesideAModel(RuleBasedStateMachine):
 
     @property
     def current(self):
-        """The plan that releases are made under; one that is not begun before the first."""
+        """The plan that releases are made under; one that is not entered before the first."""
         return PLAN if self.plan is None else self.plans[self.plan]
 
     def refusal(self, cost, number):
@@ -999,9 +999,9 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         known = self.plans.get(digest, plan)
         if known != plan or self.spent[0] > above or self.spent[1] > inside:
             with pytest.raises(LedgerError):
-                self.ledger.begin(plan)
+                self.ledger.enter_plan(plan)
         else:
-            self.ledger.begin(plan)
+            self.ledger.enter_plan(plan)
             self.plans[digest] = plan
             self.plan = digest
 
@@ -1059,7 +1059,7 @@ TestLedgerBesideAModel.settings = settings(max_examples=30, stateful_step_count=
 RELEASE_UNTIL_KILLED = '''
 import json, os, random, signal, struct, sys, time
 from pathlib import Path
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
 folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cost = Cost(shift_above=0.001, shift_inside=0.01)
@@ -1070,7 +1070,7 @@ rng = random.Random(seed)
 def releasing(path, sent, tell, size, last=10**6):
     """Resends the last release, which may not have left, then releases on until killed."""
     with Ledger.open(path, silo="lyon") as ledger:
-        ledger.begin(plan)
+        ledger.enter_plan(plan)
         out = os.open(sent, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number in range(max(1, ledger.sequence), min(ledger.sequence + last, 10**6) + 1):
             basis = f"model-{number}"
@@ -1086,7 +1086,7 @@ def releasing(path, sent, tell, size, last=10**6):
 
 def checked(path, sents, totals):
     """Everything sent is in the ledger with the same bytes, and paid for."""
-    assert all(check.holds for check in verify(path)), verify(path)
+    assert all(check.holds for check in verify_ledger(path)), verify_ledger(path)
     contents = {}
     for sent in sents:
         data, place = sent.read_bytes(), 0

@@ -23,7 +23,7 @@ from fulcrum.noise.discrete_gaussian import (
     _weights,
     convolution_for,
 )
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.keystream import random_bytes, repeated_bytes
 
 pytest.importorskip("cryptography", reason="needs the package cryptography (extra `secure`)")
 
@@ -34,7 +34,7 @@ SMALL, WIDE = [1.0, 3.3, 30.0], [1e4, 1e5, 3.7e7]
 
 
 def drawn(width, count=200_000, seed=1):
-    return DiscreteGaussian(width).sample(count, Keystream._for_test(bytes([seed]) * 32))
+    return DiscreteGaussian(width).sample(count, repeated_bytes(bytes([seed]) * 32))
 
 
 def discrete_pvalue(samples, width):
@@ -103,7 +103,7 @@ def test_a_base_too_narrow_for_its_ratio_is_seen_by_the_residues():
     # Shows that the tests above can fail: t = 0.25, where the plans keep t >= 2.
     plan = Convolution(base_variance=Fraction(25), ratio=20, draws=2)
     assert not plan.is_smooth
-    residues = _sampled(plan, 200_000, Keystream._for_test(bytes(32)), _combined) % 20
+    residues = _sampled(plan, 200_000, repeated_bytes(bytes(32)), _combined) % 20
     assert stats.chisquare(np.bincount(residues, minlength=20)).pvalue < 1e-12
 
 
@@ -241,17 +241,15 @@ def test_the_stated_width_agrees_with_the_variance_of_what_is_sampled(width):
 
 
 class Scripted:
-    """Stands in for a keystream with draws chosen by a test."""
+    """A source with draws chosen by a test: all at once, then what settles each tie."""
 
     def __init__(self, draws, more):
-        self.draws, self.more = draws, more
+        self.left = [np.array(draws, dtype="<u4").tobytes(), *(number.to_bytes(16, "little") for number in more)]
 
-    def words(self, count):
-        assert count * 2 == len(self.draws)
-        return np.array(self.draws, dtype=np.uint32).view(np.uint64)
-
-    def take(self, count):
-        return self.more.pop(0).to_bytes(count, "little")
+    def __call__(self, count):
+        drawn = self.left.pop(0)
+        assert len(drawn) == count
+        return np.frombuffer(drawn, dtype=np.uint8)
 
 
 def paths():
@@ -283,28 +281,28 @@ def test_a_tie_is_settled_by_the_rest_of_the_threshold(combine, ratio):
                 stream = Scripted([signed] * 2, [more] * 2)
                 expected = [sign * magnitude * (1 + ratio if draws == 2 else 1)] * (3 - draws)
                 assert _sampled(plan, 3 - draws, stream, combine).tolist() == expected
-                assert not stream.more
+                assert not stream.left
 
 
 @pytest.mark.skipif(_compiled() is None, reason="numba is not installed (extra `fast`)")
 @pytest.mark.parametrize("width", [LEAST_WIDTH, 0.7, 1.0, 30.0, 1e5, 3.7e7, 1e12, MOST_WIDTH])
-def test_numba_and_numpy_give_the_same_integers_from_the_same_words(width):
+def test_numba_and_numpy_give_the_same_integers_from_the_same_bytes(width):
     # Enough draws to tie many times: one in 2^18.
     plan, count = convolution_for(width), 600_001
-    one, two = (Keystream._for_test(b"s" * 32) for _ in range(2))
+    one, two = (repeated_bytes(b"s" * 32) for _ in range(2))
     assert (_sampled(plan, count, one, _compiled()) == _sampled(plan, count, two, _combined)).all()
-    assert one.take(16) == two.take(16)
+    assert (one(16) == two(16)).all()
 
 
 def test_plain_python_gives_the_same_integers_too():
     plan = convolution_for(3.7e7)
-    one, two = (Keystream._for_test(b"s" * 32) for _ in range(2))
+    one, two = (repeated_bytes(b"s" * 32) for _ in range(2))
     assert (_sampled(plan, 3001, one, _loop) == _sampled(plan, 3001, two, _combined)).all()
 
 
 @pytest.mark.parametrize("count", [1000, discrete_gaussian._WORTH_COMPILING])
 def test_short_and_long_arrays_are_drawn_alike(count):
-    by_numpy = _sampled(convolution_for(1e5), count, Keystream._for_test(b"\1" * 32), _combined)
+    by_numpy = _sampled(convolution_for(1e5), count, repeated_bytes(b"\1" * 32), _combined)
     assert (drawn(1e5, count, seed=1) == by_numpy).all()
 
 
@@ -332,4 +330,4 @@ def test_a_width_outside_the_range_is_refused(width):
 @pytest.mark.parametrize("count", [-1, 1.5, True, "3"])
 def test_a_count_that_is_no_count_is_refused(count):
     with pytest.raises(ParameterError, match="count must be an integer of at least 0"):
-        DiscreteGaussian(1.0).sample(count, Keystream())
+        DiscreteGaussian(1.0).sample(count, random_bytes)

@@ -1,11 +1,13 @@
 import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.discrete_gaussian import DiscreteGaussian
+from fulcrum.noise.keystream import random_bytes, repeated_bytes
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 
 
@@ -39,32 +41,36 @@ def test_nothing_is_drawn_twice(change):
     assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 0.1
 
 
-class Zeros:
-    """A source of words that conceals nothing."""
-
-    def words(self, count):
-        return np.zeros(count, dtype=np.uint64)
+def zeros(count):
+    """A source of bytes that conceals nothing."""
+    return np.zeros(count, dtype=np.uint8)
 
 
-@pytest.mark.parametrize(
-    "stream", [Zeros(), Keystream._for_test(bytes(32)), Keystream()], ids=["zeros", "known", "own"]
-)
-def test_secure_noise_takes_its_words_from_nowhere_else(stream):
+@pytest.mark.parametrize("draw", [zeros, repeated_bytes(bytes(32)), random_bytes], ids=["zeros", "known", "own"])
+def test_secure_noise_takes_its_bytes_from_nowhere_else(draw):
     for give in (
-        lambda: SecureNoise(stream),
-        lambda: SecureNoise(stream=stream),
-        lambda: SecureNoise(_stream=stream),
-        lambda: dataclasses.replace(SecureNoise(), _stream=stream),
-        lambda: setattr(SecureNoise(), "_stream", stream),
+        lambda: SecureNoise(draw),
+        lambda: SecureNoise(draw=draw),
+        lambda: SecureNoise(_draw=draw),
+        lambda: dataclasses.replace(SecureNoise(), _draw=draw),
+        lambda: setattr(SecureNoise(), "_draw", draw),
     ):
         with pytest.raises((TypeError, ValueError, AttributeError)):
             give()
 
 
+def test_secure_noise_draws_what_random_bytes_give(monkeypatch):
+    """Exactly, so that no other scale or source can take its place."""
+    monkeypatch.setattr("fulcrum.noise.sources.random_bytes", repeated_bytes(b"k" * 32))
+    expected = DiscreteGaussian(width=1234.5).sample(1000, repeated_bytes(b"k" * 32))
+    assert (SecureNoise().integers(width=1234.5, count=1000) == expected).all()
+
+
 def test_secure_noise_is_never_drawn_twice():
     noise = SecureNoise()
-    drawn = [source.integers(width=1e6, count=50) for source in (noise, noise, copy.copy(noise), SecureNoise())]
-    assert len({draws.tobytes() for draws in drawn}) == 4
+    copies = (copy.copy(noise), copy.deepcopy(noise), pickle.loads(pickle.dumps(noise)))
+    drawn = [source.integers(width=1e6, count=50) for source in (noise, noise, *copies, SecureNoise())]
+    assert len({draws.tobytes() for draws in drawn}) == 6
     assert not np.isin(drawn[0], np.concatenate(drawn[1:])).any()
     assert repr(noise) == "SecureNoise()"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import fulcrum
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.noise.discrete_gaussian import DiscreteGaussian, convolution_for
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.keystream import random_bytes
 from fulcrum.privacy.lattice import (
     FARTHEST_DRAW,
     NOISE_DISTANCE,
@@ -99,7 +99,7 @@ def guessing_rate(plan, steps, draws=20_000):
     for silo in range(len(plan.federation)):
         step = steps[plan.federation.innermost.parent_of[silo]]
         width = plan.noise_multiplier[silo] * plan.federation.weights[silo] * plan.clip_norm / step
-        noise = DiscreteGaussian(width=float(width)).sample(draws, Keystream())
+        noise = DiscreteGaussian(width=float(width)).sample(draws, random_bytes)
         total += noise * round(step / finest)
     sent = np.random.default_rng(0).choice([-1, 1], size=draws)
     total += sent * int(plan.federation.weights[-1] * plan.clip_norm / finest)

@@ -3,15 +3,18 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 from floors import CORE as CORE_REQUIREMENTS
 from floors import TESTS, pins
 
 import fulcrum
-import fulcrum.errors
+from fulcrum import errors
 
+PUBLIC = set(fulcrum.__all__)
 SOURCE = Path(fulcrum.__file__).parent
 MODULES = sorted(
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
@@ -209,6 +212,61 @@ def test_every_error_is_a_fulcrum_error_and_a_builtin_one():
         error = getattr(fulcrum, name)
         assert issubclass(error, fulcrum.FulcrumError)
         assert issubclass(error, (ValueError, ImportError, RuntimeError))
+
+
+def drawn_errors() -> dict[str, tuple[str, str | None]]:
+    """The tree of errors as the module draws it: for each error what it stands under, and what it is besides."""
+    found: dict[str, tuple[str, str | None]] = {}
+    above = ["FulcrumError"]
+    for line in (errors.__doc__ or "").splitlines():
+        drawn = re.match(r"    ([│ ]*)[├└]── (\w+) ", line)
+        if drawn:
+            depth = len(drawn[1]) // 4 + 1
+            beside = re.search(r"\(also an? (\w+)\)", line)
+            found[drawn[2]] = (above[depth - 1], beside[1] if beside else None)
+            above[depth:] = [drawn[2]]
+    return found
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is():
+    real = {}
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, Exception) and error is not fulcrum.FulcrumError:
+            first, *others = (base.__name__ for base in error.__bases__)
+            real[error.__name__] = (first, *(others or [None]))
+    assert drawn_errors() == real
+    assert {name for name in fulcrum.__all__ if name.endswith("Error")} == {"FulcrumError", *real}
+
+
+def named_classes(hint: object) -> set[type]:
+    """The classes of this package that an annotation names, however deep."""
+    inside = set().union(*(named_classes(part) for part in get_args(hint)))
+    own = isinstance(hint, type) and hint.__module__.startswith("fulcrum.")
+    return inside | ({hint} if own else set())
+
+
+def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Every public function, and every public method and property of a public class."""
+    for name in fulcrum.__all__:
+        value = getattr(fulcrum, name)
+        if inspect.isfunction(value):
+            yield name, value
+        elif inspect.isclass(value):
+            for own, member in vars(value).items():
+                member = getattr(member, "__func__", getattr(member, "fget", getattr(member, "func", member)))
+                if not own.startswith("_") and inspect.isfunction(member):
+                    yield f"{name}.{own}", member
+
+
+def test_all_that_public_functions_return_and_say_they_raise_is_public():
+    returned, raised = set(), set()
+    for name, function in public_callables():
+        hint = get_type_hints(function, localns=vars(fulcrum)).get("return")
+        returned |= {f"{name} returns {kind.__name__}" for kind in named_classes(hint) if kind.__name__ not in PUBLIC}
+        doc = inspect.getdoc(function) or ""
+        said = doc.partition("Raises:")[2].partition("\n\n")[0]
+        raised |= {f"{name} raises {error}" for error in re.findall(r"\w+Error\b", said) if error not in PUBLIC}
+    assert (returned, raised) == (set(), set())
 
 
 def test_no_module_validates_with_assert():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fulcrum
-from fulcrum.errors import ExchangeError, LedgerError, LedgerInUseError
+from fulcrum.errors import ExchangeError, FileInUseError, LedgerError, StorageError
 from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.layout import Layout
 from fulcrum.exchange.release import Release
@@ -90,7 +90,7 @@ class World:
         """A region to which the server has sent a model, unless its layout is None."""
         opened = Region.open(path, plan or self.plan, region, self.folder / region, **options)
         if layout is not None:
-            opened.expect(layout)
+            opened.expect_layout(layout)
         return opened
 
 
@@ -228,16 +228,16 @@ def test_a_silo_that_comes_first_with_another_layout_is_refused_alone(world, reg
 def test_before_any_model_was_sent_every_release_is_refused(world, path):
     with world.open(path, layout=None) as region:
         assert "other names or shapes than the model has" in refusal(region.accept, world.sealed("lille"), 1)
-        region.expect(RENAMED)  # a start that was given up
-        region.expect(LAYOUT)
+        region.expect_layout(RENAMED)  # a start that was given up
+        region.expect_layout(LAYOUT)
         assert region.accept(world.sealed("lille"), 1) == "lille"
 
 
 def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, region, path):
     region.accept(world.sealed("lille"), 1)
     for _ in range(2):
-        region.expect(LAYOUT)
-        assert "holds releases of other names or shapes than the model" in refusal(region.expect, RENAMED)
+        region.expect_layout(LAYOUT)
+        assert "holds releases of other names or shapes than the model" in refusal(region.expect_layout, RENAMED)
         region.close()
         region = world.open(path)
     assert region.present(1) == {"lille"}
@@ -247,9 +247,9 @@ def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, reg
 def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
     with world.open(path, layout=None) as region:
         longer = Layout(names=("a",), shapes=((41,),))
-        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect, longer)
+        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect_layout, longer)
         twice = Layout(names=("a", "a"), shapes=((20,), (20,)))
-        assert "the model has names or shapes that no arrays have" in refusal(region.expect, twice)
+        assert "the model has names or shapes that no arrays have" in refusal(region.expect_layout, twice)
 
 
 # Who declines
@@ -257,12 +257,12 @@ def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
 
 def test_a_silo_declines_a_round_in_its_own_signed_word(world, region):
     sealer = Sealer(world.plan, "lille", world.folder / "lille")
-    assert region.declined(sealer.decline(1), 1) == "lille"
+    assert region.checked_decline(sealer.decline(1), 1) == "lille"
     assert region.present(1) == set()
-    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.declined, sealer.decline(1), 2)
+    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.checked_decline, sealer.decline(1), 2)
     assert region.accept(world.sealed("lille"), 1) == "lille"  # it may come to another mind
     for wrong in (0, 7, "1", None):
-        assert "a round is a whole number" in refusal(region.declined, sealer.decline(1), wrong)
+        assert "a round is a whole number" in refusal(region.checked_decline, sealer.decline(1), wrong)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_research_sums_are_taken_in_the_order_of_names(world, tmp_path):
             totals.append(region.close_round(1).to_bytes())
     assert totals[0] == totals[1]
     expected = sent["caen"].values + sent["lille"].values + sent["metz"].values
-    assert (RegionalSum.from_bytes(totals[0]).values == expected).all()
+    assert (answer_from_bytes(totals[0]).values == expected).all()
 
 
 # The file
@@ -519,8 +519,8 @@ def test_a_sum_outlives_a_log_that_cannot_be_emptied(world, region, path):
     region._file.connection.execute("CREATE TEMP TABLE numbers AS VALUES (1), (2)")
     reader = region._file.connection.execute("SELECT * FROM release, numbers")
     reader.fetchone()
-    assert str(path) in refusal(region.close_round, 1, kind=LedgerError)
-    assert "failed a write" in refusal(region.close_round, 1, kind=LedgerError)
+    assert str(path) in refusal(region.close_round, 1, kind=StorageError)
+    assert "failed a write" in refusal(region.close_round, 1, kind=StorageError)
     reader.close()
     region.close()
     with world.open(path) as again:
@@ -555,7 +555,7 @@ def test_a_file_is_bound_to_its_plan_and_region(world, region, path):
 
 
 def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
-    assert refusal(world.open, path, create=False, kind=LedgerError) == (
+    assert refusal(world.open, path, create=False, kind=StorageError) == (
         f"{path} is not there, and with it the record of the sums that went up. Ask for a new plan"
     )
     assert not path.exists()
@@ -570,20 +570,20 @@ def test_a_file_is_made_for_a_region_without_its_key(world, path):
     assert "another region or plan" in refusal(world.open, path, region="south", create=False)
     with world.open(path, create=False) as region:
         region.accept(world.sealed("lille"), 1)
-    again = refusal(create_region_file, path, plan_digest=world.plan.digest, region="north", kind=LedgerError)
+    again = refusal(create_region_file, path, plan_digest=world.plan.digest, region="north", kind=StorageError)
     assert again == f"{path} is there already, and may hold sums. Name a new file"
     with world.open(path, create=False) as region:
         assert region.present(1) == {"lille"}
 
 
 def test_one_at_a_time(world, region, path):
-    assert "open in this process" in refusal(world.open, path, kind=LedgerInUseError)
+    assert "open in this process" in refusal(world.open, path, kind=FileInUseError)
     script = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     assert subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True).returncode != 0
     region.close()
     region.close()
     assert subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True).returncode == 0
-    assert "is closed" in refusal(region.close_round, 1, kind=LedgerError)
+    assert "is closed" in refusal(region.close_round, 1, kind=StorageError)
 
 
 def test_foreign_and_damaged_files_are_refused(world, tmp_path):
@@ -601,37 +601,37 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
         (tmp_path, "is a folder. Name the region's file of sums"),
         (tmp_path / "none" / "file", "does not exist"),
     ):
-        assert reason in refusal(world.open, path, kind=LedgerError)
+        assert reason in refusal(world.open, path, kind=StorageError)
     with Ledger.open(ledger, silo="north") as book:
         assert book.sequence == 0
     region = tmp_path / "north"
     world.open(region).close()
     assert "not a ledger" in refusal(Ledger.open, region, silo="north", kind=LedgerError)
     region.write_bytes(region.read_bytes()[:-5])
-    assert "damaged" in refusal(world.open, region, kind=LedgerError)
+    assert "damaged" in refusal(world.open, region, kind=StorageError)
 
 
 def test_nobody_is_told_to_restore_a_copy_of_a_regions_file(world, region, path):
     region.close()
     data = path.read_bytes()
     path.write_bytes(data[:100] + bytes(len(data) - 100))
-    said = refusal(world.open, path, kind=LedgerError)
+    said = refusal(world.open, path, kind=StorageError)
     assert "is damaged (" in said
     assert said.endswith("). Ask for a new plan")
     path.write_bytes(data[:16] + bytes(100) + data[116:])
-    assert "is not a region's file of sums, or" in refusal(world.open, path, kind=LedgerError)
+    assert "is not a region's file of sums, or" in refusal(world.open, path, kind=StorageError)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
     os.mkfifo(path)
-    assert refusal(world.open, path, kind=LedgerError) == f"{path} is not a file. Name the region's file of sums"
+    assert refusal(world.open, path, kind=StorageError) == f"{path} is not a file. Name the region's file of sums"
 
 
 def test_a_read_only_file_is_refused(path, monkeypatch):
     create_region_file(path, plan_digest="p", region="north")
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
-    said = refusal(RegionFile.bound, path, plan_digest="p", region="north", kind=LedgerError)
+    said = refusal(RegionFile.bound, path, plan_digest="p", region="north", kind=StorageError)
     assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
 
 
@@ -651,7 +651,7 @@ def test_changed_releases_are_not_summed(world, region, path, change):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
     with world.open(path, layout=None) as again:
-        assert "is not the one accepted" in refusal(again.close_round, 1, kind=LedgerError)
+        assert "is not the one accepted" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_changed_sum_is_not_sent(world, region, path):
@@ -662,7 +662,7 @@ def test_a_changed_sum_is_not_sent(world, region, path):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript("UPDATE answer SET bytes = zeroblob(99)")
     with world.open(path) as again:
-        assert "is not the one given" in refusal(again.close_round, 1, kind=LedgerError)
+        assert "is not the one given" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, region, path):
@@ -671,8 +671,8 @@ def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, regi
     region._file.connection.execute(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON answer BEGIN SELECT raise(ABORT, 'no'); END"
     )
-    assert "nothing may be sent" in refusal(region.close_round, 1, kind=LedgerError)
-    assert "failed a write" in refusal(region.close_round, 1, kind=LedgerError)
+    assert "nothing may be sent" in refusal(region.close_round, 1, kind=StorageError)
+    assert "failed a write" in refusal(region.close_round, 1, kind=StorageError)
     region.close()
     with world.open(path) as again:
         assert again.rounds()[0].status == "gathering"
@@ -698,7 +698,7 @@ def test_a_forked_child_sends_nothing(world, region):
         try:
             region.close_round(1)
             os.write(send, b"closed")
-        except LedgerError as error:
+        except StorageError as error:
             os.write(send, str(error).encode())
         finally:
             os._exit(0)
@@ -825,11 +825,8 @@ def test_answers_come_back_as_they_were():
         again = answer_from_bytes(answer.to_bytes())
         assert type(again) is type(answer)
         assert again.to_bytes() == answer.to_bytes()
-        assert type(answer).from_bytes(answer.to_bytes()).to_bytes() == answer.to_bytes()
     withheld = Withheld(plan_digest="p", region="north", round_number=3, missing=(), reason="why")
-    assert withheld == Withheld.from_bytes(withheld.to_bytes())
-    assert "withheld" in refusal(RegionalSum.from_bytes, withheld.to_bytes())
-    assert "withheld" in refusal(Withheld.from_bytes, total_of([1]).to_bytes())
+    assert answer_from_bytes(withheld.to_bytes()) == withheld
 
 
 @pytest.mark.parametrize(
@@ -874,5 +871,4 @@ def test_cut_and_lengthened_answers_are_refused():
 
 def test_an_answer_is_not_a_release_nor_the_other_way_round(world):
     refusal(answer_from_bytes, world.release("lille").to_bytes())
-    with pytest.raises(fulcrum.ReleaseError):
-        Release.from_bytes(total_of([1]).to_bytes())
+    refusal(Release.from_bytes, total_of([1]).to_bytes())

@@ -14,13 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
-from fulcrum.errors import DivergedUpdateError, FulcrumError, PolicyError, RefusedReleaseError, ReleaseError
+from fulcrum.errors import (
+    DivergedUpdateError,
+    ExchangeError,
+    FulcrumError,
+    PolicyError,
+    RefusedReleaseError,
+    ReleaseError,
+)
 from fulcrum.exchange.layout import Layout, flattened
 from fulcrum.exchange.release import Release
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.discrete_gaussian import DiscreteGaussian
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.keystream import repeated_bytes
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.plan_file import to_json
 from fulcrum.roles.policy import Policy
@@ -98,7 +105,7 @@ def test_the_sampler_is_asked_for_the_plans_width_and_its_integers_are_what_is_a
     terms, flat = terms_of(deployment, SILO), np.linspace(-1.0, 1.0, 34)
     layout = Layout(names=("update",), shapes=((34,),))
     sent = _lattice_release(flat, layout, terms, 1, SecureNoise._for_test(bytes(32)))
-    noise = DiscreteGaussian(width=terms.width).sample(34, Keystream._for_test(bytes(32)))
+    noise = DiscreteGaussian(width=terms.width).sample(34, repeated_bytes(bytes(32)))
     assert (sent.values - noise == np.trunc(clip(flat, 1.0) * weight / step)).all()
 
 
@@ -385,7 +392,7 @@ def test_bytes_come_back_as_the_release_they_were(deployment, ledger):
     assert (again.values == sent.values).all()
     assert again.layout == sent.layout
     for broken in (b"", b"\x00" * 10, sent.to_bytes()[:-3], sent.to_bytes()[:-8]):
-        with pytest.raises(ReleaseError):
+        with pytest.raises(ExchangeError):
             Release.from_bytes(broken)
 
 
@@ -473,7 +480,7 @@ def test_threads_on_two_models_get_one_release_and_one_refusal(plans, ledger):
     assert ledger.sequence == rounds
 
 
-def test_another_plan_that_is_begun_while_noise_is_drawn_changes_nothing(plans, ledger, interrupted):
+def test_another_plan_that_is_entered_while_noise_is_drawn_changes_nothing(plans, ledger, interrupted):
     other = interrupted(lambda: release(UPDATE, plans[1], SILO, 1, ledger=ledger, basis="model"))
     sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model")
     assert [entry.plan_digest for entry in ledger.entries()] == [plans[1].digest, plans[0].digest]

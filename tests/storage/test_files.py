@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fulcrum.errors import PlanError
+from fulcrum.errors import StorageError
 from fulcrum.storage.files import write_whole
 
 
@@ -49,7 +49,7 @@ def test_a_sync_that_fails_leaves_what_stood_there(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(PlanError, match=r"Input/output error. Nothing was changed there"):
+    with pytest.raises(StorageError, match=r"Input/output error. Nothing was changed there"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
@@ -65,7 +65,7 @@ def test_a_name_that_may_not_last_is_told(tmp_path, monkeypatch):
         real(handle)
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(PlanError, match=r"is written, but a power cut may undo it: .* Write it again"):
+    with pytest.raises(StorageError, match=r"is written, but a power cut may undo it: .* Write it again"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"new"
 
@@ -109,3 +109,21 @@ def test_the_umask_of_the_process_is_left_alone(tmp_path, mask, monkeypatch):
             thread.join()
         write_whole(tmp_path / "here", b"x")
     assert {mode(path) for path in tmp_path.iterdir()} == {0o666 & ~mask}
+
+
+def test_a_file_written_as_private_is_its_owners_alone_from_the_first_byte_on(tmp_path, monkeypatch, mask):
+    os.umask(0)
+    path, seen = tmp_path / "note", []
+    real = os.fsync
+
+    def noted(handle):
+        seen.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        real(handle)
+
+    for stood_there in (False, True):
+        seen.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", noted)
+            write_whole(path, b"secret", private=True)
+        assert seen[0] == mode(path) == 0o600, stood_there
+        path.chmod(0o644)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from fulcrum.errors import LedgerError, LedgerInUseError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.roles.region_file import RegionFile
-from fulcrum.storage import database as database_file
+from fulcrum.storage import database
 from fulcrum.storage.log_mark import PAGE_BYTES, LogMark, _chained
 
 TRIALS = int(os.environ.get("FULCRUM_TRIALS", "40"))
@@ -34,11 +34,11 @@ SLOTS = (2 * PAGE_BYTES - 8192, 2 * PAGE_BYTES - 4096)
 class Book:
     """A ledger: what is recorded, and what is found again."""
 
-    name, advice = "lyon.ledger", "witness"
+    name, advice, error = "lyon.ledger", "witness", LedgerError
 
     def open(self, path):
         ledger = Ledger.open(path, silo="lyon")
-        ledger.begin(PLAN)
+        ledger.enter_plan(PLAN)
         return ledger
 
     def record(self, ledger, number, payload=b""):
@@ -51,7 +51,7 @@ class Book:
 class Sums:
     """A region's file: likewise."""
 
-    name, advice = "north.region", "new plan"
+    name, advice, error = "north.region", "new plan", StorageError
 
     def open(self, path):
         return RegionFile.bound(path, region="north", plan_digest="p")
@@ -100,9 +100,9 @@ def recorded(kind, path, rounds, size=50_000):
 def refused(kind, path, *words):
     """Opening says in one line what is wrong, changes nothing, and so does reading a ledger."""
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
-    works = [kind.open] + ([verify] if isinstance(kind, Book) else [])
+    works = [kind.open] + ([verify_ledger] if isinstance(kind, Book) else [])
     for work in works:
-        with pytest.raises(LedgerError) as error:
+        with pytest.raises(kind.error) as error:
             work(path)
         said = str(error.value)
         assert "\n" not in said
@@ -115,7 +115,7 @@ def opens_with(kind, path, rounds):
     with contextlib.closing(kind.open(path)) as opened:
         assert kind.found(opened) == list(range(1, rounds + 1))
     if isinstance(kind, Book):
-        assert all(check.holds for check in verify(path, least_sequence=rounds))
+        assert all(check.holds for check in verify_ledger(path, least_sequence=rounds))
 
 
 # A log that does not belong to its file, or no longer all of it
@@ -201,7 +201,7 @@ def test_a_whole_file_refuses_a_log_that_is_not_its_own_and_leaves_it(kind, tmp_
     theirs = recorded(kind, other, 2)[-1][1]
     other.unlink()
     log_of(path).write_bytes(theirs)
-    with pytest.raises(LedgerError, match="is the log of another file, or of this one at another time") as error:
+    with pytest.raises(kind.error, match="is the log of another file, or of this one at another time") as error:
         kind.open(path)
     assert str(error.value).startswith(str(log_of(path)))
     assert log_of(path).read_bytes() == theirs
@@ -213,7 +213,7 @@ def test_a_stray_journal_is_refused_and_undoes_nothing(kind, tmp_path):
     path = tmp_path / kind.name
     recorded(kind, path, 2)
     path.with_name(f"{path.name}-journal").write_bytes(b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(600))
-    with pytest.raises(LedgerError, match=r"-journal is not of Fulcrum's making.* Move it away"):
+    with pytest.raises(kind.error, match=r"-journal is not of Fulcrum's making.* Move it away"):
         kind.open(path)
     path.with_name(f"{path.name}-journal").unlink()
     opens_with(kind, path, 2)
@@ -366,7 +366,7 @@ def test_a_torn_mark_leaves_the_one_before_it(kind, tmp_path):
 
 
 def test_folding_while_open_loses_nothing_at_any_moment(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(database_file, "LOG_BYTES", 200_000)
+    monkeypatch.setattr(database, "LOG_BYTES", 200_000)
     path = tmp_path / kind.name
     states = recorded(kind, path, 9)
     assert len({log[16:24] for _, log in states}) >= 3  # several logs, one after the other
@@ -471,12 +471,12 @@ def test_every_write_marks_the_file_with_one_sync_of_its_own_after_the_logs(kind
 def test_a_release_is_two_syncs_the_log_first_and_a_fold_marks_the_file_before_it_empties_the_log(tmp_path):
     path, trace = tmp_path / "lyon.ledger", tmp_path / "trace"
     script = (
-        "import os, sys; from fulcrum.storage import database as database_file; from fulcrum.ledger.ledger import *\n"
+        "import os, sys; from fulcrum.storage import database; from fulcrum.ledger.ledger import *\n"
         "cost = Cost(shift_above=0, shift_inside=0)\n"
-        "database_file.LOG_BYTES = 1_000_000\n"
+        "database.LOG_BYTES = 1_000_000\n"
         "with Ledger.open(sys.argv[1], silo='lyon') as ledger:\n"
         "    plan = Allowance(plan_digest='p', rounds=9, shift_above=1, shift_inside=1)\n"
-        "    ledger.begin(plan)\n"
+        "    ledger.enter_plan(plan)\n"
         "    for number in range(1, 6):\n"
         "        os.write(1, b'begin')\n"
         "        ledger.record(plan, round_number=number, basis='m', payload=bytes(500_000), cost=cost)\n"
@@ -542,7 +542,7 @@ def test_a_closed_ledger_of_format_1_is_read_as_it_is_and_brought_up_when_opened
     before = path.read_bytes()
     with Ledger.read(path) as ledger:
         assert (ledger.sequence, ledger.head) == (2, HEAD_OF_FORMAT_1)
-    assert all(check.holds for check in verify(path, least_sequence=2, witnessed_hash=HEAD_OF_FORMAT_1))
+    assert all(check.holds for check in verify_ledger(path, least_sequence=2, witnessed_hash=HEAD_OF_FORMAT_1))
     assert path.read_bytes() == before
     with Ledger.open(path, silo="lyon") as ledger:
         assert (ledger.head, ledger.stored(ledger.allowance, 2, "model")) == (HEAD_OF_FORMAT_1, b"round 2")
@@ -550,7 +550,7 @@ def test_a_closed_ledger_of_format_1_is_read_as_it_is_and_brought_up_when_opened
         saved = state(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-    assert all(check.holds for check in verify(path, least_sequence=3, witnessed_hash=HEAD_OF_FORMAT_1))
+    assert all(check.holds for check in verify_ledger(path, least_sequence=3, witnessed_hash=HEAD_OF_FORMAT_1))
     put(path, (saved[0], None))
     refused(Book(), path, "is missing")
 
@@ -596,19 +596,60 @@ def test_a_ledger_of_format_1_from_which_rows_are_missing_is_not_brought_up_with
     assert path.read_bytes() == broken
 
 
+FORKED = """
+import os, sys
+from pathlib import Path
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
+
+path = Path(sys.argv[1])
+plan = Allowance(plan_digest="p", rounds=9, shift_above=9.0, shift_inside=9.0)
+ledger = Ledger.open(path, silo="lyon")
+ledger.enter_plan(plan)
+
+def record(number):
+    ledger.record(plan, round_number=number, basis="m", payload=b"x", cost=Cost(shift_above=0.1, shift_inside=0.1))
+
+def files():
+    return path.read_bytes(), path.with_name(path.name + "-wal").read_bytes()
+
+record(1)
+before = files()
+child = os.fork()
+if child == 0:
+    END
+else:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert files() == before, "the child folded the log of its parent"
+    record(2)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("end", ["sys.exit(0)", "pass", "del ledger", "ledger.close()"])
+def test_a_forked_child_that_ends_as_programs_do_leaves_the_log_of_its_parent_whole(tmp_path, end):
+    path = tmp_path / "lyon.ledger"
+    command = [sys.executable, "-c", FORKED.replace("END", end), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (done.returncode, done.stderr) == (-9, "")
+    with Ledger.read(path) as ledger:
+        assert ledger.sequence == 2
+    assert all(check.holds for check in verify_ledger(path, least_sequence=2))
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
 def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
     path, newer = tmp_path / "lyon.ledger", tmp_path / "newer"
     for name in (path, newer):
         Book().open(name).close()
-    real = database_file.fcntl.flock
+    real = database.fcntl.flock
 
     def replaced_just_before(*arguments):
         newer.replace(path)
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database_file.fcntl, "flock", replaced_just_before)
+        patch.setattr(database.fcntl, "flock", replaced_just_before)
         with pytest.raises(LedgerInUseError, match=r"was replaced by another process just now. Open it again"):
             Book().open(path)
     opens_with(Book(), path, 0)
@@ -701,9 +742,9 @@ def test_the_checksum_is_sqlites_word_by_word(tmp_path):
 STRIKE_AT_RANDOM = '''
 import collections, hashlib, json, os, random, signal, struct, sys, time
 from pathlib import Path
-from fulcrum.storage import database as database_file
+from fulcrum.storage import database
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
 folder, trials, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cost = Cost(shift_above=0.001, shift_inside=0.01)
@@ -713,7 +754,7 @@ rng = random.Random(seed)
 
 def releasing(path, tell, size):
     with Ledger.open(path, silo="lyon") as ledger:
-        ledger.begin(plan)
+        ledger.enter_plan(plan)
         for number in range(ledger.sequence + 1, 10**6):
             sent = ledger.record(
                 plan, round_number=number, basis=f"m{number}", payload=os.urandom(size), cost=cost
@@ -749,7 +790,7 @@ def holds(path, sent):
         kept = {entry.round_number: bytes.fromhex(entry.payload_digest) for entry in ledger.entries()}
         assert all(kept.get(number) == digest for number, digest in sent.items()), "a release that was sent is gone"
         assert all(ledger.stored(plan, number, f"m{number}") is not None for number in sent)
-    assert all(check.holds for check in verify(path)), "the ledger does not hold up"
+    assert all(check.holds for check in verify_ledger(path)), "the ledger does not hold up"
 
 
 def damaged(how, log, stale):
@@ -776,7 +817,7 @@ for trial in range(trials):
     log, sents = path.with_name(path.name + "-wal"), path.with_suffix(".sent")
     sent = {int(k): bytes.fromhex(v) for k, v in json.loads(sents.read_text()).items()} if sents.exists() else {}
     size = rng.choice([10, 5_000, 100_000, 300_000])
-    database_file.LOG_BYTES = rng.choice([150_000, 1_000_000, 256_000_000])
+    database.LOG_BYTES = rng.choice([150_000, 1_000_000, 256_000_000])
     sent |= killed(path, size)
     sents.write_text(json.dumps({number: digest.hex() for number, digest in sent.items()}))
     if not path.exists():  # killed before it was made

@@ -21,12 +21,13 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.errors import EngineError, ParameterError, PlanError
+from fulcrum.exchange.model import checked_model
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.learning import load_learner
 from fulcrum.roles.policy import read_policy
-from fulcrum.roles.server import Summary, checked_model
+from fulcrum.roles.server import RoundSummary
 from fulcrum.roles.site import ledger_name
 from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, steps, table, working
 
@@ -168,7 +169,7 @@ def up_nvflare(
     deployment = sites.deployment(plan, training, port=_free_ports())
     if "" not in sys.path:
         sys.path.append("")  # the user's own module may stand in the current folder
-    checked_model(plan, load_learner(sites.train).begin(deployment.options))
+    checked_model(plan, load_learner(sites.train).starting_model(deployment.options))
     with _folder(output) as folder:
         kits = folder / "kits"
         with working("Making certificates and kits"):
@@ -243,7 +244,7 @@ def _show_run(deployment: Deployment, run: dict[str, Any], folder: Path, style: 
     show(Result(data=data, rows=rows, picture=picture), style)
 
 
-def _in_words(told: Summary, rounds: int) -> str:
+def _in_words(told: RoundSummary, rounds: int) -> str:
     without = sorted({*told["withheld"], *told["missing"]})
     kept = f", withheld by {', '.join(without)}" if without else ""
     return f"round {told['round']} of {rounds}: {len(told['summed'])} regional sums{kept}"

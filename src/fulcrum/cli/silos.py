@@ -15,8 +15,7 @@ from fulcrum.cli.options import (
     option,
 )
 from fulcrum.errors import ParameterError, PolicyError
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.ledger.ledger import verify as verify_ledger
+from fulcrum.ledger.ledger import Ledger, verify_ledger
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
 from fulcrum.privacy.accounting import epsilon_of_shift

@@ -2,5 +2,5 @@
 
 Change it for another message. It decides nothing about what may be sent.
 
-Imports from: base, planning.
+Imports from: base, federation, planning.
 """

@@ -1,8 +1,10 @@
-"""Arrays in one row: their names and shapes, and all their coordinates in double precision.
+"""Arrays in one row and back: their names and shapes, and all their coordinates.
 
 >>> layout, flat = flattened({"weight": np.ones((2, 2), dtype=np.float16), "bias": np.zeros(1)})
 >>> layout.names, layout.parameters, flat.tolist()
 (('weight', 'bias'), 5, [1.0, 1.0, 1.0, 1.0, 0.0])
+>>> layout.arrays(flat)["weight"].tolist()
+[[1.0, 1.0], [1.0, 1.0]]
 """
 
 import hashlib
@@ -14,7 +16,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import FulcrumError, ReleaseError
+from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError, in_one_line
 
 Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
 """An array, a list of arrays, or a mapping of arrays, of half, single or double precision and any shape."""
@@ -35,6 +37,44 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """A short name for the layout, the same for the same names and shapes."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+    def arrays(self, flat: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the arrays whose coordinates these are, by name; they share the memory of `flat`."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = np.split(flat, ends[:-1]) if len(ends) else []
+        return {name: part.reshape(shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+
+    def check(self, whose: str) -> None:
+        """Raises `ExchangeError` unless arrays can have these names and shapes, which somebody sent."""
+        one_to_one = len(self.names) == len(self.shapes) == len(set(self.names))
+        sizes = [size for shape in self.shapes for size in shape]
+        if not one_to_one or not all(map(str.isprintable, self.names)) or any(size < 0 for size in sizes):
+            raise ExchangeError(f"{whose} has names or shapes that no arrays have")
+
+    def values(self, payload: memoryview, step: float | None, whose: str) -> np.ndarray[Any, Any]:
+        """Returns the coordinates that a payload holds, where they stand; one that is not whole is refused."""
+        if len(payload) != 8 * self.parameters:
+            raise ExchangeError(f"{whose} of {self.parameters} coordinates is not whole: it has {len(payload)} bytes")
+        return np.frombuffer(payload, dtype=dtype_of(step))
+
+
+def dtype_of(step: float | None) -> str:
+    """Returns how coordinates are held and sent: integers on a lattice of some step, floating point where it is None.
+
+    >>> dtype_of(0.5), dtype_of(None)
+    ('<i8', '<f8')
+    """
+    return "<f8" if step is None else "<i8"
+
+
+def payload_of(values: np.ndarray[Any, Any], step: float | None) -> memoryview:
+    """Returns coordinates as they are sent: eight bytes each, least significant first."""
+    return np.ascontiguousarray(values, dtype=dtype_of(step)).data.cast("B")
+
+
+def in_units(values: np.ndarray[Any, Any], step: float | None) -> np.ndarray[Any, Any]:
+    """Returns coordinates in the units of the update, not in steps of a lattice."""
+    return values * (1.0 if step is None else step)
 
 
 def flattened(
@@ -87,7 +127,7 @@ def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[
     try:
         plain = np.asarray(array)
     except Exception as reason:  # whatever an object that calls itself an array makes of it
-        raise error(f"{whose} is no array: {' '.join(str(reason).split())}") from None
+        raise error(f"{whose} is no array: {in_one_line(reason)}") from None
     if plain.dtype.kind != "f":
         raise error(f"{whose} is {plain.dtype}, not floating point. Counts and buffers are no part of it: leave it out")
     if not np.can_cast(plain.dtype, np.float64):

@@ -1,12 +1,12 @@
-"""The global model as bytes, on its way from the server to the silos.
+"""The global model as bytes, on its way from the server to the silos; and its digest, which silos answer to.
 
 >>> import numpy as np
 >>> packed = pack_model({"head": np.zeros((2, 3))})
->>> unpack_model(packed)["head"].shape
-(2, 3)
+>>> unpack_model(packed)["head"].shape, model_digest(unpack_model(packed))[:8]
+((2, 3), '34edabe0')
 """
 
-import math
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,43 +14,65 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import ReleaseError
-from fulcrum.exchange.answer import check_layout
-from fulcrum.exchange.layout import Layout
+from fulcrum.errors import ExchangeError
+from fulcrum.exchange.framing import framed, unframed
+from fulcrum.exchange.layout import Layout, flattened, payload_of
+from fulcrum.planning.plan import Plan
+
+Model = Mapping[str, np.ndarray[Any, Any]]
+"""Arrays by name."""
 
 
-def pack_model(model: Mapping[str, FloatArray]) -> bytes:
+def pack_model(model: Model) -> bytes:
     """Returns a model as bytes: a header with names and shapes, then the values, little-endian double precision."""
-    layout = Layout(names=tuple(model), shapes=tuple(array.shape for array in model.values()))
-    header = msgspec.msgpack.encode(layout)
-    values = b"".join(np.ascontiguousarray(array, dtype="<f8").tobytes() for array in model.values())
-    return len(header).to_bytes(4, "little") + header + values
-
-
-def model_layout(data: Any) -> Layout:
-    """Returns the names and shapes of the model that these bytes are, or raises as `unpack_model` does."""
-    return _parts(data)[0]
+    layout, flat = _flattened(model)
+    return framed(layout, payload_of(flat, step=None))
 
 
 def unpack_model(data: Any) -> dict[str, FloatArray]:
-    """Returns the model that these bytes are, or raises `ReleaseError`, or `ExchangeError` for impossible shapes."""
+    """Returns the model that these bytes are, or raises `ExchangeError`."""
     layout, flat = _parts(data)
-    values = flat.astype(np.float64)
-    ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
-    parts = np.split(values, ends[:-1]) if len(ends) else []
-    return {name: part.reshape(shape) for name, shape, part in zip(layout.names, layout.shapes, parts, strict=True)}
+    return layout.arrays(flat.astype(np.float64))
+
+
+def model_layout(data: Any) -> Layout:
+    """Returns the names and shapes of the model that these bytes are, or raises `ExchangeError`."""
+    return _parts(data)[0]
+
+
+def model_digest(model: Model) -> str:
+    """Returns a SHA-256 over a model's names, shapes and values in double precision, in the order given.
+
+    A silo names it as the basis of its release, so that one round has one release on one model.
+    """
+    layout, flat = _flattened(model)
+    sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
+    sha.update(payload_of(flat, step=None))
+    return sha.hexdigest()
+
+
+def checked_model(plan: Plan, model: Model) -> tuple[Layout, FloatArray]:
+    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
+    layout, flat = _flattened(model)
+    check_model_layout(plan, layout)
+    return layout, flat
+
+
+def check_model_layout(plan: Plan, layout: Layout) -> None:
+    """Raises `ExchangeError` unless the plan was made for a model of these names and shapes."""
+    layout.check("the model")
+    if not layout.parameters:
+        raise ExchangeError("the model has no parameters")
+    if plan.parameters not in (None, layout.parameters):
+        raise ExchangeError(f"the model has {layout.parameters} parameters, the plan was made for {plan.parameters}")
+
+
+def _flattened(model: Model) -> tuple[Layout, FloatArray]:
+    return flattened(model, what="model", error=ExchangeError)
 
 
 def _parts(data: Any) -> tuple[Layout, FloatArray]:
     """Returns a model's layout, and its values where they stand."""
-    try:
-        view = memoryview(data)
-        size = int.from_bytes(view[:4], "little")
-        layout = msgspec.msgpack.decode(view[4 : 4 + size], type=Layout)
-        values = np.frombuffer(view[4 + size :], dtype="<f8")
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ReleaseError(f"these bytes are not a model: {error}") from None
-    check_layout(layout, "the model")
-    if len(values) != layout.parameters:
-        raise ReleaseError(f"a model of {layout.parameters} parameters holds {len(values)}")
-    return layout, values
+    layout, payload = unframed(data, Layout, "a model")
+    layout.check("the model")
+    return layout, layout.values(payload, None, "a model")

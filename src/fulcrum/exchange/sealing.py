@@ -1,14 +1,15 @@
-"""A silo's release sealed to its region, end to end, whatever carries it: only that region reads it, from that silo.
+"""A silo's release, encrypted to its region and signed by the silo: whoever carries it can neither read nor change it.
 
 A plan carries an Ed25519 key for every silo and an X25519 key for every region (`fulcrum keygen`, `--kind sealing`).
 An envelope is a header, which names format, plan, silo, region and round, then the ciphertext:
 
-- the key is HKDF-SHA256 of an X25519 exchange between a fresh ephemeral key and the region's, bound to both;
-- AES-256-GCM encrypts the release, with the header's context as associated data;
-- the silo signs format, context, ephemeral key and the SHA-256 of the ciphertext.
+- HPKE (RFC 9180, base mode: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM) encrypts the release to the region's
+  key, each time with a fresh ephemeral key, and with format, plan, silo, region and round as its `info`: under any
+  other of these the ciphertext does not open;
+- the silo signs format, plan, silo, region, round and the SHA-256 of the ciphertext.
 
-A silo that releases nothing in a round says so as surely: a decline names plan, silo, region and round, and is signed.
-Nobody else can decline for it, and so nobody can have a round closed without it.
+A silo that releases nothing in a round sends a decline, which names plan, silo, region and round and is signed. Nobody
+else can decline for it, and so nobody can have a round closed without it.
 
 >>> import tempfile
 >>> import numpy as np
@@ -30,44 +31,50 @@ What it does not hide: who sends to whom, in which round, and how much. Whoever 
 was recorded before, since the key of a region lasts as long as the plan; what it reads is noised.
 """
 
+import functools
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fulcrum.errors import ExchangeError, ReleaseError, SignatureError, suggestion
+from fulcrum.errors import ExchangeError, MissingExtraError, SignatureError
+from fulcrum.exchange.framing import decoded, framed, unframed
+from fulcrum.exchange.membership import members_of, region_of, step_of
 from fulcrum.exchange.release import Release
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import private_key, public_key, public_text
 
-FORMAT = "fulcrum.sealed/1"
+FORMAT = "fulcrum.sealed/2"
+"""The format of an envelope. The first was no HPKE, and is not opened."""
 
 DECLINED = "fulcrum.declined/1"
 """The format of a decline."""
 
-# A nonce must not repeat under a key, and each key encrypts one message: it comes from an ephemeral key made for it.
-_NONCE = bytes(12)
 
+class _Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a message is bound to."""
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands before the ciphertext."""
-
-    format: str
     plan_digest: str
     silo: str
     region: str
     round_number: int
-    ephemeral: bytes
+
+    def bound(self, kind: str, *more: bytes) -> bytes:
+        """Returns what encrypts or is signed; the kind keeps a decline from being taken for part of a release.
+
+        It cannot be taken for the message of a plan's signature, which is a text.
+        """
+        return msgspec.msgpack.encode((kind, self.plan_digest, self.silo, self.region, self.round_number, *more))
+
+
+class _Envelope(_Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=FORMAT):
+    """What stands before the ciphertext."""
+
     signature: bytes
 
 
-class _Decline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: str
-    plan_digest: str
-    silo: str
-    region: str
-    round_number: int
+class _Decline(_Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=DECLINED):
     signature: bytes
 
 
@@ -89,53 +96,29 @@ class Sealer:
 
     def seal(self, release: Release) -> bytes:
         """Returns the envelope to send; sealed again, the same release has other bytes, which open to the same."""
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        plan = self._plan
-        expected = (plan.digest, self._silo, self._region, self._step)
+        expected = (self._plan.digest, self._silo, self._region, self._step)
         if (release.plan_digest, release.silo, release.region, release.step) != expected:
             raise ExchangeError(f"the release is not one of silo {self._silo!r} under this plan. Nothing is sealed")
-        _check_round(plan, self._silo, release.round_number)
-        ephemeral = X25519PrivateKey.generate()
-        public = ephemeral.public_key().public_bytes_raw()
-        context = _context(plan.digest, self._silo, self._region, release.round_number)
+        context = self._context(release.round_number)
         try:
-            once = _one_time_key(ephemeral, self._to, public, self._to.public_bytes_raw())
+            sealed = _hpke().encrypt(release.to_bytes(), self._to, info=context.bound(FORMAT))
         except ValueError:
             raise ExchangeError(f"the plan's key of region {self._region!r} is of low order. Make another") from None
-        try:
-            ciphertext = AESGCM(once).encrypt(_NONCE, release.to_bytes(), context)
         except OverflowError:
             raise ExchangeError(f"the release of silo {self._silo!r} is too large to be sealed") from None
-        header = msgspec.msgpack.encode(
-            _Envelope(
-                format=FORMAT,
-                plan_digest=plan.digest,
-                silo=self._silo,
-                region=self._region,
-                round_number=release.round_number,
-                ephemeral=public,
-                signature=self._private.sign(_signed(context, public, ciphertext)),
-            )
-        )
-        return b"".join((len(header).to_bytes(4, "little"), header, ciphertext))
+        signature = self._private.sign(context.bound(FORMAT, _sha256(sealed)))
+        return framed(_Envelope(**msgspec.structs.asdict(context), signature=signature), sealed)
 
     def decline(self, round_number: int) -> bytes:
-        """Returns word, signed, that the silo releases nothing in a round; it says nothing of why."""
-        plan, silo, region = self._plan, self._silo, self._region
-        _check_round(plan, silo, round_number)
-        signature = self._private.sign(_context(plan.digest, silo, region, round_number, DECLINED))
-        return msgspec.msgpack.encode(
-            _Decline(
-                format=DECLINED,
-                plan_digest=plan.digest,
-                silo=silo,
-                region=region,
-                round_number=round_number,
-                signature=signature,
-            )
-        )
+        """Returns a signed statement that the silo releases nothing in a round; it does not say why."""
+        context = self._context(round_number)
+        signature = self._private.sign(context.bound(DECLINED))
+        return msgspec.msgpack.encode(_Decline(**msgspec.structs.asdict(context), signature=signature))
+
+    def _context(self, round_number: int) -> _Context:
+        _check_round(self._plan, self._silo, round_number)
+        where = {"plan_digest": self._plan.digest, "silo": self._silo, "region": self._region}
+        return _Context(**where, round_number=round_number)
 
 
 class Opener:
@@ -152,66 +135,45 @@ class Opener:
         members = members_of(plan, region)
         self._step = step_of(plan, region)
         self._private = _own_key(plan, region, key, "sealing")
-        self._public = self._private.public_key().public_bytes_raw()
         self._from = {silo: _plan_key(plan, silo, "signing") for silo in members}
 
     def open(self, data: bytes) -> Release:
         """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
-        from cryptography.exceptions import InvalidSignature, InvalidTag
-        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.exceptions import InvalidTag
 
-        envelope, ciphertext = _envelope_of(data)
-        silo, number = envelope.silo, envelope.round_number
+        envelope, sealed = unframed(data, _Envelope, f"a sealed release of format {FORMAT}")
         self._check_context(envelope)
-        context = _context(envelope.plan_digest, silo, envelope.region, number)
-        whose = f"the release of silo {silo!r} for round {number}"
+        whose = f"the release of silo {envelope.silo!r} for round {envelope.round_number}"
+        self._check_signature(envelope, envelope.bound(FORMAT, _sha256(sealed)), f"{whose} is")
         try:
-            self._from[silo].verify(envelope.signature, _signed(context, envelope.ephemeral, ciphertext))
-        except InvalidSignature:
-            raise ExchangeError(f"{whose} is not signed by the key that the plan carries") from None
-        try:
-            ephemeral = X25519PublicKey.from_public_bytes(envelope.ephemeral)
-            once = _one_time_key(self._private, ephemeral, envelope.ephemeral, self._public)
-        except ValueError:  # of low order, so that the shared secret is zero; or not 32 bytes
-            raise ExchangeError(f"{whose} has an ephemeral key that gives no secret") from None
-        try:
-            plain = AESGCM(once).decrypt(_NONCE, ciphertext, context)
+            plain = _hpke().decrypt(sealed, self._private, info=envelope.bound(FORMAT))
         except (InvalidTag, ValueError, OverflowError):
             raise ExchangeError(f"{whose} does not open with the key of region {self._region!r}") from None
         try:
-            release = Release.from_bytes(memoryview(plain))  # type: ignore[arg-type]  # a view: its slices are no copies
-        except ReleaseError:
-            raise ExchangeError(f"{whose} opens, but does not hold a release") from None
-        if (release.plan_digest, release.silo, release.region, release.round_number) != (
-            envelope.plan_digest,
-            silo,
-            envelope.region,
-            number,
-        ):
+            release = Release.from_bytes(plain)
+        except ExchangeError as error:
+            raise ExchangeError(f"{whose} opens, but does not hold a release: {error}") from None
+        if any(getattr(release, name) != getattr(envelope, name) for name in _Context.__struct_fields__):
             raise ExchangeError(f"{whose} holds a release of another plan, silo, region or round")
         if release.step != self._step:
             raise ExchangeError(f"{whose} is not on the lattice of region {self._region!r}")
         return release
 
-    def declined(self, data: bytes) -> tuple[str, int]:
-        """Returns who declines which round; anything but the signed word of a silo of the region is refused."""
+    def open_decline(self, data: bytes) -> tuple[str, int]:
+        """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
+        decline = decoded(data, _Decline, f"a decline of format {DECLINED}")
+        self._check_context(decline)
+        silo, number = decline.silo, decline.round_number
+        self._check_signature(decline, decline.bound(DECLINED), f"that silo {silo!r} declines round {number} is")
+        return silo, number
+
+    def _check_signature(self, given: _Envelope | _Decline, signed: bytes, what: str) -> None:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            decline = msgspec.msgpack.decode(data, type=_Decline)
-        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
-            raise ExchangeError("these bytes are neither a release nor a decline") from None
-        if decline.format != DECLINED or msgspec.msgpack.encode(decline) != data:
-            raise ExchangeError(f"these bytes are not a decline of format {DECLINED}")
-        self._check_context(decline)
-        silo, number = decline.silo, decline.round_number
-        try:
-            signed = _context(decline.plan_digest, silo, decline.region, number, DECLINED)
-            self._from[silo].verify(decline.signature, signed)
+            self._from[given.silo].verify(given.signature, signed)
         except InvalidSignature:
-            raise ExchangeError(f"that silo {silo!r} declines round {number} is not signed by its key") from None
-        return silo, number
+            raise ExchangeError(f"{what} not signed by the key that the plan carries") from None
 
     def _check_context(self, given: _Envelope | _Decline) -> None:
         """Refuses what is not, by its own words, of this plan, region and one of its silos."""
@@ -236,65 +198,21 @@ def unseal(data: bytes, plan: Plan, region: str, key: str | Path) -> Release:
     return Opener(plan, region, key).open(data)
 
 
-def members_of(plan: Plan, region: str) -> dict[str, int]:
-    """Returns the silos of a region, sorted by name, and where each stands in the federation."""
-    inner = plan.federation.innermost
-    if region not in inner.nodes:
-        raise ExchangeError(f"the plan knows no region {region!r}.{suggestion(region, inner.nodes)}")
-    where = (inner.parent_of == inner.nodes.index(region)).nonzero()[0].tolist()
-    named = {plan.federation.silo_name(index): index for index in where}
-    return dict(sorted(named.items()))
-
-
-def region_of(plan: Plan, silo: str) -> str:
-    """Returns the region that a silo reports to."""
-    names: list[str] = plan.federation.silo_names.tolist()
-    if silo not in names:
-        raise ExchangeError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
-    inner = plan.federation.innermost
-    return str(inner.nodes[inner.parent_of[names.index(silo)]])
-
-
-def step_of(plan: Plan, region: str) -> float | None:
-    """Returns the step of a region's lattice; None in research."""
-    steps = plan.lattice_steps
-    return None if steps is None else float(steps[plan.federation.innermost.nodes.index(region)])
-
-
-def _envelope_of(data: bytes) -> tuple[_Envelope, memoryview]:
-    """Splits an envelope, which has one encoding only: a byte added or written otherwise is no envelope."""
+@functools.cache
+def _hpke() -> Any:
+    """Returns the suite that releases are sealed with."""
     try:
-        view = memoryview(data)
-        size = int.from_bytes(view[:4], "little")
-        header = bytes(view[4 : 4 + size])
-        envelope = msgspec.msgpack.decode(header, type=_Envelope)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
-        raise ExchangeError("these bytes are not a sealed release") from None
-    if envelope.format != FORMAT or msgspec.msgpack.encode(envelope) != header:
-        raise ExchangeError(f"these bytes are not a sealed release of format {FORMAT}")
-    return envelope, view[4 + size :]
+        from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+    except ImportError:
+        raise MissingExtraError(
+            "sealed releases need the package cryptography, 47 or later. Run: pip install -U 'fulcrum-dp[secure]'"
+        ) from None
+    return Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 
-def _context(plan_digest: str, silo: str, region: str, round_number: int, kind: str = FORMAT) -> bytes:
-    """What a message is bound to. The format in it keeps a decline from being taken for part of a release."""
-    return msgspec.msgpack.encode((kind, plan_digest, silo, region, round_number))
-
-
-def _signed(context: bytes, ephemeral: bytes, ciphertext: bytes | memoryview) -> bytes:
-    """What a silo signs. The ciphertext stands in it as its hash: Ed25519 takes one message, and this copies nothing.
-
-    It cannot be taken for the message of a plan's signature, which is a text.
-    """
-    return msgspec.msgpack.encode((FORMAT, context, ephemeral, hashlib.sha256(ciphertext).digest()))
-
-
-def _one_time_key(private: Any, public: Any, ephemeral: bytes, region: bytes) -> bytes:
-    """Returns the key of one message; a peer's key of low order raises ValueError."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    info = msgspec.msgpack.encode((FORMAT, ephemeral, region))
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(private.exchange(public))
+def _sha256(sealed: bytes | memoryview) -> bytes:
+    """What stands for a ciphertext in what is signed: Ed25519 takes one message, and this copies nothing."""
+    return hashlib.sha256(sealed).digest()
 
 
 def _plan_key(plan: Plan, name: str, kind: str) -> Any:

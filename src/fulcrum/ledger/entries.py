@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fulcrum.errors import LedgerError
 
-Row: TypeAlias = tuple[int, str, int, str, str, float, float, float, float, str]
+EntryRow: TypeAlias = tuple[int, str, int, str, str, float, float, float, float, str]
 """An entry as it is in the file, in the order of its columns."""
 
 
@@ -80,7 +80,7 @@ class Entry:
     chain_hash: str
 
 
-def entry_of(row: Row) -> Entry:
+def entry_of(row: EntryRow) -> Entry:
     """Returns the entry that a row of the file holds."""
     return Entry(
         sequence=row[0],

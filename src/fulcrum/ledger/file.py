@@ -7,8 +7,8 @@ and how to copy the two, is in `fulcrum.storage.database`.
 import contextlib
 from typing import Self
 
-from fulcrum.errors import LedgerError
-from fulcrum.ledger.entries import Allowance, Entry, Row, entry_of
+from fulcrum.errors import LedgerError, LedgerInUseError
+from fulcrum.ledger.entries import Allowance, Entry, EntryRow, entry_of
 from fulcrum.storage.database import DatabaseFile, PathLike
 
 FORMAT = 2
@@ -44,6 +44,8 @@ class LedgerFile(DatabaseFile):
     noun = "a ledger"
     wanted = "the file of the ledger"
     advice = "Restore a copy and compare it with a witness"
+    error = LedgerError
+    in_use = LedgerInUseError
 
     @classmethod
     def opened(cls, path: PathLike, *, silo: str, create: bool) -> contextlib.AbstractContextManager[Self]:
@@ -91,7 +93,7 @@ class LedgerFile(DatabaseFile):
             ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
         )
 
-    def add_entry(self, row: Row, payload: bytes) -> None:
+    def add_entry(self, row: EntryRow, payload: bytes) -> None:
         """Stores an entry and its payload; synced when it returns."""
         self.write(
             ("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row),

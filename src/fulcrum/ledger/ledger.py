@@ -5,7 +5,7 @@
 >>> cost = Cost(shift_above=0.006, shift_inside=0.06)
 >>> allowed = Allowance(plan_digest="3f2a", rounds=10, shift_above=0.06, shift_inside=0.6)
 >>> with Ledger.open(f"{folder.name}/lyon.ledger", silo="lyon") as ledger:
-...     ledger.begin(allowed)
+...     ledger.enter_plan(allowed)
 ...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
 ...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
 >>> sent.fresh, again.fresh, again.payload, ledger.spent.shift_above
@@ -27,12 +27,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from fulcrum.errors import LedgerError, RefusedReleaseError
+from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 from fulcrum.ledger.entries import Allowance, Cost, Entry, entry_of, text, whole
 from fulcrum.ledger.file import HASH_FORMAT, LedgerFile
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
-__all__ = ["Allowance", "Cost", "Entry", "Ledger", "LedgerCheck", "Recorded", "verify"]
+__all__ = ["Allowance", "Cost", "Entry", "Ledger", "LedgerCheck", "Recorded", "verify_ledger"]
 
 _SLACK = 1e-12  # relative: a budget is a product, the spending a sum
 
@@ -77,9 +77,9 @@ class Ledger(ClosedAtTheEnd):
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
     - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it;
     - a file or log that was deleted, moved or replaced while it was open takes nothing that may be sent;
-    - a plan and round have one content for ever: asked again on the same basis it comes back bit for bit, free of
+    - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
-    - a release is filed under the plan it is said to be made under, whichever plan another thread begins meanwhile;
+    - a release is filed under the plan it is said to be made under, whichever plan another thread enters meanwhile;
     - the spending recorded is never less than that of what was sent; a release that was recorded and not sent counts;
     - a write that fails records nothing that may be sent. The object then still says what it said before, and refuses
       further work until the ledger is opened again, since only the file knows what a failed sync left behind.
@@ -139,7 +139,7 @@ class Ledger(ClosedAtTheEnd):
 
     @property
     def allowance(self) -> Allowance | None:
-        """What the plan last begun allows; None before the first."""
+        """What the plan last entered allows; None before the first."""
         with self._lock:
             return None if self._plan is None else self._plans[self._plan]
 
@@ -176,10 +176,11 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             yield
 
-    def begin(self, allowance: Allowance) -> None:
-        """Enters a plan, durably; beginning the plan that was last begun again changes nothing.
+    def enter_plan(self, allowance: Allowance) -> None:
+        """Lets releases be made under a plan; on disk when it returns. Entering the current plan again changes nothing.
 
-        What was spent under earlier plans counts against the new budget. Those stay begun: each release names its own.
+        What was spent under earlier plans counts against the new budget. Earlier plans stay entered: each release
+        names the plan it is made under.
 
         Raises:
             RefusedReleaseError: What is already spent exceeds the budget.
@@ -206,7 +207,7 @@ class Ledger(ClosedAtTheEnd):
         """Returns why a release would be refused, to ask before any work is done; None where it would not be.
 
         Args:
-            allowance: Of the plan it would be made under, as it was begun.
+            allowance: Of the plan it would be made under, as it was entered.
             cost: What it would spend.
             round_number: Its round, from 1.
             basis: What it would answer; a round already released on this basis is a resend, and never refused.
@@ -217,7 +218,7 @@ class Ledger(ClosedAtTheEnd):
                 return reason
             digest = allowance.plan_digest
             if self._plans.get(digest) != allowance:
-                return f"silo {self._silo!r} has not begun plan {digest} with these numbers. Begin it"
+                return f"silo {self._silo!r} has not entered plan {digest} with these numbers. Call enter_plan"
             known = self._released(allowance, round_number)
             if known is not None:
                 return None if known.basis == basis else f"round {round_number} is released, on basis {known.basis}"
@@ -242,7 +243,7 @@ class Ledger(ClosedAtTheEnd):
         released on this basis comes back as it was.
 
         Args:
-            allowance: Of the plan it is made under, as it was begun.
+            allowance: Of the plan it is made under, as it was entered.
             round_number: The round of that plan, from 1.
             basis: What was asked, such as the digest of the global model the update was computed from.
             payload: What is to be sent, noise included.
@@ -279,13 +280,13 @@ class Ledger(ClosedAtTheEnd):
     def checks(
         self, *, least_sequence: int | None = None, witnessed_hash: str | None = None
     ) -> tuple[LedgerCheck, ...]:
-        """Returns what `verify` does, for a ledger that is open."""
+        """Returns what `verify_ledger` does, for a ledger that is open."""
         with self._lock:
             if reason := self._idle(writes=False):
                 raise LedgerError(reason)
             found = self._file.integrity()
             checks = [
-                LedgerCheck(name="file", holds=found == ["ok"], detail=" ".join(" ".join(found).split())),
+                LedgerCheck(name="file", holds=found == ["ok"], detail=in_one_line(" ".join(found))),
                 *self._entry_checks(),
                 self._payload_check(),
             ]
@@ -315,7 +316,7 @@ class Ledger(ClosedAtTheEnd):
             raise LedgerError(reason)
 
     def _released(self, allowance: Allowance, round_number: int) -> Entry | None:
-        """The entry of a round of a plan that was begun with these numbers."""
+        """The entry of a round of a plan that was entered with these numbers."""
         digest = allowance.plan_digest
         return self._of_round.get((digest, round_number)) if self._plans.get(digest) == allowance else None
 
@@ -393,7 +394,7 @@ class Ledger(ClosedAtTheEnd):
         return LedgerCheck(name="payloads", holds=not damaged and more == 0, detail=detail)
 
 
-def verify(
+def verify_ledger(
     path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
 ) -> tuple[LedgerCheck, ...]:
     """Returns the checks of a ledger file, every payload read; it holds up if all of them do.

@@ -1,4 +1,4 @@
-"""Gaussian noise on the integers, of any width, from random words alone: no floating-point number is ever drawn.
+"""Gaussian noise on the integers, of any width, from random bits alone: no floating-point number is ever drawn.
 
 >>> noise = DiscreteGaussian(width=1e5)
 >>> noise.convolution.draws, noise.convolution.ratio
@@ -7,7 +7,8 @@
 100000.0
 >>> noise.sampler_distance < 2**-111
 True
->>> noise.sample(3, Keystream._for_test(bytes(32))).tolist()
+>>> from fulcrum.noise.keystream import repeated_bytes
+>>> noise.sample(3, repeated_bytes(bytes(32))).tolist()
 [-75260, -162767, -35253]
 
 A Gaussian sampled in floating point tells the input apart by the low bits of the output (Mironov 2012, "On significance
@@ -27,7 +28,7 @@ Sharp edges, worst first:
 
 - Not constant in time: which line of the table is read depends on the noise, and one draw in 2^18 takes a longer way.
   The source has no other branch on what is drawn. Do not let an adversary share the processor's caches.
-- The distance is against a perfect source of words; a Keystream is one for as long as AES-256 stands.
+- The distance is against a perfect source of bytes; `random_bytes` is one for as long as AES-256 stands.
 """
 
 import math
@@ -45,7 +46,7 @@ import numpy.typing as npt
 
 from fulcrum.arrays import read_only
 from fulcrum.errors import ParameterError
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.keystream import Source
 
 LEAST_WIDTH, MOST_WIDTH = 2.0**-10, 2.0**53
 
@@ -156,14 +157,14 @@ class DiscreteGaussian:
     neighbouring inputs differ by an L2 norm of D lattice units, zero-concentrated with D^2 / (2 width^2), as for the
     continuous one. `width` is the parameter: never below the standard deviation, and within 2e-7 of it from 1 upwards.
 
-    Guarantees, against a perfect source of words:
+    Guarantees, against a perfect source of bytes:
 
     - samples are independent, and each is within `sampler_distance` of the discrete Gaussian of a width s, in total
       variation, with width <= actual_width <= s and s <= width (1 + 1e-12);
     - a release of n samples that is (epsilon, delta) private with exact noise is, with this noise,
       (epsilon, delta + (1 + exp(epsilon)) n sampler_distance) private;
     - the distribution is symmetric exactly;
-    - the same words and count give the same samples, with numba and without.
+    - the same bytes and count give the same samples, with numba and without.
 
     Attributes:
         width: in lattice units, from 2^-10 to 2^53.
@@ -203,7 +204,7 @@ class DiscreteGaussian:
         draws = self.convolution.draws
         return draws * _TABLE_DISTANCE + (draws - 1) * _SMOOTHING_DISTANCE
 
-    def sample(self, count: int, stream: Keystream) -> _Samples:
+    def sample(self, count: int, draw: Source) -> _Samples:
         """Returns `count` independent samples.
 
         With numba installed a compiled loop draws the long arrays, otherwise NumPy does; the samples are the same.
@@ -211,7 +212,7 @@ class DiscreteGaussian:
 
         Args:
             count: how many; none gives an empty array.
-            stream: where the words come from; one word gives two draws.
+            draw: where the bytes come from; four are one draw.
 
         Raises:
             ParameterError: `count` is negative or no integer.
@@ -219,19 +220,19 @@ class DiscreteGaussian:
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise ParameterError(f"count must be an integer of at least 0, got {count!r}")
         combine = (_compiled() if count >= _WORTH_COMPILING else None) or _combined
-        return _sampled(self.convolution, int(count), stream, combine)
+        return _sampled(self.convolution, int(count), draw, combine)
 
 
-def _sampled(plan: Convolution, count: int, stream: Keystream, combine: _Combine) -> _Samples:
+def _sampled(plan: Convolution, count: int, draw: Source, combine: _Combine) -> _Samples:
     table = _table(plan.base_variance)
     coefficients = np.array(plan.coefficients, dtype=np.int64)
     samples = np.empty(count, dtype=np.int64)
     for start in range(0, count, _CHUNK):
         part = samples[start : start + _CHUNK]
-        size = plan.draws * len(part)
-        draws = stream.words((size + 1) // 2).view(np.uint32)[:size].reshape(plan.draws, len(part))
+        drawn = draw(4 * plan.draws * len(part)).view("<u4").astype(np.uint32, copy=False)
+        draws = drawn.reshape(plan.draws, len(part))
         if combine(draws, table.entries, coefficients, part):
-            _settle(draws, table, coefficients, part, stream)
+            _settle(draws, table, coefficients, part, draw)
     return samples
 
 
@@ -347,13 +348,13 @@ def _compiled() -> _Combine | None:
     return cast(_Combine, compiled)
 
 
-def _settle(draws: _Draws, table: _Table, coefficients: _Samples, out: _Samples, stream: Keystream) -> None:
+def _settle(draws: _Draws, table: _Table, coefficients: _Samples, out: _Samples, draw: Source) -> None:
     """Decides the draws that tied, each by 128 bits more, and corrects the samples they are part of."""
     columns = (draws >> _REST_BITS) & (_COLUMNS - 1)
     tied = (draws & (2**_REST_BITS - 1)) == (table.entries[columns] >> _COLUMN_BITS)
     for i, j in np.argwhere(tied).tolist():
         column = int(columns[i, j])
-        more = int.from_bytes(stream.take(_MORE_BITS // 8), "little")
+        more = int.from_bytes(draw(_MORE_BITS // 8).tobytes(), "little")
         if more < table.thresholds[column] % 2**_MORE_BITS:
             change = column - int(table.entries[column]) % _COLUMNS
             out[j] += int(coefficients[i]) * (-change if int(draws[i, j]) >> 31 else change)

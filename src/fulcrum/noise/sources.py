@@ -7,14 +7,14 @@ Seeded noise can be predicted by whoever knows the seed, so it protects nobody; 
 pairs the arms of a comparison, which share every draw and differ in its scale alone.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.noise.discrete_gaussian import DiscreteGaussian
-from fulcrum.noise.keystream import Keystream
+from fulcrum.noise.keystream import Source, random_bytes, repeated_bytes
 
 SILOS_A_BLOCK = 48
 """Silos whose seeded noise and batches are drawn together; part of what a seed means."""
@@ -51,29 +51,29 @@ class SeededNoiseBySilo(SeededNoise):
         return np.asarray(drawn[place])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class SecureNoise:
     """Discrete Gaussian integers from a cryptographic keystream, for deployment.
 
-    Every instance has a key of its own, fresh from the operating system and never stored; a forked process takes
-    another. Words from elsewhere cannot be given.
+    It holds nothing: every draw has a key of its own, fresh from the operating system and forgotten when it is done, in
+    a forked process and in a copy too. Bytes from elsewhere cannot be given.
     """
-
-    _stream: Keystream = field(default_factory=Keystream, init=False, repr=False)
 
     @classmethod
     def _for_test(cls, key: bytes) -> "SecureNoise":
         """Noise that anyone can draw again, so that it protects nobody: for tests alone, and refused by `release`."""
-        noise = _RepeatedNoise()
-        object.__setattr__(noise, "_stream", Keystream._for_test(key))
-        return noise
+        return _RepeatedNoise(repeated_bytes(key))
 
     def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
         """Returns independent draws at least `width` lattice steps wide."""
-        return DiscreteGaussian(width=width).sample(count, self._stream)
+        return DiscreteGaussian(width=width).sample(count, random_bytes)
 
 
+@dataclass(frozen=True, slots=True)
 class _RepeatedNoise(SecureNoise):
     """See `SecureNoise._for_test`."""
 
-    __slots__ = ()
+    _draw: Source
+
+    def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
+        return DiscreteGaussian(width=width).sample(count, self._draw)

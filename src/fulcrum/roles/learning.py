@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import DataError, FulcrumError
+from fulcrum.errors import DataError, FulcrumError, in_one_line
 from fulcrum.planning.plan import Plan
 
 
@@ -44,7 +44,7 @@ class Learner:
     start: Callable[[Mapping[str, Any]], Mapping[str, FloatArray]]
     train: Callable[[dict[str, FloatArray], Assignment], Mapping[str, FloatArray]]
 
-    def begin(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
+    def starting_model(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
         """Returns the model before the first round; whatever `start` does but return named arrays is a `DataError`."""
         try:
             made = self.start(options)
@@ -53,7 +53,7 @@ class Learner:
         except (KeyboardInterrupt, FulcrumError):
             raise
         except BaseException as error:
-            raise DataError(f"the training module's function start failed: {_in_one_line(error)}") from error
+            raise DataError(f"the training module's function start failed: {_told(error)}") from error
         kind = type(made).__name__
         raise DataError(f"the training module's function start must return a dict of named arrays, got {kind}")
 
@@ -78,8 +78,8 @@ def load_learner(name: str) -> Learner:
         module = importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # what a module does when it is imported is anybody's guess, sys.exit included
-        told = f"the training module {name!r} cannot be imported: {_in_one_line(error)}"
+    except BaseException as error:  # importing runs the module's code, which may raise anything, SystemExit too
+        told = f"the training module {name!r} cannot be imported: {_told(error)}"
         raise DataError(f"{told}. Install it at this site, or mend it") from error
     for wanted in ("start", "train"):
         if not callable(getattr(module, wanted, None)):
@@ -87,9 +87,9 @@ def load_learner(name: str) -> Learner:
     return Learner(start=module.start, train=module.train)
 
 
-def _in_one_line(error: BaseException) -> str:
+def _told(error: BaseException) -> str:
     """What somebody else's code raised, for a message: most errors say too little without their names."""
-    said, name = " ".join(str(error).split()), type(error).__name__
+    said, name = in_one_line(error), type(error).__name__
     if isinstance(error, ImportError | SyntaxError) and said:
         return said
     return f"{name}: {said}" if said else name

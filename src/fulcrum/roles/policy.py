@@ -16,7 +16,8 @@ import msgspec
 from fulcrum.errors import PolicyError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.verifying import Recomputed, verify
+from fulcrum.planning.verifying import Recomputed
+from fulcrum.roles.runnable import check_numbers
 from fulcrum.rounding import rounded_up
 
 
@@ -58,9 +59,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             before: The releases that it made under other plans, `Ledger.releases_besides`.
         """
         content = plan.content()
-        failed = next((check for check in verify(content) if not check.holds), None)
-        if failed is not None:
-            raise PolicyError(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+        check_numbers(content, PolicyError)
         names = [entry.silo for entry in content.silos]
         if silo not in names:
             raise PolicyError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")

@@ -1,8 +1,8 @@
 """What a regional aggregator does, whatever engine carries it: takes in sealed releases, sends up sums, or withholds.
 
 A region sends up one sum a round and never another. It sums only where the noise present is what the plan counts on:
-all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Everything else is refused or
-withheld: a doubt never passes.
+all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Whatever cannot be verified is
+refused, and a sum that lacks noise is withheld.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.storage.database` says why, and how to
 copy it): it opens with the log that it was left with or not at all. The releases of a round are in it and its log until
@@ -26,19 +26,22 @@ import msgspec
 import numpy as np
 from scipy import special
 
-from fulcrum.errors import ExchangeError, LedgerError
-from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes, check_layout, dtype_of
-from fulcrum.exchange.layout import Layout
+from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
+from fulcrum.exchange.layout import Layout, dtype_of
+from fulcrum.exchange.membership import members_of, step_of
+from fulcrum.exchange.model import check_model_layout
 from fulcrum.exchange.release import Release
-from fulcrum.exchange.sealing import Opener, members_of, step_of
+from fulcrum.exchange.sealing import Opener
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.exposure import left_by_coalitions, remaining_noise
 from fulcrum.roles.region_file import RegionFile
+from fulcrum.roles.runnable import check_one_tier
 from fulcrum.roles.terms import verified_copy
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
-"""Where a round stands."""
+"""The statuses of a round."""
 
 _TOLERANCE = 1e-9  # relative, of sums taken in another order
 _TAIL = 1e-9  # an honest release falls outside the bounds of its norm at most twice this often
@@ -47,7 +50,7 @@ _LARGEST = 2**53  # a coordinate: what a double still holds exactly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionRound:
-    """Where a round of a region stands.
+    """The status of a round of a region.
 
     Attributes:
         round_number: From 1.
@@ -71,7 +74,7 @@ class Region(ClosedAtTheEnd):
     - a silo has one release in a round: another one is refused, after a restart as well;
     - no sum holds less noise than the plan counts on, and none holds anything but releases that were accepted.
 
-    Refusals are `ExchangeError` and change nothing. `LedgerError` is trouble with the file: stop, and open it again.
+    Refusals are `ExchangeError` and change nothing. `StorageError` is trouble with the file: stop, and open it again.
     """
 
     def __init__(self, file: RegionFile, plan: Plan, region: str, opener: Opener) -> None:
@@ -106,16 +109,13 @@ class Region(ClosedAtTheEnd):
         """The silos of the region, whether their releases are there or not."""
         return frozenset(self._members)
 
-    def expect(self, layout: Layout) -> None:
+    def expect_layout(self, layout: Layout) -> None:
         """Takes the names and shapes of the model that the server sent: releases of any other are refused.
 
         What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
         as they are for the plan, after a restart as well, from the first release on.
         """
-        plan = self._plan
-        check_layout(layout, "the model")
-        if plan.parameters not in (None, found := layout.parameters):
-            raise ExchangeError(f"the model has {found} parameters, the plan was made for {plan.parameters}")
+        check_model_layout(self._plan, layout)
         encoded = msgspec.msgpack.encode(layout)
         with self._file.working():
             if self._layout() == encoded:
@@ -125,10 +125,10 @@ class Region(ClosedAtTheEnd):
                 raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
             self._file.write(("UPDATE region SET layout = ?", (encoded,)))
 
-    def declined(self, data: bytes, round_number: int) -> str:
-        """Returns which silo declines a round, in its own signed word; nothing is kept of it."""
+    def checked_decline(self, data: bytes, round_number: int) -> str:
+        """Returns which silo declines a round, as its signature proves; nothing is stored."""
         self._check_round(round_number)
-        silo, number = self._opener.declined(data)
+        silo, number = self._opener.open_decline(data)
         if number != round_number:
             raise ExchangeError(f"silo {silo!r} declines round {number}, round {round_number} is gathered")
         return silo
@@ -136,7 +136,7 @@ class Region(ClosedAtTheEnd):
     def accept(self, sealed: bytes, round_number: int) -> str:
         """Takes in a sealed release and returns whose it is; it is on disk then.
 
-        What model it must fit is said before, with `expect`.
+        What model it must fit is said before, with `expect_layout`.
         The same release again, sealed anew or not, is accepted and changes nothing while its round is gathered.
         """
         self._check_round(round_number)
@@ -187,7 +187,7 @@ class Region(ClosedAtTheEnd):
 
         Args:
             round_number: From 1.
-            forget: Whether to erase its releases at once; who is in a hurry calls `forget` when the sum is on its way.
+            forget: Whether to erase its releases before returning. Where not, call `forget` once the sum is sent.
         """
         self._check_round(round_number)
         with self._file.working():
@@ -228,7 +228,7 @@ class Region(ClosedAtTheEnd):
                 self._file.write(*erasures, erase=True)
 
     def rounds(self) -> tuple[RegionRound, ...]:
-        """Returns where every round stands that anything is known of."""
+        """Returns the status of every round that has a release or an answer."""
         with self._file.working():
             statuses = dict(self._file.rows("SELECT round, status FROM answer"))
             listed = []
@@ -266,7 +266,9 @@ class Region(ClosedAtTheEnd):
             row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
             digest, data = self._file.rows(row, round_number, silo)[0]
             if not isinstance(data, bytes) or _digest(encoded, data) != digest:
-                raise LedgerError(f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted")
+                raise StorageError(
+                    f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted"
+                )
             values = np.frombuffer(data, dtype=total.dtype)
             total = np.add(total, values, out=total if total.shape else None)
         return msgspec.msgpack.decode(encoded, type=Layout), total
@@ -281,7 +283,7 @@ class Region(ClosedAtTheEnd):
             return None
         digest, data = found[0]
         if not isinstance(data, bytes) or _digest(data) != digest:
-            raise LedgerError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
+            raise StorageError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
         return answer_from_bytes(data)
 
     def _check_round(self, round_number: int) -> None:
@@ -291,7 +293,6 @@ class Region(ClosedAtTheEnd):
     def _check_release(self, release: Release) -> None:
         """Refuses what no honest silo releases, as far as that can be told from one release."""
         plan, whose, values = self._plan, f"the release of silo {release.silo!r}", release.values
-        check_layout(release.layout, whose)
         if len(values) != (plan.parameters or len(values)) or not len(values):
             raise ExchangeError(f"{whose} has {len(values)} parameters, the plan was made for {plan.parameters}")
         if values.nbytes > MOST_BYTES:
@@ -338,14 +339,6 @@ def _chi_bounds(parameters: int) -> tuple[float, float]:
         math.sqrt(2 * special.gammaincinv(parameters / 2, _TAIL)),
         math.sqrt(2 * special.gammainccinv(parameters / 2, _TAIL)),
     )
-
-
-def check_one_tier(plan: Plan) -> None:
-    """Raises `ExchangeError` unless silos add the noise and report to regions that report to the server."""
-    tiers = len(plan.federation.tiers)
-    if tiers > 1 or plan.injection != "silo":
-        met = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
-        raise ExchangeError(f"this aggregator runs plans of one tier in which silos add the noise, got {met}")
 
 
 def _digest(*parts: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from fulcrum.errors import ExchangeError, LedgerError
+from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.storage.database import DatabaseFile, PathLike, Statement
 
 FORMAT = 2
@@ -52,14 +52,14 @@ class RegionFile(DatabaseFile):
             super().check_file(file, writable=writable)
         except FileNotFoundError:
             lost = "and with it the record of the sums that went up"
-            raise LedgerError(f"{file} is not there, {lost}. {cls.advice}") from None
+            raise StorageError(f"{file} is not there, {lost}. {cls.advice}") from None
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
         """Keeps other threads out, and refuses where the file cannot be relied on."""
         with self.lock:
             if self.closed or self.in_doubt or os.getpid() != self.process:
-                raise LedgerError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
+                raise StorageError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
             yield
 
     def write(self, *statements: Statement, erase: bool = False) -> None:
@@ -84,5 +84,5 @@ def create_region_file(path: PathLike, *, plan_digest: str, region: str) -> None
     Refuses a file that is there: it may hold sums.
     """
     if (file := Path(path).resolve()).exists():
-        raise LedgerError(f"{file} is there already, and may hold sums. Name a new file")
+        raise StorageError(f"{file} is there already, and may hold sums. Name a new file")
     RegionFile.bound(file, region=region, plan_digest=plan_digest).close()

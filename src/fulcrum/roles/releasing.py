@@ -179,7 +179,7 @@ def _kept(
             return Release.from_bytes(kept)
         if policy is not None:
             policy.check_releases(terms.silo, terms.rounds, ledger.releases_besides(terms.plan_digest))
-        ledger.begin(terms.allowance)
+        ledger.enter_plan(terms.allowance)
         reason = ledger.would_exceed(terms.allowance, terms.cost, round_number)
     if reason is not None:
         raise RefusedReleaseError(reason)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.exchange.membership import regions_of
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.ledger.ledger import Ledger
@@ -119,12 +120,5 @@ def _growth(old: Plan, new: Plan) -> float:
 
 def _moved(old: Federation, new: Federation) -> dict[str, str]:
     """Returns the silos that are in another region than before, each with the region it was in."""
-    before, after = (
-        dict(
-            zip(
-                them.silo_names.tolist(), (them.innermost.nodes[code] for code in them.innermost.parent_of), strict=True
-            )
-        )
-        for them in (old, new)
-    )
-    return {silo: before[silo] for silo, region in after.items() if before.get(silo, region) != region}
+    before = regions_of(old)
+    return {silo: before[silo] for silo, region in regions_of(new).items() if before.get(silo, region) != region}

@@ -15,28 +15,26 @@
 >>> folder.cleanup()
 
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
-Answers are not signed: who one is from is for the engine to say, which knows whose connection it came over.
+Answers are not signed: the engine says who sent one, since it knows whose connection it came over.
 """
 
-import hashlib
 import io
-import math
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Self, TypedDict
 
 import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.layout import Layout, flattened
-from fulcrum.exchange.sealing import members_of, step_of
+from fulcrum.exchange.layout import Layout, in_units
+from fulcrum.exchange.membership import members_of, step_of
+from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
-from fulcrum.roles.region import check_one_tier
+from fulcrum.roles.runnable import check_one_tier
 from fulcrum.storage.files import write_whole
 
 FORMAT = "fulcrum.checkpoint/1"
@@ -45,7 +43,7 @@ NAME = "checkpoint.npz"
 """The file in a coordinator's folder."""
 
 
-class Summary(TypedDict):
+class RoundSummary(TypedDict):
     """What became of a round.
 
     Attributes:
@@ -68,7 +66,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     plan_digest: str
     round_number: int
     layout: Layout
-    history: list[Summary]
+    history: list[RoundSummary]
 
 
 class Coordinator:
@@ -89,7 +87,7 @@ class Coordinator:
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, folder: str | Path, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> Self:
+    def open(cls, folder: str | Path, plan: Plan, start: Model) -> Self:
         """Opens a coordinator on a folder: where it stopped, or at round 1 where nothing is there yet.
 
         Args:
@@ -102,11 +100,11 @@ class Coordinator:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ExchangeError(f"{folder} cannot be made: {error.strerror}") from None
+            raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
         layout, flat = checked_model(plan, start)
         if not (place / NAME).exists():
             state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
-            # Kept from the first: silos that released on this model release on no other in its round.
+            # Written before the first round: silos that release on this model release on no other in that round.
             _write(place / NAME, state, flat)
             return cls(place, plan, state, flat)
         resumed = cls.read(place, plan)
@@ -137,11 +135,7 @@ class Coordinator:
     def model(self) -> dict[str, FloatArray]:
         """The global model, read-only arrays by name."""
         with self._lock:
-            layout, flat = self._state.layout, self._flat
-        ends = np.cumsum([math.prod(shape) for shape in layout.shapes])
-        parts = np.split(flat, ends[:-1]) if len(ends) else []
-        named = zip(layout.names, layout.shapes, parts, strict=True)
-        return {name: part.reshape(shape) for name, shape, part in named}
+            return self._state.layout.arrays(self._flat)
 
     @property
     def basis(self) -> str:
@@ -149,7 +143,7 @@ class Coordinator:
         return model_digest(self.model)
 
     @property
-    def history(self) -> tuple[Summary, ...]:
+    def history(self) -> tuple[RoundSummary, ...]:
         """What became of every round that is over."""
         return tuple(self._state.history)
 
@@ -168,7 +162,7 @@ class Coordinator:
     def receive(self, answer: bytes, sender: str) -> None:
         """Takes in what a region sends up for this round; the same bytes again change nothing.
 
-        A sum stands once it is received. That it is withheld does not: a region may sum later in the round.
+        A sum that was received cannot be replaced. That it is withheld can: a region may sum later in the round.
 
         Args:
             answer: The bytes that came.
@@ -187,7 +181,7 @@ class Coordinator:
                 )
             self._answers[received.region] = (bytes(answer), received)
 
-    def finish_round(self) -> Summary:
+    def finish_round(self) -> RoundSummary:
         """Adds the sums of this round to the model and goes on to the next; on disk when it returns.
 
         Regions that withheld their sum, or did not answer, contribute nothing. Nothing is rescaled. A target on the
@@ -204,8 +198,8 @@ class Coordinator:
                 withheld |= dict.fromkeys(sums, "the plan's target on 'federation' counts on the noise of every region")
                 sums = {}
             for answer in sums.values():
-                total += answer.values * (1.0 if answer.step is None else answer.step)
-            summary = Summary(
+                total += in_units(answer.values, answer.step)
+            summary = RoundSummary(
                 round=self.round_number,
                 summed=list(sums),
                 members={region: list(answer.members) for region, answer in sums.items()},
@@ -244,32 +238,6 @@ class Coordinator:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
 
 
-def model_digest(arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
-    """Returns a SHA-256 over a model's names, shapes and values in double precision, in the order given.
-
-    A silo names it as the basis of its release, so that one round has one release on one model.
-    """
-    layout, flat = _flattened(arrays)
-    sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
-    sha.update(flat.data)
-    return sha.hexdigest()
-
-
-def checked_model(plan: Plan, arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
-    layout, flat = _flattened(arrays)
-    if not len(flat):
-        raise ExchangeError("the model has no parameters")
-    if plan.parameters not in (None, len(flat)):
-        raise ExchangeError(f"the model has {len(flat)} parameters, the plan was made for {plan.parameters}")
-    return layout, flat
-
-
-def _flattened(arrays: Mapping[str, np.ndarray[Any, Any]]) -> tuple[Layout, FloatArray]:
-    layout, flat = flattened(arrays, what="model", error=ExchangeError)
-    return layout, flat.astype("<f8", copy=False)
-
-
 def _write(file: Path, state: _State, flat: FloatArray) -> None:
     """Writes a checkpoint whole; synced when it returns."""
     data = io.BytesIO()
@@ -285,13 +253,13 @@ def _read(file: Path) -> tuple[_State, FloatArray]:
             state = msgspec.json.decode(found["state"].tobytes(), type=_State)
             flat = np.asarray(found["model"], dtype=np.float64)
     except OSError as error:
-        raise ExchangeError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # whatever zipfile, numpy and msgspec make of it
-        raise ExchangeError(f"{file} is not a checkpoint: {' '.join(str(error).split())}") from None
+        raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
     if (
         state.format != FORMAT
         or flat.shape != (state.layout.parameters,)
         or len(state.history) + 1 != state.round_number
     ):
-        raise ExchangeError(f"{file} is not a checkpoint of format {FORMAT}")
+        raise StorageError(f"{file} is not a checkpoint of format {FORMAT}")
     return state, flat

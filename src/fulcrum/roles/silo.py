@@ -3,25 +3,20 @@
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import LedgerInUseError, PolicyError, ReleaseError
-from fulcrum.exchange.model import unpack_model
+from fulcrum.errors import PolicyError, ReleaseError
+from fulcrum.exchange.model import model_digest, unpack_model
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Sealer
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoiseBySilo
 from fulcrum.roles.learning import Assignment, Learner, load_learner
 from fulcrum.roles.releasing import checked_round, prepared_release, release, sound_alarm
-from fulcrum.roles.server import model_digest
-from fulcrum.roles.site import Site, ledger_name
-
-_OTHERS_TIME = 30.0
-"""Seconds that another process of this site, about to end, may still hold the ledger."""
+from fulcrum.roles.site import Site, ledger_name, once_free
 
 
 class SiloStation:
@@ -52,7 +47,7 @@ class SiloStation:
         return self._sealer.seal(made(arrays, assignment))
 
     def decline(self, round_number: int) -> bytes:
-        """Returns this silo's signed word that it releases nothing in a round."""
+        """Returns this silo's signed statement that it releases nothing in a round."""
         return self._sealer.decline(checked_round(self._site.plan, round_number))
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
@@ -93,16 +88,13 @@ class SiloStation:
     def _ledger(self) -> Ledger:
         """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
         path = self._site.state / ledger_name(self._site.settings.name)
-        deadline = time.monotonic() + _OTHERS_TIME
-        while True:
-            if not path.exists():
+
+        def opened() -> Ledger:
+            if not path.exists():  # asked each time: it may go while another process still holds it
                 raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
-            try:
-                return Ledger.open(path, silo=self._site.settings.name, create=False)
-            except LedgerInUseError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+            return Ledger.open(path, silo=self._site.settings.name, create=False)
+
+        return once_free(opened)
 
 
 @contextlib.contextmanager

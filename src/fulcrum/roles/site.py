@@ -13,16 +13,17 @@ deployment plans alone, unless it was made for research on one machine.
 """
 
 import os
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, FileInUseError
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import read_signed_plan
 from fulcrum.roles.policy import Policy, read_policy
@@ -33,6 +34,11 @@ _BEFORE = "fulcrum.site/1"  # had no purpose and no policy: such a site is one f
 
 SUMS = "sums.db"
 """A region's record, in its state folder."""
+
+_LONGEST_WAIT = 30.0
+"""Seconds for a process of this site to let a file go."""
+
+_Opened = TypeVar("_Opened")
 
 Role = Literal["silo", "region", "server"]
 Purpose = Literal["deployment", "research"]
@@ -126,6 +132,18 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
             "Put the right plan there"
         )
     return Site(folder=folder, settings=settings, plan=plan)
+
+
+def once_free(opening: Callable[[], _Opened]) -> _Opened:
+    """Opens a file of this site, waiting where another process of the site still holds it: that one is about to end."""
+    deadline = time.monotonic() + _LONGEST_WAIT
+    while True:
+        try:
+            return opening()
+        except FileInUseError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def site_toml(settings: SiteSettings) -> str:

@@ -1,4 +1,4 @@
-"""What one silo's releases under a plan follow from: a few numbers, taken from the plan once it is verified.
+"""The numbers that one silo's releases under a plan are made from, taken from the plan once it is verified.
 
 >>> from fulcrum.planning.making import plan
 >>> made = plan("isic-paper", rounds=2, epsilon=1.0, parameters=6, purpose="deployment")
@@ -20,14 +20,14 @@ from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import plan_of
-from fulcrum.planning.verifying import verify
 from fulcrum.privacy.lattice import check_fits
 from fulcrum.roles.policy import Policy
+from fulcrum.roles.runnable import check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a silo's releases under one plan follow from, and nothing else of the plan.
+    """The numbers of one plan that a silo's releases are made from, and nothing else of the plan.
 
     Attributes:
         plan_digest: The plan.
@@ -65,14 +65,14 @@ _PASSED: dict[tuple[str, str, str, type, bytes], Terms] = {}
 
 
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
-    """Returns what a silo's releases follow from, under a plan that verifies and that its policy passes.
+    """Returns what a silo's releases are made from, under a plan that verifies and that its policy passes.
 
     Both are asked once for a plan, its issuer, a silo and a policy, and the terms are made of what was verified, not of
     the object that was handed in. Every call holds the object's own numbers against them. So a plan that was changed in
     memory is refused: before it was verified, whatever was changed; afterwards, in any field, array or cached figure
     that this silo's releases use.
 
-    This is against accidents and objects used again. Code in the silo's process that means harm is out of its reach.
+    This guards against accidents and objects used again, not against hostile code in the silo's own process.
 
     Raises:
         ReleaseError: The plan does not know the silo, does not hold what it says, or was changed in memory.
@@ -109,9 +109,7 @@ def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Pl
     if plan.changed:
         raise _changed(error)
     content = replace(plan).content()  # a copy has cached nothing
-    failed = next((check for check in verify(content) if not check.holds), None)
-    if failed is not None:
-        raise error(f"the plan does not hold what it says: {failed.name}, {failed.detail}")
+    check_numbers(content, error)
     return plan_of(content, issuer=plan.issuer)
 
 

@@ -12,7 +12,7 @@ import io
 import sqlite3
 from pathlib import Path
 
-from fulcrum.errors import LedgerError
+from fulcrum.errors import StorageError
 from fulcrum.storage.log_mark import LogMark
 
 
@@ -58,7 +58,7 @@ def exclusive(file: Path, *, keep: bool) -> sqlite3.Connection:
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
         if connection.execute("PRAGMA journal_mode=WAL").fetchone() != ("wal",):
-            raise LedgerError(f"{file} is on a disk that cannot keep a write-ahead log beside it")
+            raise StorageError(f"{file} is on a disk that cannot keep a write-ahead log beside it")
         undo.pop_all()
     return connection
 
@@ -67,7 +67,7 @@ def folded(connection: sqlite3.Connection, hold: io.FileIO, mark: LogMark) -> Lo
     """Folds the log into the file, marks that the file is whole, and only then empties the log; all is synced."""
     busy, frames, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     if busy or frames != done:
-        raise LedgerError(f"{hold.name} cannot take in its log. Open it again")
+        raise StorageError(f"{hold.name} cannot take in its log. Open it again")
     mark = dataclasses.replace(mark, serial=mark.serial + 1, whole=True)
     mark.write(hold)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -75,8 +75,12 @@ def folded(connection: sqlite3.Connection, hold: io.FileIO, mark: LogMark) -> Lo
 
 
 def kept(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Keeps a connection from ending, whatever becomes of its variables, until it is freed."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # Python 3.11 cannot tell SQLite to leave the log alone
+    """Keeps a connection from ending, whatever becomes of its variables, until it is freed.
+
+    A forked child that ends by `sys.exit` would otherwise end the connection, and SQLite delete the log that its
+    parent goes on writing to. Python 3.11 cannot tell SQLite to leave the log alone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     return connection
 
 
@@ -90,7 +94,7 @@ def check_size(connection: sqlite3.Connection, file: Path) -> None:
     """SQLite itself reads a last page that was cut short as if it ended in zeros."""
     pages, page_bytes = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     if (size := file.stat().st_size) != pages * page_bytes:
-        raise LedgerError(f"{file} is damaged: it has {size:,} bytes, its header says {pages * page_bytes:,}")
+        raise StorageError(f"{file} is damaged: it has {size:,} bytes, its header says {pages * page_bytes:,}")
 
 
 def _connected(file: Path, mode: str) -> sqlite3.Connection:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
-from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
+from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 from fulcrum.storage.connection import (
     check_size,
     exclusive,
@@ -86,16 +86,18 @@ class DatabaseFile:
         noun: What the file is, in messages.
         wanted: What to name where something else was named, in messages.
         advice: What to do about a damaged file, in messages.
+        error: What trouble with the file is raised as.
+        in_use: What is raised where somebody else holds it.
         path: Where it is.
         connection: SQLite's.
         hold: The descriptor whose lock lasts as long as the file is open.
         writable: Whether it was opened to write to.
         mark: How far its log goes, as the file says.
         log: The log, to look at.
-        lock: Keeps threads, and forks, from meeting in it.
+        lock: Taken by whoever uses the file, and while the process forks.
         process: The one that opened it.
         closed: Whether it was let go.
-        in_doubt: Whether a write failed, or is not yet known to whoever asked for it.
+        in_doubt: Whether a write failed, or is not yet in the memory of the object that asked for it.
     """
 
     application: ClassVar[int]
@@ -104,6 +106,8 @@ class DatabaseFile:
     noun: ClassVar[str]
     wanted: ClassVar[str]
     advice: ClassVar[str]
+    error: ClassVar[type[FulcrumError]] = StorageError
+    in_use: ClassVar[type[FulcrumError]] = FileInUseError
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, hold: io.FileIO, *, mark: LogMark | None = None
@@ -125,12 +129,12 @@ class DatabaseFile:
         """Refuses what is no file, is empty, or cannot be written to where it must be."""
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise LedgerError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name {cls.wanted}")
+            raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name {cls.wanted}")
         if about.st_size == 0:  # a new file appears under its name complete, so this one was emptied
-            raise LedgerError(f"{file} is empty: it was {cls.noun} that lost its content, or never was one")
+            raise StorageError(f"{file} is empty: it was {cls.noun} that lost its content, or never was one")
         for place in (file, file.parent) if writable else ():
             if not os.access(place, os.W_OK):
-                raise LedgerError(f"{place} is read-only: a release cannot be recorded. Make it writable")
+                raise StorageError(f"{place} is read-only: a release cannot be recorded. Make it writable")
 
     @classmethod
     def format_of(cls, file: Path, hold: io.FileIO) -> int:
@@ -138,16 +142,16 @@ class DatabaseFile:
         hold.seek(0)
         header = hold.read(100)
         if not header.startswith(b"SQLite format 3\0") or header[21:24] != b"\x40\x20\x20" or len(header) < 100:
-            raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+            raise StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
         version, application = struct.unpack(">I4xI", header[60:72])
         if application != cls.application:
-            raise LedgerError(f"{file} is an SQLite file but not {cls.noun}")
+            raise StorageError(f"{file} is an SQLite file but not {cls.noun}")
         if version not in (_UNMARKED, cls.version):
             known = f"this Fulcrum knows format {cls.version}. Update Fulcrum"
-            raise LedgerError(f"{file} is {cls.noun} of format {version}, {known}")
+            raise StorageError(f"{file} is {cls.noun} of format {version}, {known}")
         if version == _UNMARKED and (_holds_bytes(log_of(file)) or _holds_bytes(journal_of(file))):
             opened = "open and close it once with the version of Fulcrum that wrote it"
-            raise LedgerError(f"{file} is {cls.noun} of format {version} that was not closed: {opened}")
+            raise StorageError(f"{file} is {cls.noun} of format {version} that was not closed: {opened}")
         return int(version)
 
     @classmethod
@@ -207,7 +211,7 @@ class DatabaseFile:
     def mark_log(self) -> None:
         """Lets the file know, durably, how far its log goes."""
         if self.log is None:
-            raise LedgerError(f"{self.path} has no log. Open it again")
+            raise StorageError(f"{self.path} has no log. Open it again")
         mark = LogMark.after(self.log, serial=self.mark.serial + 1)
         mark.write(self.hold)
         self.mark = mark
@@ -253,7 +257,7 @@ class DatabaseFile:
             return self.connection.execute(sql, values).fetchall()
 
     def write(self, *statements: Statement) -> None:
-        """Writes in one transaction and syncs. The caller takes the doubt away once memory agrees with the disk."""
+        """Writes in one transaction and syncs. The caller ends `in_doubt` once its own memory agrees with that."""
         self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
         try:
             with self.translated(self.path, "written, so nothing may be sent"):
@@ -277,37 +281,44 @@ class DatabaseFile:
         for path, file in ((self.path, self.hold), (log_of(self.path), self.log)):
             if file is None or not _names(path, file):
                 lost = "was deleted, moved or replaced while it was open"
-                raise LedgerError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
+                raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
 
     @classmethod
     @contextlib.contextmanager
     def translated(cls, file: Path, done: str) -> Iterator[None]:
-        """Turns what SQLite and the system raise into one line."""
+        """Turns what SQLite, the system and this floor raise into one line, and into the file's own kind of error."""
         try:
             yield
-        except _FAILURES as error:
-            if isinstance(error, FulcrumError):
+        except (StorageError, *_FAILURES) as error:
+            told = error if isinstance(error, StorageError) else cls._trouble(error, file, done)
+            kind = cls.in_use if isinstance(told, FileInUseError) else cls.error
+            if type(error) is kind:
                 raise
-            name = getattr(error, "sqlite_errorname", "")
-            said = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
-            if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-                raise LedgerInUseError(_in_use(file)) from error
-            if name == "SQLITE_NOTADB":
-                raise LedgerError(f"{file} is not {cls.noun}, or its first bytes are damaged") from error
-            unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
-            if name.startswith("SQLITE_CORRUPT") or unreadable:
-                raise LedgerError(f"{file} is damaged ({said}). {cls.advice}") from error
-            if name == "SQLITE_FULL":
-                said = "the disk is full"
-            elif name.startswith("SQLITE_READONLY"):
-                said = "it is read-only"
-            raise LedgerError(f"{file} cannot be {done} ({said})") from error
+            raise kind(str(told)) from error
+
+    @classmethod
+    def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
+        """What an error of SQLite or of the system means for a file."""
+        name = getattr(error, "sqlite_errorname", "")
+        said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return FileInUseError(_in_use(file))
+        if name == "SQLITE_NOTADB":
+            return StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+        unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
+        if name.startswith("SQLITE_CORRUPT") or unreadable:
+            return StorageError(f"{file} is damaged ({said}). {cls.advice}")
+        if name == "SQLITE_FULL":
+            said = "the disk is full"
+        elif name.startswith("SQLITE_READONLY"):
+            said = "it is read-only"
+        return StorageError(f"{file} cannot be {done} ({said})")
 
     @classmethod
     def _create(cls, file: Path, first: Statement) -> None:
         """Makes a new file under another name and links it into place: a name never stands for half a file."""
         if not file.parent.is_dir():
-            raise LedgerError(f"the folder {file.parent} does not exist. Make it first")
+            raise StorageError(f"the folder {file.parent} does not exist. Make it first")
         made = cls._built(file, lambda connection: connection.execute(*first))
         try:
             with contextlib.suppress(FileExistsError):  # another process was first: its file is the one to open
@@ -320,11 +331,11 @@ class DatabaseFile:
         """Puts a file of this format in the place of one without a mark, and lets that go; it holds the same."""
         about = os.fstat(hold.fileno())
         if about.st_nlink > 1:
-            raise LedgerError(f"{file} has another name, under which its old format would go on. Remove that name")
+            raise StorageError(f"{file} has another name, under which its old format would go on. Remove that name")
 
         with contextlib.closing(read_only(file)) as old:
             if (found := old.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-                raise LedgerError(f"{file} is damaged ({' '.join(found.split())}). {cls.advice}")
+                raise StorageError(f"{file} is damaged ({in_one_line(found)}). {cls.advice}")
 
         def fill(connection: sqlite3.Connection) -> None:
             tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'mark'")
@@ -373,7 +384,7 @@ class DatabaseFile:
     @classmethod
     def _mark_of(cls, file: Path, hold: io.FileIO) -> LogMark:
         if (mark := LogMark.read(hold)) is None:
-            raise LedgerError(f"{file} is damaged (it does not say how far its log goes). {cls.advice}")
+            raise StorageError(f"{file} is damaged (it does not say how far its log goes). {cls.advice}")
         return mark
 
     @classmethod
@@ -385,18 +396,20 @@ class DatabaseFile:
         """
         mark, log = cls._mark_of(file, hold), log_of(file)
         if _holds_bytes(journal := journal_of(file)):
-            raise LedgerError(f"{journal} is not of Fulcrum's making, and would undo what is in the file. Move it away")
+            raise StorageError(
+                f"{journal} is not of Fulcrum's making, and would undo what is in the file. Move it away"
+            )
         if not mark.whole:
             if lacks := mark.lacking(log):
                 left = (
                     "Put back the log that it was left with, or open it by the name and in the folder it was open last"
                 )
-                raise LedgerError(f"{file} was not closed, and its log {log.name} {lacks}. {left}")
+                raise StorageError(f"{file} was not closed, and its log {log.name} {lacks}. {left}")
             connection = exclusive(file, keep=True)
             mark = folded(connection, hold, mark)
             freed(connection).close()
         if mark.is_foreign(log):
-            raise LedgerError(f"{log} is the log of another file, or of this one at another time. Move it away")
+            raise StorageError(f"{log} is the log of another file, or of this one at another time. Move it away")
         log.unlink(missing_ok=True)
         with contextlib.ExitStack() as undo:
             connection = undo.enter_context(contextlib.closing(exclusive(file, keep=False)))
@@ -455,20 +468,20 @@ def _held(file: Path, *, exclusive: bool) -> io.FileIO:
     example. A lock of `flock` lasts as long as its own descriptor. Windows has no such trap and needs no second lock.
     """
     if _inode(file) in _LIVE:  # looked up first: opening and closing the file here would drop SQLite's lock
-        raise LedgerInUseError(f"{file} is open in this process. Close it first")
+        raise FileInUseError(f"{file} is open in this process. Close it first")
     hold = io.FileIO(file, "r+" if exclusive else "r")
     if sys.platform != "win32":
         try:
             fcntl.flock(hold, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             hold.close()
-            raise LedgerInUseError(_in_use(file)) from None
+            raise FileInUseError(_in_use(file)) from None
         except OSError:
             hold.close()
             raise
     if not _names(file, hold):
         hold.close()
-        raise LedgerInUseError(f"{file} was replaced by another process just now. Open it again")
+        raise FileInUseError(f"{file} was replaced by another process just now. Open it again")
     return hold
 
 

@@ -13,24 +13,27 @@ import stat
 import sys
 from pathlib import Path
 
-from fulcrum.errors import PlanError
+from fulcrum.errors import StorageError
 
 if sys.platform == "darwin":
     import fcntl
 
 
-def write_whole(path: str | Path, data: bytes) -> None:
+def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None:
     """Writes a file so that it is there whole or not at all; what stood there stays until then. Synced when it returns.
 
-    A new file gets the permissions that the process gives to new files, one that stood there keeps its own.
+    A new file gets the permissions that the process gives to new files, one that stood there keeps its own. A private
+    one is for its owner's eyes alone, whatever stood there.
     """
     target = Path(path)
     try:
         target = target.resolve()  # a link stays, and what it points to is written
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
         if mode is not None and not target.is_file():
-            raise PlanError(f"{path} cannot be written: it exists and is not a regular file")
+            raise StorageError(f"{path} cannot be written: it exists and is not a regular file")
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        if private:
+            mode = 0o600
         at_first = 0o666 if mode is None else 0o600  # the kernel takes the umask off
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, at_first)) as file:
             try:
@@ -45,12 +48,12 @@ def write_whole(path: str | Path, data: bytes) -> None:
                 temporary.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise PlanError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
+        raise StorageError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
     try:
         sync_folder(target.parent)
     except OSError as error:
         unsure = "is written, but a power cut may undo it"
-        raise PlanError(f"{path} {unsure}: its folder cannot be synced ({error.strerror}). Write it again") from None
+        raise StorageError(f"{path} {unsure}: its folder cannot be synced ({error.strerror}). Write it again") from None
 
 
 def sync_file(handle: int, *, in_place: bool = False) -> None:

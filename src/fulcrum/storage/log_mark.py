@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fulcrum.errors import LedgerError
+from fulcrum.errors import StorageError
 from fulcrum.storage.files import sync_file
 
 PAGE_BYTES = 32_768
@@ -66,7 +66,7 @@ class LogMark:
         length = os.fstat(log.fileno()).st_size
         head, tail = _read(log, 0, _HEAD_BYTES), _read(log, length - _FRAME_BYTES, _FRAME_HEAD_BYTES)
         if length < _HEAD_BYTES + _FRAME_BYTES or _salts(tail, 8) != _salts(head, 16) or not _commits(tail):
-            raise LedgerError(f"{log.name} does not end in what was written last. Open the file again")
+            raise StorageError(f"{log.name} does not end in what was written last. Open the file again")
         return cls(serial=serial, whole=False, length=length, head=head, tail=tail)
 
     def to_bytes(self) -> bytes:
@@ -78,7 +78,7 @@ class LogMark:
         """Writes the mark into the file, over the one before the last, and syncs it."""
         file.seek(_PLACE + self.serial % 2 * _SLOT_BYTES)
         if file.write(data := self.to_bytes()) != len(data):
-            raise LedgerError(f"{file.name} cannot be written, so nothing may be sent (its mark was cut short)")
+            raise StorageError(f"{file.name} cannot be written, so nothing may be sent (its mark was cut short)")
         sync_file(file.fileno(), in_place=True)
 
     @classmethod

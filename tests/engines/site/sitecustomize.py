@@ -56,7 +56,7 @@ def loud() -> None:
 
 def replay() -> None:
     """From round 3 on, the silo sends what it sent in round 2."""
-    from fulcrum.engines import silo
+    from fulcrum.roles import silo
 
     answer = silo.SiloStation.answer
     kept = {}

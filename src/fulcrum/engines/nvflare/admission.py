@@ -1,16 +1,18 @@
 """Whom a site listens to, and the orders it takes: to run the job of its own kit and to stop it, and no others.
 
-Stock, a site also lets the server list and read its files, delete folders and ask for its errors, looks into its own
-authorization.json only where the request asks it to, takes orders from any other site, and finds settings in whatever
-a job brings, the names of modules to import among them.
+By default NVIDIA FLARE also lets the server list and read a site's files, delete folders and ask for its errors; a site
+looks into its own authorization.json only where the request asks it to, takes orders from any other site, and finds
+settings in whatever a job brings, the names of modules to import among them.
 """
 
 import io
 import re
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedTopic, ServerCommandNames
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey, ReturnCode
 from nvflare.fuel.f3.cellnet.utils import make_reply
@@ -28,9 +30,9 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.engines.nvflare.common import APP, FOLDER
-from fulcrum.exchange.sealing import members_of, region_of
-from fulcrum.roles.site import Site
+from fulcrum.engines.nvflare.common import APP, FOLDER, site_of
+from fulcrum.exchange.membership import members_of, region_of
+from fulcrum.roles.site import Role, Site
 
 _ORDERS = (
     "CheckResourceProcessor",
@@ -109,7 +111,7 @@ def _holds_only(body: Any, own: Path) -> bool:
 
 
 def take_few_orders() -> None:
-    """Forgets every order but those of a job's life, before the site begins to listen."""
+    """Forgets every order but those to run a job and to end it, before the site begins to listen."""
     orders = ClientRequestProcessors.request_processors
     orders[:] = [order for order in orders if type(order).__name__ in _ORDERS] + [CarefulDeployProcessor()]
     commands = AdminCommands.commands
@@ -119,8 +121,8 @@ def take_few_orders() -> None:
 def listen_to_few(cell: Any, site: Site) -> None:
     """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
 
-    Of its neighbours a site hears what a round is made of and nothing else. Stock, one silo can tell its region that
-    the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
+    From its neighbours a site takes the messages of a round and no others. By default one silo can tell its region
+    that the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
 
     The server vouches for who a request is from: it holds the origin against the token that it gave for a certificate.
     It does not where a site uses a token from before it came back, so nothing that protects a silo rests on this:
@@ -136,6 +138,19 @@ def listen_to_few(cell: Any, site: Site) -> None:
         return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
     cell.core_cell.add_incoming_request_filter("*", "*", refused)
+
+
+def listening_from_the_start(component: Any, role: Role) -> threading.Event:
+    """Has the site of a component listen to few before its first task comes; the event is set once it does."""
+    listening = threading.Event()
+
+    def listen(event_type: str, fl_ctx: Any) -> None:
+        del event_type
+        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, role))
+        listening.set()
+
+    component.register_event_handler(EventType.START_RUN, listen)
+    return listening
 
 
 def _is_of_a_round(message: Any) -> bool:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fulcrum.errors import in_one_line
 from fulcrum.roles.site import Role, Site, read_site
 from fulcrum.storage.files import write_whole
 
@@ -19,7 +20,7 @@ RELEASE = "fulcrum_release"
 """Silo to region: the sealed release."""
 
 DECLINE = "fulcrum_decline"
-"""Silo to region, in place of a release: the silo's signed word that there is none."""
+"""Silo to region, in place of a release: the silo's signed statement that there is none."""
 
 ANSWER = "fulcrum_answer"
 """Region to server: the regional sum, or that it was withheld."""
@@ -56,14 +57,14 @@ class Ending(TypedDict):
 
 
 def note_ending(fl_ctx: Any, error: Exception, *, final: bool) -> None:
-    """Leaves word in the server's kit, for its own process, of why the job is about to end."""
-    told = Ending(job=fl_ctx.get_job_id(), reason=" ".join(str(error).split()), final=final)
+    """Writes why the job is about to end into the server's kit, where the server's own process reads it."""
+    told = Ending(job=fl_ctx.get_job_id(), reason=in_one_line(error), final=final)
     root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
     write_whole(_ending(root), json.dumps(told).encode())
 
 
 def read_ending(root: Path, job: str) -> Ending | None:
-    """Returns why a job ended, if it left word of it."""
+    """Returns why a job ended, if it wrote that down."""
     try:
         found = json.loads(_ending(root).read_bytes())
         told = Ending(job=str(found["job"]), reason=str(found["reason"]), final=bool(found["final"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from fulcrum.engines.nvflare.common import ENDED
 from fulcrum.engines.nvflare.kits import ADMIN
-from fulcrum.errors import EngineError, MissingExtraError
+from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 
 COMPLETED = "FINISHED:COMPLETED"
 
@@ -53,7 +53,7 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
 def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] | None = None) -> None:
     """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
 
-    One that could not begin, and would not however often it is submitted, is given up at once.
+    A job that cannot begin, however often it is submitted, is given up at once.
 
     Args:
         kits: As `write_kits` made them; its folders admin and job are used.
@@ -81,8 +81,7 @@ def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
     ending = meta.get(ENDED)
     if not isinstance(ending, Mapping):
         return "", False
-    words = " ".join(str(ending.get("reason", "")).split())
-    return "".join(filter(str.isprintable, words))[:_LONGEST], bool(ending.get("final"))
+    return in_one_line(ending.get("reason", ""))[:_LONGEST], bool(ending.get("final"))
 
 
 def _watched(

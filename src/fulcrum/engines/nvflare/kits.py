@@ -1,4 +1,4 @@
-"""Start-up kits for every site of a plan: NVIDIA FLARE's own, closed where they are open, with the plan in place."""
+"""Start-up kits for every site of a plan: NVIDIA FLARE's own, with fewer permissions, and with the plan in place."""
 
 import contextlib
 import dataclasses
@@ -15,6 +15,7 @@ from typing import Any
 from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
 from fulcrum.errors import DataError, MissingExtraError, PlanError
+from fulcrum.exchange.membership import regions_of
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
@@ -71,17 +72,15 @@ class Deployment:
 
     @property
     def answer_time(self) -> float:
-        """Seconds to wait for an answer before asking again: stock 300, so a site that died is waited for too long."""
+        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
         return max(5.0, self.patience / 10)
 
     @property
     def regions(self) -> dict[str, list[str]]:
         """The members of every region."""
-        inner = self.plan.federation.innermost
-        names = self.plan.federation.silo_names.tolist()
-        found: dict[str, list[str]] = {region: [] for region in inner.nodes}
-        for name, region in zip(names, inner.parent_of.tolist(), strict=True):
-            found[inner.nodes[region]].append(name)
+        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
+        for silo, region in regions_of(self.plan.federation).items():
+            found[region].append(silo)
         return found
 
     @property
@@ -203,7 +202,7 @@ def _home(kit: Path) -> Path:
 
 
 def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: Role, *, keys_made: bool) -> None:
-    """Writes what Fulcrum has to say in one kit: the signed plan, the site's settings, what it permits, a README."""
+    """Writes Fulcrum's own part of one kit: the signed plan, the site's settings, what it permits, a README."""
     home = _home(kit)
     for file in ("plan.json", "plan.json.sig"):
         shutil.copy(kit.parent / file, home)

@@ -8,15 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
 from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.server import NAME, Coordinator, Summary
+from fulcrum.roles.server import NAME, Coordinator, RoundSummary
+from fulcrum.storage.database import ClosedAtTheEnd
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
@@ -24,21 +24,13 @@ _PROCESSES = Path("/proc")
 _CALM = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}  # twenty processes share this machine
 
 
-class Loopback:
+class Loopback(ClosedAtTheEnd):
     """The processes of a deployment on this machine, none of which outlives the `with`."""
 
     def __init__(self, kits: Path, deployment: Deployment) -> None:
         self._kits = kits.resolve()
         self._deployment = deployment
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self, name: str, environment: dict[str, str] | None = None) -> None:
         """Starts one site."""
@@ -83,7 +75,7 @@ class Loopback:
         if process is not None:
             process.wait()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ends every process of every site."""
         for name in list(self._deployment.sites):
             self.kill(name)
@@ -111,7 +103,7 @@ def processes_of(kit: Path) -> list[int]:
 
 
 def run_here(
-    deployment: Deployment, kits: Path, *, on_round: Callable[[Summary], None], stall: float
+    deployment: Deployment, kits: Path, *, on_round: Callable[[RoundSummary], None], stall: float
 ) -> dict[str, Any]:
     """Starts every site of some kits here, runs the plan to its last round, and stops them all.
 
@@ -126,7 +118,7 @@ def run_here(
     """
     plan = read_plan(kits / "plan.json")
     checkpoint = kits / SERVER / "local" / FOLDER / "state"
-    told: list[Summary] = []
+    told: list[RoundSummary] = []
     moments = [time.monotonic()]
     processes_of(kits)  # refused here where they could not be stopped
     with Loopback(kits, deployment) as sites, ending_on_signals():

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +21,7 @@ from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_or
 from fulcrum.engines.nvflare.common import ENDED, FOLDER, read_ending
 from fulcrum.errors import EngineError
 from fulcrum.roles.site import read_site
+from fulcrum.storage.files import write_whole
 
 _RESTARTS = 20
 _CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
@@ -88,7 +87,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         if kept.get("job_id") == job_id:
             arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}
         credentials = {name: arguments[name] for name in _CREDENTIALS if name in arguments}
-        write_private(note, json.dumps({"job_id": job_id, "credentials": credentials}))
+        write_whole(note, json.dumps({"job_id": job_id, "credentials": credentials}).encode(), private=True)
         launch = super().launch_job
         try:
             return _RestartedJob(lambda: launch(job_meta, fl_ctx), lambda: note.unlink(missing_ok=True))
@@ -135,23 +134,15 @@ def _read(note: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def write_private(path: Path, text: str) -> None:
-    """Writes a file for its owner's eyes alone, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent)  # 0600 from the start
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    Path(temporary).replace(path)
-
-
 class KitStorage(FilesystemStorage):  # type: ignore[misc]
-    """The server's snapshots, inside its kit; stock, they are in a folder that every user of the machine shares."""
+    """The server's snapshots, inside its kit; by default they are in a folder that every user of the machine shares."""
 
     def __init__(self) -> None:
         super().__init__(root_dir=str(Path("state/snapshots").absolute()))
 
 
 class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
-    """The server's jobs, inside its kit, each with why it ended where it left word of that."""
+    """The server's jobs, inside its kit, each with the reason that it left when it ended, if it did."""
 
     def __init__(self) -> None:
         super().__init__(uri_root=str(Path("state/jobs").absolute()))

@@ -4,7 +4,6 @@ import threading
 import time
 from typing import Any
 
-from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
@@ -14,17 +13,15 @@ from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
-from fulcrum.engines.nvflare.admission import listen_to_few
+from fulcrum.engines.nvflare.admission import listening_from_the_start
 from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
-from fulcrum.errors import FulcrumError, LedgerError, LedgerInUseError
+from fulcrum.errors import FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.model import model_layout
 from fulcrum.roles.region import Region
-from fulcrum.roles.site import SUMS, Site
+from fulcrum.roles.site import SUMS, Site, once_free
 
 _UPDATE_TIMEOUT = 10.0
-_OTHERS_TIME = 30.0
-"""Seconds that another process of this site, about to end, may still hold the file of sums."""
 
 
 class RegionUpdater(Updater):  # type: ignore[misc]
@@ -45,7 +42,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         with self._lock:
             try:
                 region = self._opened()
-                region.expect(model_layout(task_data.get(MODEL)))
+                region.expect_layout(model_layout(task_data.get(MODEL)))
                 number = task_data.get(ROUND)
                 summed = region.summed(number)
             except FulcrumError as error:
@@ -59,9 +56,9 @@ class RegionUpdater(Updater):  # type: ignore[misc]
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
         """Takes a silo's release, or its decline; what does not belong in the sum is refused and logged.
 
-        Who has answered is known by the silo's signature alone. The name in the message is the sender's own word, and
-        the engine does not hold it against anything: were it believed, one silo could answer for another, and have the
-        round closed without it. What is refused is therefore as if it had not come.
+        The silo's signature alone says who has answered. The name in the message is what the sender claims, and the
+        engine does not check it: were it believed, one silo could answer for another, and have the round closed
+        without it. So what is refused counts as if it had not come.
         """
         with self._lock:
             try:
@@ -69,7 +66,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
                 if (sealed := update.get(RELEASE)) is not None:
                     self._answered.add(region.accept(sealed, self._round))
                     return True, None
-                silo = region.declined(update.get(DECLINE), self._round)
+                silo = region.checked_decline(update.get(DECLINE), self._round)
                 self._answered.add(silo)
                 self.log_warning(fl_ctx, f"round {self._round}: silo {silo!r} declined", fire_event=False)
             except FulcrumError as error:
@@ -117,20 +114,16 @@ class RegionUpdater(Updater):  # type: ignore[misc]
 
     def _opened(self) -> Region:
         """Opens the file of sums when it is first needed, and again after trouble with it."""
-        deadline = time.monotonic() + _OTHERS_TIME
-        while self._region is None:
-            try:
-                site = self._site
-                self._region = Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
-            except LedgerInUseError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+        site = self._site
+        if self._region is None:
+            self._region = once_free(
+                lambda: Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
+            )
         return self._region
 
     def _after(self, error: FulcrumError) -> None:
         """Lets a file go that is in trouble, so that the next round opens it again."""
-        if isinstance(error, LedgerError) and self._region is not None:
+        if isinstance(error, StorageError) and self._region is not None:
             self._region.close()
             self._region = None
 
@@ -140,14 +133,7 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(learner_id="", updater_id="", update_timeout=_UPDATE_TIMEOUT)
-        self._guarded = False
-        self.register_event_handler(EventType.START_RUN, self._listen)
-
-    def _listen(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Listens to the server and to the region's own silos alone, from before the first task."""
-        del event_type
-        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, "region"))
-        self._guarded = True
+        self._listening = listening_from_the_start(self, "region")
 
     def get_updater(self, fl_ctx: FLContext) -> Updater:
         """Returns the region's updater."""
@@ -155,7 +141,7 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Gathers one round."""
-        if task_name != TASK or not self._guarded:
+        if task_name != TASK or not self._listening.is_set():
             return make_reply(ReturnCode.TASK_UNKNOWN)
         self._task_done = False  # an end of the last task that came late would end this one at once
         return super().execute(task_name, shareable, fl_ctx, abort_signal)
@@ -170,8 +156,8 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
     def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Waits until the round is ready, and answers once.
 
-        Stock, a region reports again and again while it waits, and gives the round up when one report is not answered.
-        Stock, too, it answers with what is there when it is told that the task is over; whoever told it so in the
+        By default a region reports again and again while it waits, and gives the round up when one report is not
+        answered. It also answers with what is there when it is told that the task is over: whoever told it so in the
         server's name could have a sum taken without the silos that are still to come. Here such a round is given up:
         if it is over, no answer is asked for.
         """

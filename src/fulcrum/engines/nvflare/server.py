@@ -39,7 +39,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            start = load_learner(site.settings.train).begin(site.settings.options)
+            start = load_learner(site.settings.train).starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
             self._coordinator = Coordinator.open(site.state, site.plan, start)
             self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
@@ -118,7 +118,7 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes what a region sent; stock, a region whose process failed would end the job for all.
+        """Takes what a region sent; by default a region whose process failed would end the job for all.
 
         Whom the task was given to is who the answer is from: the server finds the sender by the token it gave for a
         certificate, and drops what anybody else submits for that task. The name that the message carries is not asked.

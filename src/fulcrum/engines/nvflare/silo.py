@@ -2,7 +2,6 @@
 
 import contextlib
 
-from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -10,7 +9,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.edge.constants import EdgeTaskHeaderKey
 
-from fulcrum.engines.nvflare.admission import listen_to_few
+from fulcrum.engines.nvflare.admission import listening_from_the_start
 from fulcrum.engines.nvflare.common import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError
 from fulcrum.roles.silo import SiloStation
@@ -22,19 +21,12 @@ class SiloExecutor(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._station: SiloStation | None = None
-        self._guarded = False
-        self.register_event_handler(EventType.START_RUN, self._listen)
-
-    def _listen(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Listens to the server and to the silo's own region alone, from before the first task."""
-        del event_type
-        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, "silo"))
-        self._guarded = True
+        self._listening = listening_from_the_start(self, "silo")
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Answers one round."""
         del abort_signal
-        if task_name != TASK or not self._guarded:
+        if task_name != TASK or not self._listening.is_set():
             return make_reply(ReturnCode.TASK_UNKNOWN)
         reply = make_reply(ReturnCode.OK)
         reply.set_header(EdgeTaskHeaderKey.HAS_UPDATE_DATA, True)  # a decline is an answer too

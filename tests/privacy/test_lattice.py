@@ -126,7 +126,9 @@ def test_the_global_sum_keeps_no_bit_of_a_light_region_bare():
 def test_the_reserve_counts_the_silos_of_the_sum_that_is_seen():
     made = fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66)
     terms = {
-        tier: delta_reserve(rounds=10, parameters=66, members=members, epsilon=made.worst_epsilon(tier))
+        tier: delta_reserve(
+            rounds=10, parameters=66, members=members, epsilon=made.worst_epsilon(tier), single=tier == "silo"
+        )
         for tier, members in (("silo", 1), ("region", 60), ("federation", 96))
     }
     assert made.target.reserve == pytest.approx(2 * max(terms.values()), rel=1e-2)
@@ -136,14 +138,16 @@ def test_the_reserve_counts_the_silos_of_the_sum_that_is_seen():
 
 
 def test_the_cost_of_a_distance_is_that_of_both_hypotheses():
-    assert delta_reserve(rounds=2, parameters=3, members=5, epsilon=0.0) == 2 * 30 * NOISE_DISTANCE
-    assert delta_reserve(rounds=1, parameters=1, members=1, epsilon=1.0) == (1 + math.e) * NOISE_DISTANCE
+    assert delta_reserve(rounds=2, parameters=3, members=5, epsilon=0.0, single=True) == 2 * 30 * NOISE_DISTANCE
+    assert delta_reserve(rounds=1, parameters=1, members=1, epsilon=1.0, single=True) == (1 + math.e) * NOISE_DISTANCE
+    above = delta_reserve(rounds=2, parameters=3, members=5, epsilon=0.0)
+    assert above == 2 * 10 * (3 * NOISE_DISTANCE + 2 * 2.0**-80)  # and honest releases that are refused
 
 
 def test_the_samplers_distance_is_charged_to_delta():
     made = fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66)
     worst = float(made.epsilon_inside.max())
-    assert made.target.reserve >= delta_reserve(rounds=10, parameters=66, members=1, epsilon=worst) > 0
+    assert made.target.reserve >= delta_reserve(rounds=10, parameters=66, members=1, epsilon=worst, single=True) > 0
     assert made.target.accounted_delta < made.delta
     with pytest.raises(ParameterError, match=r"lattice noise would cost .* of delta=1e-30"):
         fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66, delta=1e-30)
@@ -181,7 +185,9 @@ def test_verification_refuses_noise_that_is_too_narrow_or_too_wide(width, shown)
 def test_verification_knows_the_reserve_that_is_needed(target):
     made = fulcrum.plan("severe", rounds=10, purpose="deployment", parameters=66, **target)
     needed = max(
-        delta_reserve(rounds=10, parameters=66, members=members, epsilon=made.worst_epsilon(tier))
+        delta_reserve(
+            rounds=10, parameters=66, members=members, epsilon=made.worst_epsilon(tier), single=tier == "silo"
+        )
         for tier, members in (("silo", 1), ("region", 60), ("federation", 96))
     )
     for share, holds in ((0.999, False), (1.001, True)):

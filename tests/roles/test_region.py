@@ -350,8 +350,10 @@ def test_the_bounds_are_those_of_chi_and_tell_scales_apart(world):
     width = plan.lattice_width(0)
     low, high = norm_bounds(plan, 0, 1_000)
     signal = plan.federation.weights[0] * plan.clip_norm / plan.lattice_steps[0]
-    assert low == pytest.approx(width * math.sqrt(stats.chi2.ppf(1e-9, 1_000)) - math.sqrt(1_000), rel=1e-6)
-    assert high == pytest.approx(signal + width * math.sqrt(stats.chi2.isf(1e-9, 1_000)) + math.sqrt(1_000), rel=1e-6)
+    assert low == pytest.approx(width * math.sqrt(stats.chi2.ppf(2.0**-80, 1_000)) - math.sqrt(1_000), rel=1e-6)
+    assert high == pytest.approx(
+        signal + width * math.sqrt(stats.chi2.isf(2.0**-80, 1_000)) + math.sqrt(1_000), rel=1e-6
+    )
     draws = np.random.default_rng(0).normal(size=(200, 1_000)) * width
     sizes = np.linalg.norm(draws, axis=1)
     assert ((low <= sizes) & (sizes <= high)).all()

@@ -252,6 +252,7 @@ def _reserve(made: Plan) -> float:
             parameters=check_parameters(made.parameters),
             members=int(np.bincount(federation.membership(tier)).max()),
             epsilon=made.worst_epsilon(tier),
+            single=tier == SILO,
         )
         for tier in federation.tier_names
     )

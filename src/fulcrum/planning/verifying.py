@@ -32,7 +32,8 @@ _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner'
 _STEPS_A_SIGNAL = 100  # of the lightest silo's w C over sqrt(d), at least
 _LEAST_WIDTH = 16.0  # steps
 _FARTHEST = 32  # widths that a draw may be away
-_LOG_DISTANCE = -108 * math.log(2)  # of a coordinate of one silo's noise, in total variation
+_DISTANCE = 2.0**-108  # of a coordinate of one silo's noise, in total variation
+_REFUSED = 2.0**-79  # the chance that a region refuses an honest release, which shows above it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,10 +251,9 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
             return Check(name="lattice", holds=False, detail=detail)
     needed = max(
         settings.rounds
-        * settings.parameters
         * max(Counter(nodes).values())
-        # (1 + e^epsilon) times the distance, which no large epsilon may overflow
-        * (math.exp(_LOG_DISTANCE) + math.exp(min(max(seen.epsilon(tier)) + _LOG_DISTANCE, 700.0)))
+        * (settings.parameters * _DISTANCE + (0.0 if tier == SILO else _REFUSED))
+        * (1 + math.exp(min(max(seen.epsilon(tier)), 700.0)))
         for tier, nodes in seen.path.items()
     )
     detail = f"one step of {step:.3g}, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"

@@ -26,6 +26,12 @@ It covers the sampler's own distance, below 2^-109 at every width, and that of a
 2^-112 where both are at least 16 steps wide (the lemma in `discrete_gaussian`, with both factors 1).
 """
 
+REFUSAL_TAIL = 2.0**-80
+"""How often, at most, a region takes the norm of an honest release for too small, and again for too large.
+
+That it is refused shows above the region and depends on the update, however little: the chance is charged to delta.
+"""
+
 LEAST_WIDTH = 16.0
 """Steps; narrower, a sum of discrete Gaussians is no longer one to any precision that matters."""
 
@@ -51,13 +57,22 @@ def lattice_step(*, least_weight: float, clip_norm: float, parameters: int) -> f
     return 2.0 ** math.floor(math.log2(finest))
 
 
-def delta_reserve(*, rounds: int, parameters: int, members: int, epsilon: float) -> float:
-    """Returns what the distance of lattice noise costs in delta, once a round, coordinate and silo of the sum seen.
+def delta_reserve(*, rounds: int, parameters: int, members: int, epsilon: float, single: bool = False) -> float:
+    """Returns what lattice noise costs in delta: its distance, and honest releases that a region refuses.
 
-    Noise within total variation distance n of one that gives (epsilon, delta) gives
-    (epsilon, delta + (1 + e^epsilon) n).
+    What is within total variation distance n of something that gives (epsilon, delta) gives
+    (epsilon, delta + (1 + e^epsilon) n). The distance counts once a round, coordinate and silo of the sum seen, a
+    refusal once a round and silo.
+
+    Args:
+        rounds: T.
+        parameters: d.
+        members: The silos of the sum that is seen.
+        epsilon: Against its observer.
+        single: Whether the observer sees single updates: what a region refuses is then its own doing.
     """
-    return (1 + math.exp(min(epsilon, 700.0))) * rounds * parameters * members * NOISE_DISTANCE
+    distance = parameters * NOISE_DISTANCE + (0.0 if single else 2 * REFUSAL_TAIL)
+    return (1 + math.exp(min(epsilon, 700.0))) * rounds * members * distance
 
 
 def convolution_term(width: float, members: int) -> float:

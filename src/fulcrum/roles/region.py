@@ -35,6 +35,7 @@ from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Opener
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.exposure import left_by_coalitions, remaining_noise
+from fulcrum.privacy.lattice import REFUSAL_TAIL
 from fulcrum.roles.region_file import RegionFile
 from fulcrum.roles.runnable import check_one_tier
 from fulcrum.roles.terms import verified_copy
@@ -44,7 +45,6 @@ SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
 """The statuses of a round."""
 
 _TOLERANCE = 1e-9  # relative, of sums taken in another order
-_TAIL = 1e-9  # an honest release falls outside the bounds of its norm at most twice this often
 _LARGEST = 2**53  # a coordinate: what a double still holds exactly
 
 
@@ -334,10 +334,10 @@ def norm_bounds(plan: Plan, silo: int, parameters: int) -> tuple[float, float]:
 
 @functools.cache
 def _chi_bounds(parameters: int) -> tuple[float, float]:
-    """Returns the quantiles of a chi variable with `_TAIL` below and above them."""
+    """Returns the quantiles of a chi variable with `REFUSAL_TAIL` below and above them."""
     return (
-        math.sqrt(2 * special.gammaincinv(parameters / 2, _TAIL)),
-        math.sqrt(2 * special.gammainccinv(parameters / 2, _TAIL)),
+        math.sqrt(2 * special.gammaincinv(parameters / 2, REFUSAL_TAIL)),
+        math.sqrt(2 * special.gammainccinv(parameters / 2, REFUSAL_TAIL)),
     )
 
 

@@ -320,7 +320,7 @@ def test_norms_that_noise_of_this_scale_does_not_have_are_refused(world, path, p
         honest = world.release("lille", plan=plan)
         sealed = world.sealed("lille", plan=plan, values=honest.values * 10)
         assert "'lille' has a norm above" in refusal(region.accept, sealed, 1)
-        for small in (honest.values * 0, honest.values // 10):
+        for small in (honest.values * 0, honest.values / 10):
             sealed = world.sealed("lille", plan=plan, values=small.astype(honest.values.dtype))
             assert "'lille' has a norm below" in refusal(region.accept, sealed, 1)
         region.accept(world.seal(honest, plan), 1)

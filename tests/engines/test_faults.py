@@ -313,7 +313,7 @@ def test_no_process_is_left_when_the_command_is_interrupted(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "fulcrum.cli.app",
+        "fulcrum.cli",
         "up",
         "nvflare",
         str(fed.kits / "plan.json"),

@@ -50,7 +50,7 @@ def test_every_draw_has_a_key_of_its_own_and_a_long_one_several(monkeypatch):
         return keys[-1]
 
     monkeypatch.setattr(keystream.os, "urandom", noted)
-    limit = keystream._BYTES_A_KEY
+    limit = 2**24  # 2^20 blocks, which the bound in the module's docstring is for
     for count, needed in ((0, 0), (1, 1), (limit, 1), (limit + 1, 2), (2 * limit + 5, 3)):
         before = len(keys)
         drawn = random_bytes(count)

@@ -12,7 +12,7 @@ from fulcrum import (
     Federation,
     ForeignPlanError,
     ParameterError,
-    PlanError,
+    StorageError,
     UnreachableTargetError,
     plan,
     read_plan,
@@ -147,10 +147,10 @@ def test_saving_never_leaves_half_a_file(tmp_path):
     made = plan("mild", rounds=1, epsilon=1.0)
     made.save(path)
     before = path.read_bytes()
-    with pytest.raises(PlanError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written"):
         made.save(tmp_path / "missing" / "plan.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(PlanError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written"):
         made.save(tmp_path / "folder")
     assert path.read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "plan.json"]

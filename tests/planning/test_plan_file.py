@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulcrum.errors import FulcrumError, ParameterError, PlanError
+from fulcrum.errors import FulcrumError, ParameterError, PlanError, StorageError
 from fulcrum.federation.profiles import profile
 from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.plan_content import epsilon_entry
@@ -124,7 +124,7 @@ def test_links_are_followed_and_devices_are_left_alone(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert read_plan(tmp_path / "real.json").digest == made.digest
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(PlanError, match="is not a regular file"):
+    with pytest.raises(StorageError, match="is not a regular file"):
         made.save(tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 

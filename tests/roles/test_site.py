@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import threading
@@ -17,14 +18,15 @@ import pytest
 
 import fulcrum
 from fulcrum.engines.built_in_training import accuracy, start, train
-from fulcrum.errors import DataError, FulcrumError, ReleaseError, SignatureError
+from fulcrum.errors import DataError, FileInUseError, FulcrumError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.exchange.model import pack_model
 from fulcrum.exchange.sealing import unseal
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.roles.learning import Assignment, Learner, load_learner
+from fulcrum.roles.region_file import RegionFile
 from fulcrum.roles.releasing import release
 from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import FORMAT, SiteSettings, read_site, site_toml
+from fulcrum.roles.site import FORMAT, SiteSettings, once_free, read_site, site_toml
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -549,3 +551,39 @@ def test_the_built_in_training_learns(silo, model):
     plan = read_site(silo, "silo").plan
     trained = train(model, Assignment(silo="a", round_number=1, plan=plan, seed=0, options={}))
     assert accuracy(trained, {}) > accuracy(model, {})
+
+
+HOLDING = """
+import sys, time
+from fulcrum.ledger.ledger import Ledger
+
+with Ledger.open(sys.argv[1], silo="lyon"):
+    print("held", flush=True)
+    time.sleep(1.0)
+"""
+
+
+def test_a_file_that_another_process_of_the_site_is_about_to_let_go_is_waited_for(tmp_path):
+    path = tmp_path / "lyon.ledger"
+    other = subprocess.Popen([sys.executable, "-c", HOLDING, str(path)], stdout=subprocess.PIPE, text=True)
+    with other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(LedgerInUseError):
+            Ledger.open(path, silo="lyon")
+        with once_free(lambda: Ledger.open(path, silo="lyon")) as ledger:
+            assert ledger.silo == "lyon"
+
+
+@pytest.mark.parametrize("kind", ["ledger", "region"])
+def test_a_file_that_is_never_let_go_is_given_up(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("fulcrum.roles.site._LONGEST_WAIT", 0.3)
+    opening = {
+        "ledger": lambda: Ledger.open(tmp_path / "file", silo="lyon"),
+        "region": lambda: RegionFile.bound(tmp_path / "file", region="north", plan_digest="p"),
+    }[kind]
+    held, tries = opening(), []
+    with pytest.raises(FileInUseError, match=r"is open in this process\. Close it first"):
+        once_free(lambda: tries.append(1) or opening())
+    assert len(tries) > 1
+    held.close()
+    once_free(opening).close()

@@ -6,9 +6,11 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # The lowest versions of the core dependencies have wheels for the lowest Python alone.
 FLOOR_PYTHON ?= python3.11
 FLOORS := $(VENV)/floors
-FLOOR_TESTS := cli/test_commands federation/test_editing federation/test_profiles federation/test_structure noise/test_clipping planning/test_advice planning/test_comparing \
-  planning/test_exporting planning/test_making planning/test_plan_file planning/test_targets planning/test_verifying privacy/test_allocation privacy/test_exposure \
-  privacy/test_lattice privacy/test_leakage project/test_csv_text project/test_package roles/test_policy views/test_terminal
+FLOOR_TESTS := cli/test_commands cli/test_start_up federation/test_editing federation/test_profiles \
+  federation/test_structure noise/test_clipping planning/test_advice planning/test_comparing planning/test_exporting \
+  planning/test_making planning/test_plan_file planning/test_targets planning/test_verifying privacy/test_allocation \
+  privacy/test_exposure privacy/test_lattice privacy/test_leakage project/test_csv_text project/test_package \
+  roles/test_policy views/test_terminal
 FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table federation/tree_files \
   privacy/accounting views/page_answers
 

@@ -16,8 +16,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 
 def package_files():
     """Every file of the package as it stands in the repository: modules, templates, the mark of its types."""
-    files = (path for path in SOURCE.joinpath("fulcrum").rglob("*") if path.is_file() and path.suffix != ".pyc")
-    return {path.relative_to(SOURCE).as_posix() for path in files}
+    paths = SOURCE.joinpath("fulcrum").rglob("*")
+    return {
+        path.relative_to(SOURCE).as_posix() for path in paths if path.is_file() and path.parent.name != "__pycache__"
+    }
 
 
 def lacking(names):

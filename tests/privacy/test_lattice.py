@@ -81,6 +81,7 @@ def test_no_draw_is_as_far_out_as_a_plan_makes_room_for():
 
 def test_an_update_of_any_shape_is_released_under_a_plan_that_is_accepted(tmp_path):
     """Weights 10^7 apart: concentrated on one coordinate or spread over all, no update is refused."""
+    pytest.importorskip("cryptography", reason="draws secure noise (extra `secure`)")
     sizes = {"north": {"lille": 10**7, "metz": 1}, "south": {"nice": 10**7}}
     target = {"epsilon": {"region": 1.0, "silo": 6.0}, "parameters": 10_000, "purpose": "deployment"}
     made = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), rounds=2, **target)
@@ -110,6 +111,7 @@ def guessing_rate(plan, steps, draws=20_000):
 
 def test_the_global_sum_keeps_no_bit_of_a_light_region_bare():
     """Two regions of weights 10^4 apart: with a step for each, the heavy one's noise left the low bits as they were."""
+    pytest.importorskip("cryptography", reason="draws secure noise (extra `secure`)")
     federation = fulcrum.Federation.from_sizes({"heavy": [10_000] * 20, "light": [1] * 4})
     made = fulcrum.plan(federation, rounds=1, epsilon={"federation": 1.0}, purpose="deployment", parameters=1)
     assert len(set(made.lattice_steps.tolist())) == 1

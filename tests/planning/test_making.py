@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -329,3 +330,16 @@ def test_uniform_noise_keeps_the_same_promise_as_a_plan_made_with_it(injection):
     assert uniform.noise_variance == pytest.approx(planned.noise_variance)
     assert uniform.noise_budget == pytest.approx(made.uniform_noise_budget)
     assert uniform.digest == planned.digest
+
+
+def test_a_plan_made_from_nothing_has_no_past():
+    keywords = set(inspect.signature(plan).parameters)
+    assert not keywords & {"spent", "reserved", "reserve", "moved", "past"}
+    made = plan("mild", rounds=5, epsilon=1.0)
+    assert not made.follows
+    spent = {"region": np.full(96, 0.01), "silo": np.full(96, 0.02)}
+    after = planned(made.federation, made.target, Execution(), Past(spent=spent, moved={"silo-1": "elsewhere"}))
+    assert after.follows
+    assert after.noise_budget > made.noise_budget
+    assert after.moved == {"silo-1": "elsewhere"}
+    assert after.epsilon_above.max() <= 1.0 * (1 + 1e-12)

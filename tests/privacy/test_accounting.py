@@ -18,8 +18,8 @@ from fulcrum.privacy.accounting import (
     observer_power,
     observer_power_at,
     observer_power_of_shift,
-    rounded_up,
 )
+from fulcrum.rounding import rounded_up
 
 DELTAS = st.floats(-30, -0.1).map(lambda power: 10.0**power)
 

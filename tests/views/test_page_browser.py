@@ -1,4 +1,4 @@
-"""The page one plays with, in a real browser: everything follows, nothing is logged, nothing else is asked for."""
+"""The page of `fulcrum serve` in a real browser: everything follows, nothing is logged, nothing else is asked for."""
 
 import socket
 import threading
@@ -10,7 +10,8 @@ import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.federation.profiles import profile
 from fulcrum.federation.reading import read_federation
-from fulcrum.views.page_app import application, hosts_of
+from fulcrum.views.page_app import application
+from fulcrum.views.page_guard import hosts_of
 
 uvicorn = pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")

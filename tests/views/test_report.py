@@ -16,10 +16,12 @@ from fulcrum.cli import app as cli
 from fulcrum.errors import DataError, MissingExtraError
 from fulcrum.federation.profiles import profile
 from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.reproducing import reproducing_commands
 from fulcrum.planning.targets import Target
-from fulcrum.privacy.accounting import rounded_up
-from fulcrum.views.chart_style import percent, shown_epsilon
-from fulcrum.views.report import PRINTED_ROWS, report, reproducing_commands, silo_table
+from fulcrum.rounding import rounded_up
+from fulcrum.views.numbers import percent, shown_epsilon
+from fulcrum.views.report import PRINTED_ROWS, report
+from fulcrum.views.silo_columns import silo_table
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
@@ -385,6 +387,6 @@ def test_an_output_of_a_comparison_needs_training(capsys):
 
 
 def test_templates_travel_with_the_package():
-    templates = ROOT / "src" / "fulcrum" / "templates"
+    templates = ROOT / "src" / "fulcrum" / "views" / "templates"
     shared, report = {"base.css", "base.js"}, {"report.css", "report.html", "report.js"}
     assert shared | report <= {path.name for path in templates.iterdir()}

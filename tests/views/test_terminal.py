@@ -10,8 +10,6 @@ from fulcrum.views.terminal import (
     check_format,
     counting,
     facts,
-    figure,
-    printable,
     progress,
     remarks,
     show,
@@ -19,13 +17,6 @@ from fulcrum.views.terminal import (
     table,
     working,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.0, "0"), (0.99, "0.99"), (1234567.0, "1,234,567"), (1e-7, "1e-07"), (-float("inf"), "-∞")]
-)
-def test_figures_are_short(value, shown):
-    assert figure(value) == shown
 
 
 def test_long_tables_are_cut_in_the_picture_alone(capsys):
@@ -54,12 +45,6 @@ def test_unknown_formats_are_refused_before_any_work():
 
 
 ORDERS = "a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d"
-
-
-def test_what_a_terminal_would_obey_is_written_out():
-    assert printable("café ε ∞") == "café ε ∞"
-    assert printable(ORDERS).isprintable()
-    assert printable(ORDERS).startswith(r"a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d")
 
 
 @pytest.mark.parametrize("style", ["table", "json"])

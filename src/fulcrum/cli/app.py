@@ -129,7 +129,7 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         code = application(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (FulcrumError, CycloptsError) as error:
-        from fulcrum.views.terminal import printable
+        from fulcrum.views.numbers import printable
 
         message = " ".join(str(error).split())
         if isinstance(error, MissingArgumentError) and error.argument is not None:

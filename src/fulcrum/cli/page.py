@@ -1,4 +1,4 @@
-"""The command that serves the page one plays with."""
+"""The command that serves the page to change a federation in."""
 
 import socket
 import sys
@@ -11,9 +11,10 @@ from cyclopts import Parameter
 from fulcrum.cli.options import FederationArgument, FormatOption, number
 from fulcrum.errors import ParameterError
 from fulcrum.federation.reading import read_federation
-from fulcrum.views.page_app import application, everywhere, hosts_of, loopback
+from fulcrum.views.page_app import application
+from fulcrum.views.page_guard import everywhere, hosts_of, loopback
+from fulcrum.views.page_server import listening, web_server
 from fulcrum.views.terminal import check_format, working
-from fulcrum.views.web_server import listening, web_server
 
 
 def serve_command(

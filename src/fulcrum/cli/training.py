@@ -19,6 +19,7 @@ from fulcrum.simulation.embedding import check_features_path, embed_images, embe
 from fulcrum.simulation.runs import notes_on, partition_of, run_folder, save_run, train
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, save_comparison, sized
+from fulcrum.views.numbers import printable
 from fulcrum.views.plan_tables import comparison_columns, comparison_rows
 from fulcrum.views.terminal import (
     Column,
@@ -26,7 +27,6 @@ from fulcrum.views.terminal import (
     check_format,
     counting,
     facts,
-    printable,
     progress,
     remarks,
     show,

@@ -40,7 +40,7 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 
 
 def checked_header(header: Sequence[str], where: str) -> list[str]:
-    """Returns the column names, stripped, after deciding that each has a meaning: the one rule for every table.
+    """Returns the column names, stripped; refuses one that no table of silos has.
 
     `silo`, `records` and `region` are required; `epsilon` and `group` may stand anywhere; `weight`, `share`, `from` and
     `until` are reserved; every other column must stand after `region` and is an outer tier, inner to outer.

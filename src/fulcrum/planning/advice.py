@@ -1,4 +1,4 @@
-"""What a plan should make its reader think about: warnings first, then what could be gained.
+"""Advice to the reader of a plan: warnings first, then what could be gained.
 
 Each piece of advice is one sentence with its number in it. Nothing here changes a plan.
 
@@ -17,10 +17,10 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
-from fulcrum.privacy.accounting import rounded_up
 from fulcrum.privacy.exposure import sum_by, worst_coalitions
 from fulcrum.privacy.leakage import finest_resolution, informativeness
 from fulcrum.privacy.prior import prior_entropy
+from fulcrum.rounding import rounded_up
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan

@@ -1,4 +1,4 @@
-"""The plan: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
+"""A plan made: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
 
 >>> from fulcrum.federation.structure import Federation
 >>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
@@ -185,7 +185,7 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
 
 
 def _check_target(federation: Federation, target: Target, injection: str) -> None:
-    """Raises unless something is asked for every silo, all of it together can be, and this noise can give it."""
+    """Raises unless every silo has a target, and the targets fit each other and whoever draws the noise."""
     if target.spent and (target.information is not None or target.budget is not None):
         raise ParameterError(
             "what was spent before is counted for epsilon targets alone. Give no information and no budget"

@@ -351,7 +351,7 @@ class Plan:
 
 
 def drawn_noise(federation: Federation, multiplier: FloatArray, injection: str) -> tuple[FloatArray, FloatArray | None]:
-    """Returns what silos draw and what aggregators draw where silos would draw these multipliers themselves.
+    """Returns the noise multipliers that silos draw, and those that aggregators draw in their place, if they do.
 
     Where aggregators inject, silos draw nothing, and each region's sum has the noise that it would have had.
     """

@@ -23,8 +23,8 @@ from fulcrum.planning.plan_file import (
     Required,
     SiloEntry,
 )
-from fulcrum.privacy.accounting import rounded_up
 from fulcrum.privacy.exposure import exposure_of
+from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
 
 if TYPE_CHECKING:

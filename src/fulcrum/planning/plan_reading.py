@@ -154,7 +154,7 @@ def federation_in(content: PlanFile) -> Federation:
 
 
 def _problems(content: PlanFile) -> Iterator[str]:
-    """Yields what keeps a file of the right shape from being a plan; what follows a problem may rest on it."""
+    """Yields what keeps a file of the right shape from being a plan; later checks rest on earlier ones."""
     yield from _problems_of_tree(content)
     yield from _problems_of_silos(content)
     yield from _problems_of_settings(content)

@@ -113,19 +113,6 @@ def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str 
     return _like(epsilon, multipliers[where].reshape(wanted.shape))
 
 
-def rounded_up(epsilon: float, digits: int = 6) -> float:
-    """Returns an epsilon at so many significant digits, never below itself: what is printed must be true.
-
-    >>> rounded_up(0.98999999999), rounded_up(0.9900001), rounded_up(10.0501, digits=4)
-    (0.99, 0.990001, 10.06)
-    """
-    if epsilon == 0 or not math.isfinite(epsilon):
-        return epsilon
-    places = digits - 1 - math.floor(math.log10(abs(epsilon)))
-    rounded = round(epsilon, places)
-    return rounded if rounded >= epsilon else round(epsilon + 10.0**-places, places)
-
-
 def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact") -> FloatArray:
     """Returns the epsilon of one Gaussian release whose mean moves by `shift` standard deviations (mu).
 
@@ -170,14 +157,6 @@ class ObserverPower:
     true_positive_rate: float
     false_positive_rate: float
 
-    def shown(self, rate: float) -> str:
-        """Returns one of its rates in tenths of a percent, never below itself.
-
-        >>> observer_power(23.8115, rounds=10).shown(0.55203)
-        '55.3%'
-        """
-        return f"{math.ceil(round(rate * 1000, 9)) / 1000:.1%}"
-
 
 def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float = 0.01) -> ObserverPower:
     """Returns what the best observer of Gaussian releases at this multiplier can do; tight, and free of delta.
@@ -196,7 +175,7 @@ def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float
 def observer_power_of_shift(
     shift: float, *, accountant: str = "exact", distance: float = 0.0, false_positive_rate: float = 0.01
 ) -> ObserverPower:
-    """Returns what the best observer can do whom releases give a shift of mu in all (mu² adds up over releases).
+    """Returns what the best observer can do against releases whose shift is mu in all (mu² adds up over releases).
 
     With `exact`, what it can do where noise is continuous and Gaussian. With `renyi`, a bound that needs only what that
     accountant proves, a Renyi divergence of at most alpha mu²/2 at every order, so that it holds for lattice noise too:

@@ -70,7 +70,7 @@ def convolution_term(width: float, members: int) -> float:
 
 
 def check_fits(*, signal: float, width: float, members: int, silo: str) -> None:
-    """Raises `UnreachableTargetError` unless all that a silo may ever release is whole numbers that can be added up.
+    """Raises `UnreachableTargetError` unless all that a silo may release fits the integers that sums are taken in.
 
     It asks nothing of any update: whatever a silo trained on, a plan that passes releases it.
 

@@ -17,7 +17,7 @@ from fulcrum.errors import PolicyError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verifying import Recomputed, verify
-from fulcrum.privacy.accounting import rounded_up
+from fulcrum.rounding import rounded_up
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -47,7 +47,7 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arms:
-    """The noise of every arm on one federation, what else an arm is made of being shared.
+    """The noise of every arm on one federation; all else is the same for every arm.
 
     Attributes:
         silo_name: The name of a silo by its index, for messages.

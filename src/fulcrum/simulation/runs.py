@@ -1,4 +1,4 @@
-"""Training a plan, and training every allocation of a comparison side by side.
+"""A plan trained on some data under several seeds, and what came of it.
 
 >>> from fulcrum.planning.making import plan
 >>> run = train(plan("mild", rounds=3, epsilon=5.0), "digits", seeds=2)

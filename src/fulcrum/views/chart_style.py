@@ -15,11 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fulcrum.errors import MissingExtraError
-from fulcrum.privacy.accounting import rounded_up
-from fulcrum.views.terminal import figure
 
 Spec: TypeAlias = dict[str, Any]
-Row: TypeAlias = dict[str, Any]
+ChartRow: TypeAlias = dict[str, Any]
 
 PALETTE: Mapping[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#15181c"),
@@ -133,13 +131,6 @@ def javascript_bundle() -> str:
     return str(_converter().javascript_bundle())
 
 
-def shown_epsilon(epsilon: float) -> str:
-    """Returns an epsilon for a reader, rounded up; an infinite one is no guarantee."""
-    if math.isinf(epsilon):
-        return "no guarantee"
-    return figure(rounded_up(epsilon, digits=4))
-
-
 def spread_scale(values: Iterable[float], *, zero: bool = True) -> Spec:
     """Returns a scale on which all values can be told apart: logarithmic where they span much, else from `zero`."""
     found = list(values)
@@ -176,15 +167,6 @@ def short_names(names: Iterable[str]) -> list[str]:
     return [cut if alike[cut] == 1 else name for cut, name in zip(short, full, strict=True)]
 
 
-def percent(share: float) -> str:
-    """Returns a share in percent, at one digit and never as minus zero.
-
-    >>> percent(0.8799), percent(-0.0001)
-    ('88.0%', '0.0%')
-    """
-    return f"{round(100 * share, 1) + 0.0:.1f}%"
-
-
 def plain_word(name: str) -> str:
     """Returns a name that can stand inside an expression's string."""
     return "".join(letter for letter in name if letter.isalnum() or letter in " -_")
@@ -204,7 +186,7 @@ def _measured(texts: Sequence[tuple[str, str]]) -> list[float]:
     rows = []
     for attributes, text in texts:
         given = {key: html.unescape(value) for key, value in re.findall(r'([\w:-]+)="([^"]*)"', attributes)}
-        row: Row = {key: given[name] for key, name in named.items() if name in given}
+        row: ChartRow = {key: given[name] for key, name in named.items() if name in given}
         rows.append(row | {"fontSize": float(row["fontSize"].removesuffix("px")), "text": html.unescape(text)})
     encoding = {key: {"field": key} for key in (*named, "text")}
     spec = {

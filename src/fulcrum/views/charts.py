@@ -17,7 +17,8 @@ from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.comparing import Trade
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.leakage import information_bound
-from fulcrum.views.chart_style import OBSERVERS, Row, Spec, shown_epsilon, spread_scale, tooltip
+from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, spread_scale, tooltip
+from fulcrum.views.numbers import shown_epsilon, with_error
 
 
 def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec:
@@ -71,7 +72,7 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
     return chart
 
 
-def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
+def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
     """Returns what is learned of a silo's class concentration after each round, at most: the worst silo, in nats.
 
     The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling, which
@@ -79,7 +80,7 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
     floor, and what earlier plans released.
     """
     lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
-    found: list[Row] = []
+    found: list[ChartRow] = []
     rounds = np.unique(np.linspace(1, plan.rounds, min(points, plan.rounds)).round().astype(int)).tolist()
     for observer, tier in zip(OBSERVERS, (plan.federation.innermost.name, SILO), strict=True):
         floor = lateral + plan.information_before(tier)
@@ -100,7 +101,7 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[Row]:
     return found
 
 
-def information_chart(rows: Sequence[Row], *, ceiling: float, target: float | None = None) -> Spec:
+def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float | None = None) -> Spec:
     """Returns the information bound by round for both observers, under its ceiling.
 
     Args:
@@ -128,17 +129,7 @@ def information_chart(rows: Sequence[Row], *, ceiling: float, target: float | No
         "width": "container",
         "height": 240,
         "layer": [
-            {
-                "data": {"values": guides},
-                "encoding": {"y": y},
-                "layer": [
-                    {"mark": {"type": "rule", "style": "guide-line"}},
-                    {
-                        "mark": {"type": "text", "align": "left", "dy": -8, "x": 4, "style": "muted"},
-                        "encoding": {"text": {"field": "label"}},
-                    },
-                ],
-            },
+            _guide(guides, {"y": y}, align="left", dy=-8, x=4),
             {
                 "data": {"values": list(rows)},
                 "mark": {"type": "line", "strokeWidth": 2.5, "point": {"size": 30, "filled": True}},
@@ -165,7 +156,7 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
         rows: With `allocation`, `accuracy`, and `accuracy_se` or None.
         reference: The accuracy without clip and noise.
     """
-    points = [{"allocation": row["allocation"], "accuracy": row["accuracy"], **_span(row)} for row in rows]
+    points = [{"allocation": row["allocation"], **_accuracy(row)} for row in rows]
     best = max(points, key=lambda point: float(point["accuracy"]))
     x = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False, "padding": 16}}
     y = {"field": "allocation", "type": "nominal", "sort": None, "title": None}
@@ -177,17 +168,7 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
         "width": "container",
         "height": 34 * len(points),
         "layer": [
-            {
-                "data": {"values": guide},
-                "encoding": {"x": x},
-                "layer": [
-                    {"mark": {"type": "rule", "style": "guide-line"}},
-                    {
-                        "mark": {"type": "text", "align": "center", "y": -8, "style": "muted"},
-                        "encoding": {"text": {"field": "label"}},
-                    },
-                ],
-            },
+            _guide(guide, {"x": x}, align="center", y=-8),
             {
                 "data": {"values": points},
                 "encoding": {"y": y, "tooltip": tooltip(allocation="allocation", shown="accuracy")},
@@ -213,7 +194,7 @@ def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
         rows: With `round`, `accuracy`, and `accuracy_se` or None.
         reference: The accuracy without clip and noise.
     """
-    points = [{"round": row["round"], "accuracy": row["accuracy"], **_span(row)} for row in rows]
+    points = [{"round": row["round"], **_accuracy(row)} for row in rows]
     y = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False}}
     x = {"field": "round", "type": "quantitative", "title": "round", "axis": {"grid": False, "tickMinStep": 1}}
     guide = [] if reference is None else [{"accuracy": reference, "label": "without noise"}]
@@ -222,17 +203,7 @@ def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
         "width": "container",
         "height": 220,
         "layer": [
-            {
-                "data": {"values": guide},
-                "encoding": {"y": y},
-                "layer": [
-                    {"mark": {"type": "rule", "style": "guide-line"}},
-                    {
-                        "mark": {"type": "text", "align": "left", "x": 4, "dy": 12, "style": "muted"},
-                        "encoding": {"text": {"field": "label"}},
-                    },
-                ],
-            },
+            _guide(guide, {"y": y}, align="left", x=4, dy=12),
             {
                 "data": {"values": points},
                 "encoding": {"x": x, "tooltip": tooltip(round="round", shown="accuracy")},
@@ -252,8 +223,8 @@ def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
     }
 
 
-def _curve(points: list[Row], *, x: tuple[str, str], y: tuple[str, str], here: Row, description: str) -> Spec:
-    """Returns a line of alternatives whose ends and whose present place have names."""
+def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], here: ChartRow, description: str) -> Spec:
+    """Returns a curve of alternatives with its ends and this plan marked by name."""
     across = {
         "field": x[0],
         "type": "quantitative",
@@ -320,9 +291,25 @@ def _curve(points: list[Row], *, x: tuple[str, str], y: tuple[str, str], here: R
     }
 
 
-def _span(row: Mapping[str, Any]) -> Row:
+def _guide(values: list[ChartRow], encoding: Spec, **text: Any) -> Spec:
+    """Returns lines across a chart, each with its label; `text` is where that stands."""
+    return {
+        "data": {"values": values},
+        "encoding": encoding,
+        "layer": [
+            {"mark": {"type": "rule", "style": "guide-line"}},
+            {"mark": {"type": "text", **text, "style": "muted"}, "encoding": {"text": {"field": "label"}}},
+        ],
+    }
+
+
+def _accuracy(row: Mapping[str, Any]) -> ChartRow:
     """Returns an accuracy with a standard error to both sides, and in words."""
     accuracy, error = float(row["accuracy"]), row.get("accuracy_se")
-    if error is None or math.isnan(error):
-        return {"low": accuracy, "high": accuracy, "shown": f"{accuracy:.3f}"}
-    return {"low": accuracy - error, "high": accuracy + error, "shown": f"{accuracy:.3f} ± {error:.3f}"}
+    margin = 0.0 if error is None or math.isnan(error) else error
+    return {
+        "accuracy": row["accuracy"],
+        "low": accuracy - margin,
+        "high": accuracy + margin,
+        "shown": with_error(accuracy, error),
+    }

@@ -6,28 +6,19 @@ Markup('{"name":"\\u003c/script\\u003e"}')
 
 import math
 import re
+from functools import cache
 from importlib import resources
 from typing import Any
 
 import msgspec
-from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.guarantee import ADJACENCY
 from fulcrum.planning.plan import Plan
-from fulcrum.views.chart_style import PALETTE, percent, shown_epsilon
-from fulcrum.views.terminal import figure
-
-
-class _Templates(BaseLoader):
-    """Templates of the package, whatever it was installed as."""
-
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str | None, Any]:  # noqa: ARG002
-        try:
-            return template_text(template), None, None
-        except FileNotFoundError:
-            raise TemplateNotFound(template) from None
+from fulcrum.views.chart_style import PALETTE
+from fulcrum.views.numbers import figure, percent, shown_epsilon, shown_rate
 
 
 def template_text(name: str) -> str:
@@ -35,13 +26,9 @@ def template_text(name: str) -> str:
     return resources.files("fulcrum.views").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def environment() -> Environment:
-    """Returns what renders templates: everything that a name or number holds is text, and a missing name an error."""
-    made = Environment(
-        loader=_Templates(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent}
-    return made
+def rendered(template: str, **values: Any) -> str:
+    """Returns a template filled in: everything that a name or number holds is text, and a missing name an error."""
+    return _environment().get_template(template).render(**values)
 
 
 def style(*names: str) -> str:
@@ -93,6 +80,19 @@ def promise(plan: Plan) -> dict[str, Any]:
         "infinite": math.inf,
         "baseline": "uniform silo noise" if plan.injection == "aggregator" else "uniform",
     }
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("fulcrum.views"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"figure": figure, "epsilon": shown_epsilon, "percent": percent, "rate": shown_rate}
+    return made
 
 
 def _variables() -> str:

@@ -1,31 +1,28 @@
-"""What the page that one plays with is told: a federation and settings in, figures and charts out; nothing is kept.
+"""What the page of `fulcrum serve` asks and is answered: a federation and settings in, figures and charts out.
 
 >>> from fulcrum.federation.profiles import profile
->>> answer = Answer.to(Question(federation=roster_of(profile("consortium")), settings=Settings()))
+>>> answer = PageAnswer.to(PageQuestion(federation=roster_of(profile("consortium")), settings=PageSettings()))
 >>> answer.saving
 '88.0%'
 """
 
-from functools import cache
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from jinja2 import Environment
 
-from fulcrum.csv_text import csv_text
 from fulcrum.errors import FederationError, ParameterError, check_known
 from fulcrum.federation.as_json import Roster, federation_of, roster_of
 from fulcrum.federation.editing import MOST_SILOS, added, merged, removed, renamed, rescaled, resized, split
-from fulcrum.federation.silo_table import checked_header
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.allocation import ALLOCATIONS
-from fulcrum.views.chart_style import Row, Spec, percent
-from fulcrum.views.html import environment, promise
-from fulcrum.views.report import plan_drawings, silo_figures
-from fulcrum.views.terminal import figure
+from fulcrum.views.chart_style import Spec
+from fulcrum.views.drawings import plan_drawings
+from fulcrum.views.html import promise, rendered
+from fulcrum.views.numbers import figure, percent
+from fulcrum.views.silo_columns import SiloColumn, silo_figures
 
 MOST_ROUNDS = 100_000
 """Rounds that the page asks for at most."""
@@ -38,7 +35,7 @@ _TRADES = 9  # divisions between the observers: half of the report's, for the pa
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 
 
-class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What the sliders and choices say."""
 
     rounds: int = 10
@@ -72,7 +69,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
 
-class Edit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A change by hand: its kind, the regions it concerns, and a new name or number where it needs one."""
 
     kind: Literal["merge", "split", "remove", "add", "rename", "silos", "records"]
@@ -81,7 +78,7 @@ class Edit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     number: float = 0.0
 
     def of(self, federation: Federation) -> Federation:
-        """Returns the federation after it."""
+        """Returns the federation after this edit."""
         if self.kind == "merge":
             return merged(federation, self.regions)
         if self.kind == "add":
@@ -102,26 +99,26 @@ class Edit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return resized(federation, region, silos=int(self.number))
 
 
-class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What the page asks: its federation, its settings, and an edit to be made first.
 
     `whole` asks for all that follows from the federation alone, too.
     """
 
     federation: Roster
-    settings: Settings
-    edit: Edit | None = None
+    settings: PageSettings
+    edit: PageEdit | None = None
     whole: bool = False
 
     def federated(self) -> Federation:
-        """Returns the federation that is meant, edited where that is asked for."""
+        """Returns the federation asked about, after the edit if there is one."""
         if len(self.federation.silos) > MOST_SILOS:
             raise FederationError(too_many(len(self.federation.silos)))
         found = federation_of(self.federation)
         return found if self.edit is None else self.edit.of(found)
 
 
-class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
+class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the page shows; `head` and `regions` are HTML.
 
     Attributes:
@@ -138,12 +135,12 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
     saving: str
     budget: str
     charts: dict[str, Spec]
-    columns: list[Row]
+    columns: list[SiloColumn]
     regions: str | None = None
     federation: Roster | None = None
 
     @classmethod
-    def to(cls, question: Question) -> "Answer":
+    def to(cls, question: PageQuestion) -> "PageAnswer":
         """Returns the answer to a question.
 
         Raises:
@@ -165,7 +162,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def head(made: Plan) -> str:
     """Returns the first screen as HTML: the claim, both epsilons, saving, dispersion, and what to think about."""
-    return _templates().get_template("serve_head.html").render(promise(made))
+    return rendered("serve_head.html", **promise(made))
 
 
 def regions(federation: Federation) -> str:
@@ -183,40 +180,10 @@ def regions(federation: Federation) -> str:
         }
         for node in shown.tolist()
     ]
-    return (
-        _templates()
-        .get_template("serve_regions.html")
-        .render(rows=rows, inner=inner.name, more=len(inner.nodes) - len(rows), most=MOST_SILOS)
-    )
-
-
-def federation_csv(federation: Federation) -> str:
-    """Returns a federation as the CSV file that `fulcrum plan` reads back the same: a line for each silo.
-
-    >>> print(federation_csv(Federation.from_sizes({"north": [120, 80.5], "south": [300]})).splitlines()[:3])
-    ['silo,records,region', 'north-1,120,north', 'north-2,80.5,north']
-
-    Raises:
-        FederationError: No CSV file has such tiers: the innermost is not called "region".
-    """
-    roster = roster_of(federation)
-    places = [*roster.tiers, *([roster.group] if roster.group else [])]
-    columns: dict[str, list[Any]] = {"silo": roster.silos, "records": roster.records}
-    columns |= {place.name: [place.nodes[code] for code in place.codes] for place in places}
-    if roster.epsilon is not None:
-        columns["epsilon"] = roster.epsilon  # nothing is written where a silo declares none
-    try:
-        checked_header(list(columns), "its header")
-    except FederationError as error:
-        raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
-    return csv_text([columns, *zip(*columns.values(), strict=True)])
+    more = len(inner.nodes) - len(rows)
+    return rendered("serve_regions.html", rows=rows, inner=inner.name, more=more, most=MOST_SILOS)
 
 
 def too_many(silos: int) -> str:
     """Returns why so many silos are refused."""
     return f"{silos:,} silos are more than the {MOST_SILOS:,} that the page takes. Use: fulcrum plan"
-
-
-@cache
-def _templates() -> Environment:
-    return environment()

@@ -1,20 +1,16 @@
-"""The page that one plays with, as a web application: every answer follows from its question, and nothing is kept.
+"""The page of `fulcrum serve` as a web application: every answer follows from its question, and nothing is kept.
 
-No cookies, and nothing is written to disk. A browser is told to load nothing from elsewhere; whoever was led here by
-another page, or under another name than the server's own, is refused.
+No cookies, and nothing is written to disk. `page_guard` stands before it.
 """
 
-import ipaddress
-import logging
-import socket
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from fulcrum.errors import FederationError, FulcrumError, ParameterError
+from fulcrum.federation.as_csv import federation_csv
 from fulcrum.federation.as_json import roster_of
 from fulcrum.federation.editing import MOST_SILOS
 from fulcrum.federation.reading import federation_from_bytes
@@ -26,37 +22,17 @@ from fulcrum.privacy.accounting import ACCOUNTANTS
 from fulcrum.privacy.allocation import ALLOCATIONS
 from fulcrum.version import package_version
 from fulcrum.views.chart_style import javascript_bundle, theme
-from fulcrum.views.html import environment, inline_json, script, style
-from fulcrum.views.page_answers import Answer, Question, Settings, federation_csv, head, regions, too_many
+from fulcrum.views.html import inline_json, rendered, script, style
+from fulcrum.views.page_answers import PageAnswer, PageQuestion, PageSettings, head, regions, too_many
+from fulcrum.views.page_guard import FAILED, LARGEST_BODY, Guard, Refusal
+from fulcrum.views.page_server import missing_extra
 from fulcrum.views.report import report
-from fulcrum.views.web_server import missing_extra
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 Made = TypeVar("Made")
-
-LARGEST_BODY = 16_000_000
-"""Bytes that a request may have."""
-
-HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-store",
-}
-"""What every response says, whatever it is."""
 
 DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
     "plan.json": ("application/json", lambda made: to_json(made.content())),
@@ -72,73 +48,8 @@ _MOST_DOTS = 100
 _REASONS = {
     404: "there is nothing here. Open /",
     405: "this is not asked for in that way. Open /",
-    500: "the server failed. Its log says why",
+    500: FAILED,
 }
-_log = logging.getLogger(__name__)
-
-
-class _Refusal(Exception):  # noqa: N818, not a mistake of ours
-    """A request that is answered with a status and one line."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-class Guard:
-    """Stands before the application: who may ask, how much, and what every answer says.
-
-    Refused with one line of JSON: a host that is not the server's own, so that no other name can be pointed here; a
-    request for work from another site's page; a body that is too large, whatever its header says of it. Every response
-    carries `HEADERS`.
-
-    Args:
-        application: What answers.
-        hosts: Names of this server, in lower case.
-    """
-
-    def __init__(self, application: Application, *, hosts: Container[str]) -> None:
-        self.application = application
-        self.hosts = hosts
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        if scope["type"] != "http":
-            return
-        started = False
-
-        async def sent(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                named = {name.lower() for name, _ in message.get("headers", [])}
-                ours = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *(item for item in ours if item[0] not in named)]
-            await send(message)
-
-        try:
-            self._admit(scope)
-            await self.application(scope, _limited(receive), sent)
-        except _Refusal as refusal:
-            if not started:
-                await _tell(sent, refusal.status, str(refusal))
-        except Exception:
-            _log.exception("a request failed")
-            if not started:
-                await _tell(sent, 500, _REASONS[500])
-
-    def _admit(self, scope: Message) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "").lower()
-        if _without_port(host) not in self.hosts:
-            raise _Refusal(400, "this server is not called that. Open the address that fulcrum serve printed")
-        if scope["method"] in ("GET", "HEAD"):
-            return
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-        if site != "same-origin" or (origin is not None and origin.lower() != f"{scope['scheme']}://{host}"):
-            raise _Refusal(403, "another page asked for this. Use the page of this server")
-        if headers.get("content-length", "0").isdecimal() and int(headers.get("content-length", "0")) > LARGEST_BODY:
-            raise _Refusal(413, _too_large())
 
 
 def application(federation: Federation, *, hosts: Container[str]) -> Guard:
@@ -152,58 +63,6 @@ def application(federation: Federation, *, hosts: Container[str]) -> Guard:
         MissingExtraError: Starlette or vl-convert-python is not installed.
     """
     return Guard(_routes(federation), hosts=hosts)
-
-
-def loopback(host: str) -> bool:
-    """Says whether an address can be reached from this machine alone.
-
-    >>> loopback("127.0.0.1"), loopback("localhost"), loopback("0.0.0.0"), loopback("example.org")
-    (True, True, False, False)
-    """
-    if host == "localhost":
-        return True
-    address = _address(host)
-    return address is not None and address.is_loopback
-
-
-def everywhere(host: str) -> bool:
-    """Says whether a server at an address listens on every address of its machine.
-
-    >>> everywhere("0.0.0.0"), everywhere("::"), everywhere("127.0.0.1")
-    (True, True, False)
-    """
-    address = _address(host)
-    return host == "" if address is None else address.is_unspecified
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hosts:
-    """Names that a server answers to, in lower case, and whether it answers to any address in figures too.
-
-    A page elsewhere can point a name of its own here, and then read what it is answered; an address it cannot.
-    """
-
-    names: frozenset[str]
-    addresses: bool = False
-
-    def __contains__(self, host: object) -> bool:
-        """Says whether a host, without its port, is one of them."""
-        return host in self.names or (self.addresses and isinstance(host, str) and _address(host) is not None)
-
-
-def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
-    """Returns what a server at `host` answers to: that, this machine's own names, and the names given.
-
-    One that listens everywhere also answers to any address in figures and to the name of its machine.
-
-    >>> "192.168.1.7" in hosts_of("0.0.0.0"), "example.org" in hosts_of("0.0.0.0")
-    (True, False)
-    >>> "example.org" in hosts_of("0.0.0.0", ["Example.org"])
-    True
-    """
-    found = {"localhost", "127.0.0.1", "[::1]", *names}
-    found |= {socket.gethostname(), socket.getfqdn()} if everywhere(host) else {f"[{host}]" if ":" in host else host}
-    return Hosts(names=frozenset(name.lower() for name in found if name), addresses=everywhere(host))
 
 
 def _routes(federation: Federation) -> "Starlette":
@@ -228,11 +87,11 @@ def _routes(federation: Federation) -> "Starlette":
     limiter = anyio.CapacityLimiter(_WORKERS)
 
     async def worked(work: Callable[[], Made]) -> Made:
-        """Does work beside the loop, a few at a time; what is wrong with a question is told in one line."""
+        """Does work in a thread, a few at a time; an error of ours becomes a refusal of one line."""
         try:
             return await run_sync(work, limiter=limiter)
         except FulcrumError as error:
-            raise _Refusal(422, " ".join(str(error).split())) from None
+            raise Refusal(422, " ".join(str(error).split())) from None
 
     async def shown(request: Request) -> Response:
         if request.url.path in files:
@@ -246,7 +105,7 @@ def _routes(federation: Federation) -> "Starlette":
 
     async def planned(request: Request) -> Response:
         body = await _body(request, "application/json")
-        return _json(await worked(lambda: Answer.to(asked(body))))
+        return _json(await worked(lambda: PageAnswer.to(asked(body))))
 
     async def downloaded(request: Request) -> Response:
         name = request.path_params["name"]
@@ -263,7 +122,7 @@ def _routes(federation: Federation) -> "Starlette":
         return Response(await worked(made), headers=attached)
 
     async def refused(_: Request, error: Exception) -> Response:
-        if isinstance(error, _Refusal):
+        if isinstance(error, Refusal):
             return _json({"error": str(error)}, status=error.status)
         if isinstance(error, ClientDisconnect):  # nobody is there to be told
             return _json({"error": "the request was not sent whole"}, status=400)
@@ -281,18 +140,18 @@ def _routes(federation: Federation) -> "Starlette":
             Route("/plan", planned, methods=["POST"]),
             Route("/download/{name}", downloaded, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: refused, _Refusal: refused, ClientDisconnect: refused, Exception: refused},
+        exception_handlers={HTTPException: refused, Refusal: refused, ClientDisconnect: refused, Exception: refused},
     )
 
 
-def asked(body: bytes) -> Question:
+def asked(body: bytes) -> PageQuestion:
     """Returns the question in a request's body.
 
     Raises:
         ParameterError: It is not JSON, or not a question.
     """
     try:
-        return msgspec.json.decode(body, type=Question)
+        return msgspec.json.decode(body, type=PageQuestion)
     except RecursionError:
         raise ParameterError("the request is nested too deeply to be read") from None
     except (msgspec.MsgspecError, ValueError) as error:
@@ -300,7 +159,7 @@ def asked(body: bytes) -> Question:
 
 
 def read_upload(data: bytes, name: str) -> Federation:
-    """Returns the federation of a file that a page sent; its name is a name alone, and never opened.
+    """Returns the federation of a file that a page sent; its name is never opened as a path.
 
     Raises:
         FederationError: It cannot be read, or holds too many silos.
@@ -334,71 +193,29 @@ def _check_toml(data: bytes, file: str) -> None:
 
 
 def _page(federation: Federation) -> bytes:
-    settings = Settings()
+    settings = PageSettings()
     made = settings.plan(federation)
     data = {
         "federation": roster_of(federation),
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "largest": LARGEST_BODY,
     }
-    return (
-        environment()
-        .get_template("serve.html")
-        .render(
-            name=federation.name,
-            settings=settings,
-            head=head(made),
-            regions=regions(federation),
-            allocations=ALLOCATIONS,
-            accountants=ACCOUNTANTS,
-            version=package_version(),
-            data=inline_json(data),
-        )
-        .encode()
+    shown = rendered(
+        "serve.html",
+        name=federation.name,
+        settings=settings,
+        head=head(made),
+        regions=regions(federation),
+        allocations=ALLOCATIONS,
+        accountants=ACCOUNTANTS,
+        version=package_version(),
+        data=inline_json(data),
     )
+    return shown.encode()
 
 
 async def _body(request: "Request", kind: str) -> bytes:
     """Returns the body of a request of that kind, which no form of another site's page can send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
-        raise _Refusal(415, f"the request must be of the kind {kind}")
+        raise Refusal(415, f"the request must be of the kind {kind}")
     return await request.body()
-
-
-def _limited(receive: Receive) -> Receive:
-    """Returns what gives a request's body piece by piece and refuses to go on where it is too large."""
-    met = 0
-
-    async def received() -> Message:
-        nonlocal met
-        message = await receive()
-        met += len(message.get("body", b""))
-        if met > LARGEST_BODY:
-            raise _Refusal(413, _too_large())
-        return message
-
-    return received
-
-
-async def _tell(send: Send, status: int, reason: str) -> None:
-    body = msgspec.json.encode({"error": reason})
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns the address that a host is in figures, with or without brackets; None for a name."""
-    try:
-        return ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
-    except ValueError:
-        return None
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() else host
-
-
-def _too_large() -> str:
-    return f"that is larger than the {LARGEST_BODY // 1_000_000} MB that the page takes. Use: fulcrum plan"

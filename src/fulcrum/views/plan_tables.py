@@ -1,6 +1,5 @@
-"""What a person sees of a plan, a comparison: figures chosen, named and laid out, none computed here."""
+"""A plan, a comparison and the checks of a plan as tables in the terminal; no figure is computed here."""
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,7 +18,8 @@ from fulcrum.planning.plan_file import to_json
 from fulcrum.planning.verifying import Check
 from fulcrum.privacy.exposure import exposure_of
 from fulcrum.simulation.trials import TrainedComparison
-from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, figure, printable_json, remarks, show, table
+from fulcrum.views.numbers import figure, shown_rate, span, with_error
+from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, printable_json, remarks, show, table
 
 
 def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
@@ -52,9 +52,8 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     for row in rows:
         shown = asdict(row) | {"times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}"}
         if isinstance(row, TrainedComparison):
-            spread = not math.isnan(row.accuracy_se)  # one seed has none
-            shown["accuracy_shown"] = f"{row.accuracy:.3f}" + (f" ± {row.accuracy_se:.3f}" if spread else "")
-            shown["gain_shown"] = f"{100 * row.gain:+.2f}" + (f" ± {100 * row.gain_se:.2f}" if spread else "")
+            shown["accuracy_shown"] = with_error(row.accuracy, row.accuracy_se)
+            shown["gain_shown"] = with_error(100 * row.gain, 100 * row.gain_se, "+.2f")
         found.append(shown)
     return found
 
@@ -67,13 +66,14 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
         members = inner.parent_of == index
-        span = _span(float(multiplier[members].min()), float(multiplier[members].max()))
         rows.append(
             {
                 "name": name,
                 "silos": int(profile.silos[index]),
                 "effective": float(profile.effective_size[index]),
-                "noise": span if injected is None else float(noise[index]),
+                "noise": span(float(multiplier[members].min()), float(multiplier[members].max()))
+                if injected is None
+                else float(noise[index]),
                 "above": float(made.epsilon_above[members].max()),
                 "inside": float(made.epsilon_inside[members].max()),
             }
@@ -94,8 +94,8 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         (
             "in words",
             f"an observer above{', who also saw all that was released before,' if made.follows else ''} tells two "
-            f"possible datasets of a silo apart {power.shown(power.guessing_rate)} of the time at best, and accuses "
-            f"rightly {power.shown(power.true_positive_rate)} of the time at 1 % wrong accusations",
+            f"possible datasets of a silo apart {shown_rate(power.guessing_rate)} of the time at best, and accuses "
+            f"rightly {shown_rate(power.true_positive_rate)} of the time at 1 % wrong accusations",
         ),
     ]
     if made.floor is not None:
@@ -137,7 +137,3 @@ def show_checks(title: str, checks: Sequence[Check | LedgerCheck], style: str, *
     picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
     show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
     return 1 if failed else 0
-
-
-def _span(low: float, high: float) -> str:
-    return figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}"

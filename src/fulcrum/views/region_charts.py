@@ -21,15 +21,14 @@ from fulcrum.privacy.exposure import largest_by
 from fulcrum.views.chart_style import (
     NAME_WIDTH,
     OBSERVERS,
-    Row,
+    ChartRow,
     Spec,
     plain_word,
     short_names,
-    shown_epsilon,
     spread_scale,
     tooltip,
 )
-from fulcrum.views.terminal import figure
+from fulcrum.views.numbers import shown_epsilon, span
 
 MOST_ROWS = 24
 """Rows that a drawing by region has; beyond, regions are shown by the tier around them, then the smallest together."""
@@ -42,7 +41,7 @@ _LETTER = 7  # pixels, about
 _NAME_AT, _NOISE, _GAP = 14, 100, 26  # pixels from a region to its name; for its noise; from there to its first silo
 
 
-def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[Row]:
+def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     """Returns what there is to draw of each region, in the order of the tree: its silos, noise and worst epsilons.
 
     Epsilons are the plan's and, beside them, those of one multiplier for all that keeps the same promise; None where
@@ -90,14 +89,14 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[Row]:
                 "regions": int(regions_of[index]),
                 "noise_low": low,
                 "noise": high,
-                "noise_shown": figure(high) if high - low <= 1e-9 * high else f"{figure(low)} to {figure(high)}",
+                "noise_shown": span(low, high),
                 **{name: values[index] for name, values in worst.items()},
             }
         )
     return found
 
 
-def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spec:
+def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
     """Returns the federation as a tree: every region with its noise multiplier and a dot for each silo.
 
     Its width is its own: a page lets it scroll where it has less.
@@ -141,10 +140,10 @@ def tree_chart(rows: Sequence[Row], *, name: str, injected: bool = False) -> Spe
     colour = {"field": "shade", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}
     tips = tooltip(name=tier, about="silos", noise_shown=what)
 
-    def layer(values: list[Row], mark: Spec, *, x: str = "x", **encoding: Any) -> Spec:
+    def layer(values: list[ChartRow], mark: Spec, *, x: str = "x", **encoding: Any) -> Spec:
         return {"data": {"values": values}, "mark": mark, "encoding": {"x": _at(x), "y": _at("y"), **encoding}}
 
-    def text(values: list[Row], field: str, *, x: str = "x", **mark: Any) -> Spec:
+    def text(values: list[ChartRow], field: str, *, x: str = "x", **mark: Any) -> Spec:
         return layer(values, {"type": "text", **mark}, x=x, text={"field": field})
 
     point = {"type": "point", "filled": True, "opacity": 1}
@@ -183,7 +182,7 @@ def _at(field: str) -> Spec:
     return {"field": field, "type": "quantitative", "scale": None}
 
 
-def _branches(rows: Sequence[Row], name: str, leaf: int, step: int) -> tuple[list[Row], list[Row]]:
+def _branches(rows: Sequence[ChartRow], name: str, leaf: int, step: int) -> tuple[list[ChartRow], list[ChartRow]]:
     """Returns the nodes above the rows, the root first, and the lines that join everything, each of four points."""
     beneath: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -200,7 +199,7 @@ def _branches(rows: Sequence[Row], name: str, leaf: int, step: int) -> tuple[lis
     return joints, links
 
 
-def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal", injected: bool = False) -> Spec:
+def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", injected: bool = False) -> Spec:
     """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise.
 
     Args:
@@ -208,7 +207,7 @@ def epsilon_chart(rows: Sequence[Row], *, allocation: str = "optimal", injected:
         allocation: The plan's.
         injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
     """
-    points: list[Row] = []
+    points: list[ChartRow] = []
     bars, none = [], []
     for row, short in zip(rows, short_names(row["name"] for row in rows), strict=True):
         for observer in OBSERVERS:
@@ -314,4 +313,4 @@ def _most(epsilons: Iterable[float | None]) -> str:
     """Returns the worst of some epsilons in words."""
     values = list(epsilons)
     finite = [value for value in values if value is not None]
-    return shown_epsilon(max(finite)) if len(finite) == len(values) else "no guarantee"
+    return shown_epsilon(max(finite) if len(finite) == len(values) else None)

@@ -1,11 +1,7 @@
-"""Results on stdout as a table that a person enjoys reading, as JSON, or as CSV.
+"""Results on stdout: as a table for people, as JSON, or as CSV.
 
 A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
-in the picture alone. Texts that came from a file or a stranger reach a terminal as characters to read, never as orders
-to it: `printable` is where all of them go through.
-
->>> figure(0.000123456), figure(12345.678), figure(float("inf"))
-('0.000123', '12,346', '∞')
+in the picture alone. Every text goes through `printable`.
 """
 
 import json
@@ -28,6 +24,8 @@ from rich.text import Text
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import check_known, listing
+from fulcrum.rounding import rounded_up
+from fulcrum.views.numbers import figure, printable
 
 FORMATS = ("table", "json", "csv")
 
@@ -86,17 +84,8 @@ def show(result: Result, style: str) -> None:
         console.print(Group(*result.picture))
 
 
-def printable(text: str) -> str:
-    r"""Returns a text with everything that is not to be seen, but does something to a terminal, written out.
-
-    >>> printable("lille\x1b[2J\u202e")
-    'lille\\x1b[2J\\u202e'
-    """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def printable_json(encoded: bytes) -> str:
-    r"""Returns JSON with what a terminal may obey escaped: below a space it always is, beyond ASCII it may be.
+    r"""Returns JSON with every character that a terminal may obey escaped; JSON itself escapes few of them.
 
     >>> print(printable_json('"\u202e é"'.encode()))
     "\u202e é"
@@ -160,17 +149,6 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
     for warning, text in lines:
         drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
     return Padding(drawn, (0, 0, 1, 0))
-
-
-def figure(value: float) -> str:
-    """Returns a number at about four significant digits."""
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
 @contextmanager
@@ -247,11 +225,7 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        if epsilon:
-            from fulcrum.privacy.accounting import rounded_up  # brings parts of SciPy that other figures do without
-
-            value = rounded_up(value, digits=4)
-        return figure(value)
+        return figure(rounded_up(value, digits=4) if epsilon else value)
     return str(value)
 
 

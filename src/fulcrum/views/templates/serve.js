@@ -1,4 +1,4 @@
-/* The page one plays with: it holds the federation and the settings, asks the server, and swaps in what it is told. */
+/* The script of the page of `fulcrum serve`: it holds the federation and the settings, asks the server, and swaps in what it is told. */
 (() => {
   const { byId, data, drawCharts, fillTable, followTheme, buildTable } = fulcrum;
   const PAUSE = 500; // milliseconds without another answer, before one is told

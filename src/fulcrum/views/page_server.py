@@ -72,7 +72,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def _connection() -> type[asyncio.Protocol]:
-    """Returns the class of connections: Uvicorn's own, which waits for ever for the end of a request, in a hurry."""
+    """Returns Uvicorn's class of connections with time limits: its own waits for ever for the end of a request."""
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -102,7 +102,7 @@ def _connection() -> type[asyncio.Protocol]:
             self.watch()
 
         def watch(self) -> None:
-            """Starts to wait for a whole request, goes on, or ends it where one is there."""
+            """Waits for a whole request, unless one has come."""
             if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
                 self.rest()
             elif self.request_timer is None and not self.transport.is_closing():
@@ -110,7 +110,7 @@ def _connection() -> type[asyncio.Protocol]:
                 self.request_timer = self.loop.call_later(PATIENCE, self.check)
 
         def check(self) -> None:
-            """Gives up, unless enough has come meanwhile to be waited for."""
+            """Gives the connection up, unless it has sent enough in the time it had."""
             left = self.waits_since + self.allowed - self.loop.time()
             if left <= 0:
                 self.give_up()

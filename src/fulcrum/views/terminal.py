@@ -225,9 +225,7 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        if epsilon:
-            value = rounded_up(value, digits=4)
-        return figure(value)
+        return figure(rounded_up(value, digits=4) if epsilon else value)
     return str(value)
 
 

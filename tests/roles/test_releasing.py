@@ -228,7 +228,8 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(sizes),
         rounds=1,
-        epsilon={"silo": 50.0},
+        delta=1e-2,
+        epsilon={"silo": 40.0},
         parameters=parameters,
         clip_norm=1.3,
         purpose="deployment",

@@ -69,7 +69,7 @@ def test_secure_noise_draws_what_random_bytes_give(monkeypatch):
 def test_secure_noise_is_never_drawn_twice():
     noise = SecureNoise()
     copies = (copy.copy(noise), copy.deepcopy(noise), pickle.loads(pickle.dumps(noise)))
-    drawn = [source.integers(width=1e6, count=50) for source in (noise, noise, *copies, SecureNoise())]
+    drawn = [source.integers(width=1e12, count=50) for source in (noise, noise, *copies, SecureNoise())]
     assert len({draws.tobytes() for draws in drawn}) == 6
     assert not np.isin(drawn[0], np.concatenate(drawn[1:])).any()
     assert repr(noise) == "SecureNoise()"

@@ -390,3 +390,8 @@ def test_templates_travel_with_the_package():
     templates = ROOT / "src" / "fulcrum" / "views" / "templates"
     shared, report = {"base.css", "base.js"}, {"report.css", "report.html", "report.js"}
     assert shared | report <= {path.name for path in templates.iterdir()}
+
+
+def test_the_sentence_on_the_observer_runs_no_two_words_into_one():
+    page = fulcrum.report(fulcrum.plan("mild", rounds=3, epsilon=1.0))
+    assert "The observer above tells two possible datasets" in " ".join(page.split())

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from test_reading import frames, parquet, written
+from sources import frames, parquet, written
 
 import fulcrum
 from fulcrum.errors import FederationError
@@ -12,7 +12,7 @@ from fulcrum.federation.reading import federation_from_bytes, read_federation
 from fulcrum.federation.structure import KNOWN_COLUMNS, RESERVED_COLUMNS, Tier
 from fulcrum.planning.exporting import exported
 
-NAMES = [*RESERVED_COLUMNS, "Weight", "UNTIL"]
+NAMES = [*RESERVED_COLUMNS, "Share", "UNTIL"]
 COLUMNS = {"silo": ["lille", "lyon"], "records": [800, 1200], "region": ["north", "south"]}
 REMEDY = "that name is reserved for later use. Rename it or leave it out"
 
@@ -25,7 +25,7 @@ def refused(read, *arguments):
 
 
 def test_the_reserved_names_are_these_and_have_no_meaning_yet():
-    assert RESERVED_COLUMNS == ("weight", "share", "from", "until")
+    assert RESERVED_COLUMNS == ("share", "from", "until")
     assert not set(RESERVED_COLUMNS) & set(KNOWN_COLUMNS)
 
 
@@ -82,7 +82,9 @@ def test_a_reserved_key_of_a_silo_is_refused(tmp_path, name):
 
 def test_a_plan_exported_as_csv_is_not_taken_for_a_federation(tmp_path):
     table = exported(fulcrum.plan("consortium", rounds=3, epsilon=1.0), "csv")
-    assert "'weight'" in refused(read_federation, written(tmp_path, "plan.csv", table))
+    assert refused(read_federation, written(tmp_path, "plan.csv", table)) == (
+        "plan.csv line 1: the column 'noise_multiplier' is that of an exported plan. Give the federation that it was made for"
+    )
 
 
 def test_nodes_and_silos_may_bear_any_name(tmp_path):

@@ -20,10 +20,12 @@ def federation_csv(federation: Federation) -> str:
     """
     roster = roster_of(federation)
     places = [*roster.tiers, *([roster.group] if roster.group else [])]
-    columns: dict[str, list[Any]] = {"silo": roster.silos, "records": roster.records}
+    columns: dict[str, list[Any]] = {"silo": roster.silos}
+    columns |= {} if roster.records is None else {"records": roster.records}
     columns |= {place.name: [place.nodes[code] for code in place.codes] for place in places}
     if roster.epsilon is not None:
         columns["epsilon"] = roster.epsilon  # nothing is written where a silo declares none
+    columns |= {} if roster.weight is None else {"weight": roster.weight}
     try:
         checked_header(list(columns), "its header")
     except FederationError as error:

@@ -26,29 +26,35 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences."""
+    """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences.
+
+    Without `records` sizes stay secret; `weight` is what silos count for, where the federation says so.
+    """
 
     name: str
     silos: list[str]
-    records: list[float]
     tiers: list[Place]
+    records: list[float] | None = None
     epsilon: list[float | None] | None = None
     group: Place | None = None
+    weight: list[float] | None = None
 
 
 def roster_of(federation: Federation) -> Roster:
     """Returns a federation in columns."""
-    declared, group = federation.preferences, federation.group
+    declared, group, weight = federation.preferences, federation.group, federation.declared_weights
+    sizes = federation.sizes.tolist() if federation.sizes_known else None
     return Roster(
         name=federation.name,
         silos=federation.silo_names.tolist(),
-        records=[int(size) if size.is_integer() else size for size in federation.sizes.tolist()],
+        records=None if sizes is None else [int(size) if size.is_integer() else size for size in sizes],
         tiers=[
             Place(name=tier.name, nodes=list(tier.nodes), codes=federation.membership(tier.name).tolist())
             for tier in federation.tiers
         ],
         epsilon=None if declared is None else [None if math.isnan(one) else one for one in declared.tolist()],
         group=None if group is None else Place(name="group", nodes=list(group.nodes), codes=group.parent_of.tolist()),
+        weight=None if weight is None else weight.tolist(),
     )
 
 
@@ -61,8 +67,8 @@ def federation_of(roster: Roster) -> Federation:
     count = len(roster.silos)
     if not (roster.name and roster.name.isprintable() and len(roster.name) <= 200):
         raise FederationError("a federation's name must be printable, not empty and of at most 200 letters")
-    if len(roster.records) != count or (roster.epsilon is not None and len(roster.epsilon) != count):
-        raise FederationError(f"the federation has {count} silos, and another number of records or epsilons")
+    if any(column is not None and len(column) != count for column in (roster.records, roster.epsilon, roster.weight)):
+        raise FederationError(f"the federation has {count} silos, and another number of records, epsilons or weights")
     if len(roster.tiers) > MOST_COLUMNS:
         raise FederationError(f"{len(roster.tiers):,} tiers are more than {MOST_COLUMNS}")
     labels: dict[str, Labels] = {}
@@ -75,7 +81,9 @@ def federation_of(roster: Roster) -> Federation:
     silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count)
     if count:
         epsilon = None if roster.epsilon is None else np.array([math.nan if e is None else e for e in roster.epsilon])
-        silos.add(roster.silos, np.array(roster.records, dtype=np.float64), labels, epsilon)
+        records = None if roster.records is None else np.array(roster.records, dtype=np.float64)
+        weight = None if roster.weight is None else np.array(roster.weight, dtype=np.float64)
+        silos.add(roster.silos, records, labels, epsilon, weight)
     return silos.federation(roster.name, roster.name)
 
 

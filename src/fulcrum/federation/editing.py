@@ -111,6 +111,10 @@ def rescaled(federation: Federation, region: str, *, mean: float) -> Federation:
         raise FederationError(
             f"{federation.innermost.name} {region!r}: mean records={mean:.15g} must be from 1 to {MOST_RECORDS}"
         )
+    if not federation.sizes_known:
+        raise FederationError(
+            f"the sizes of {federation.name} stay secret: there are none to scale. Give records first"
+        )
     sizes = federation.sizes.copy()
     sizes[members] = np.clip(np.round(sizes[members] * (mean / sizes[members].mean())), 1, MOST_RECORDS)
     return _rebuilt(federation, codes=_by_silo(federation), sizes=sizes)
@@ -141,7 +145,7 @@ def _rebuilt(
     """Returns the federation of these places: silos not `kept` left out, `new` ones of a region appended."""
     names = federation.silo_names.tolist()
     sizes = federation.sizes if sizes is None else sizes
-    epsilon = federation.preferences
+    epsilon, weight = federation.preferences, federation.declared_weights
     groups = None if federation.group is None else [federation.group.nodes[k] for k in federation.group.parent_of]
     if new is not None:
         region, more, size = new
@@ -156,6 +160,7 @@ def _rebuilt(
         sizes = np.append(sizes, np.full(more, size))
         epsilon = None if epsilon is None else np.append(epsilon, np.full(more, np.nan))
         groups = None if groups is None else groups + fresh
+        weight = None if weight is None else np.append(weight, np.full(more, weight.mean()))
     rows = np.arange(len(names)) if kept is None else np.flatnonzero(kept)
     tiers = {}
     for level, tier in enumerate(federation.tiers):
@@ -164,10 +169,11 @@ def _rebuilt(
         tiers[tier.name] = Tier(name=tier.name, nodes=tuple(nodes[node] for node in used), parent_of=places)
     return Federation.from_columns(
         silo=[names[row] for row in rows],
-        records=sizes[rows],
+        records=sizes[rows] if federation.sizes_known else None,
         tiers=tiers,
         epsilon=None if epsilon is None else epsilon[rows],
         group=None if groups is None else [groups[row] for row in rows],
+        weight=None if weight is None else weight[rows],
         name=federation.name,
         locate=lambda row: f"silo {names[rows[row]]!r}",
     )

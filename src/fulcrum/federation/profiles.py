@@ -79,6 +79,19 @@ def lognormal_sizes(
     return replace(federation, sizes=np.maximum(1.0, np.rint(records * draws)))
 
 
+def _tcga_brca() -> Federation:
+    """Returns the 37 sites of Fed-TCGA-BRCA with their true sizes, by region (FLamby's list of centres)."""
+    regions = {
+        "Northeast": [150, 90, 47, 10, 5, 4, 3, 1, 1],
+        "West": [102, 48, 39, 14, 2, 1],
+        "South": [58, 43, 42, 21, 19, 9, 1, 1, 1, 1],
+        "Midwest": [70, 62, 22, 2, 2, 2, 1, 1],
+        "Europe": [84, 78],
+        "Canada": [49, 2],
+    }
+    return Federation.from_sizes(regions, name="tcga-brca")
+
+
 def _sites(name: str, *regions: list[float]) -> Federation:
     return Federation.from_sizes({f"region-{k}": sizes for k, sizes in enumerate(regions, 1)}, name=name)
 
@@ -93,6 +106,7 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "cellular": "60 base stations with a long-tailed number of equal devices, 418 in all: dispersion 85.6 %.",
         "isic-paper": "The 6 centres of Fed-ISIC2019 with their true sizes, in the 4 regions of the paper.",
         "isic-hospital": "The 6 centres of Fed-ISIC2019 with their true sizes, by hospital: the 3 of Vienna together.",
+        "tcga-brca": "The 37 sites of Fed-TCGA-BRCA with their true sizes, in 6 regions: dispersion 36.6 %.",
     }
 )
 """What each built-in federation is, in one sentence."""
@@ -109,6 +123,7 @@ _BUILDERS: Mapping[str, Callable[[], Federation]] = {
     "cellular": cellular,
     "isic-paper": lambda: _sites("isic-paper", [9930, 3163, 2691], [1807], [655], [351]),
     "isic-hospital": lambda: _sites("isic-hospital", [9930], [3163, 2691, 351], [1807], [655]),
+    "tcga-brca": _tcga_brca,
 }
 
 

@@ -25,7 +25,7 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.csv_text import plain_cell
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
 from fulcrum.federation.profiles import PROFILES, profile
-from fulcrum.federation.silo_table import REQUIRED_COLUMNS, Numbers, Silos, checked_header, label_columns
+from fulcrum.federation.silo_table import USUAL_COLUMNS, Numbers, Silos, checked_header, label_columns
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.federation.tree_files import nvflare_federation, toml_federation
 
@@ -132,7 +132,7 @@ def _csv_federation(stream: TextIO, file: str, name: str) -> Federation:
     rows = _csv_rows(csv.reader(stream, strict=True), file)
     line, first = next(rows, (1, []))
     if not first:
-        raise FederationError(f"{file} is empty. Its first line must be: {','.join(REQUIRED_COLUMNS)}")
+        raise FederationError(f"{file} is empty. Its first line must be: {','.join(USUAL_COLUMNS)}")
     for separator, word in _SEPARATORS.items():
         if len(first) == 1 and separator in first[0]:
             raise FederationError(f"{file} line {line}: columns are separated by {word}. Separate them by commas")
@@ -170,7 +170,12 @@ def _csv_rows(reader: Any, file: str) -> Iterator[tuple[int, list[str]]]:
 def _add_cells(silos: Silos, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     columns = dict(zip(header, (list(map(str.strip, column)) for column in zip(*rows, strict=True)), strict=True))
     labels = {name: list(map(plain_cell, columns[name])) for name in label_columns(header)}
-    silos.add(list(map(plain_cell, columns[SILO])), columns["records"], labels, columns.get("epsilon"))
+    silos.add(list(map(plain_cell, columns[SILO])), labels=labels, **_numbers(columns, lambda cells: cells))
+
+
+def _numbers(columns: Mapping[str, Any], read: Callable[[Any], Numbers]) -> dict[str, Numbers | None]:
+    """Returns the columns of numbers, None for one that the table does not have."""
+    return {name: read(columns[name]) if name in columns else None for name in ("records", "epsilon", "weight")}
 
 
 def _read_parquet(path: Path, file: str) -> Federation:
@@ -188,9 +193,8 @@ def _read_parquet(path: Path, file: str) -> Federation:
             for batch in table.iter_batches(batch_size=_BATCH):
                 columns = dict(zip(header, batch.columns, strict=True))
                 labels = {name: _arrow_labels(columns[name]) for name in label_columns(header)}
-                epsilon = _arrow_numbers(columns["epsilon"]) if "epsilon" in columns else None
                 silo = _arrow_strings(columns[SILO]).to_numpy(zero_copy_only=False).tolist()
-                silos.add(silo, _arrow_numbers(columns["records"]), labels, epsilon)
+                silos.add(silo, labels=labels, **_numbers(columns, _arrow_numbers))
     except FederationError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError):
@@ -251,8 +255,7 @@ def _read_frame(source: Any) -> Federation:
         rows = eager[start : start + _BATCH]
         columns = {name: rows.get_column(key) for name, key in zip(header, original, strict=True)}
         labels = {name: list(map(_text, _cells(columns[name]))) for name in label_columns(header)}
-        epsilon = _frame_numbers(columns["epsilon"]) if "epsilon" in columns else None
-        silos.add(list(map(_text, _cells(columns[SILO]))), _frame_numbers(columns["records"]), labels, epsilon)
+        silos.add(list(map(_text, _cells(columns[SILO]))), labels=labels, **_numbers(columns, _frame_numbers))
     return silos.federation("federation", "data frame")
 
 

@@ -17,8 +17,11 @@ from fulcrum.arrays import FloatArray, IntArray, NameArray
 from fulcrum.errors import FederationError, listing
 from fulcrum.federation.structure import KNOWN_COLUMNS, SILO, Federation, Tier, reserved_problem, tier_name_problem
 
-REQUIRED_COLUMNS = (SILO, "records", "region")
+REQUIRED_COLUMNS = (SILO, "region")
 """Columns that every table must have."""
+
+USUAL_COLUMNS = (SILO, "records", "region")
+"""Columns that most tables have; without `records` sizes stay secret."""
 
 MOST_COLUMNS = 100
 """Columns that a table may have: far more than any tree has tiers."""
@@ -42,7 +45,7 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 def checked_header(header: Sequence[str], where: str) -> list[str]:
     """Returns the column names, stripped; refuses one that no table of silos has.
 
-    `silo`, `records` and `region` are required; `epsilon` and `group` may stand anywhere; `weight`, `share`, `from` and
+    `silo` and `region` are required; `records`, `epsilon`, `group` and `weight` may stand anywhere; `share`, `from` and
     `until` are reserved; every other column must stand after `region` and is an outer tier, inner to outer.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
@@ -60,9 +63,15 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
             raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
         if reserved := reserved_problem(name):
             raise FederationError(f"{where}: a column cannot be called {name!r}: {reserved}")
-    for required in REQUIRED_COLUMNS:
-        if required not in names:
-            raise FederationError(f"{where}: the column {required!r} is missing.{_stand_in(required, names)}")
+        if name.endswith("noise_multiplier"):
+            raise FederationError(
+                f"{where}: the column {name!r} is that of an exported plan. Give the federation that it was made for"
+            )
+    for usual in USUAL_COLUMNS:
+        meant = "" if usual in names else _stand_in(usual, names)
+        if meant or (usual not in names and usual in REQUIRED_COLUMNS):
+            meant = meant or f" Every table needs {listing(REQUIRED_COLUMNS)}"
+            raise FederationError(f"{where}: the column {usual!r} is missing.{meant}")
     for k, name in enumerate(names):
         if name in KNOWN_COLUMNS or name == "region":
             continue
@@ -80,18 +89,18 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
 
 
 def _stand_in(required: str, names: Sequence[str]) -> str:
-    """Returns the question whether a column there was meant to be the missing one."""
+    """Returns the question whether a column there was meant to be the missing one; nothing where none looks like it."""
     for name in names:
         if name not in (*KNOWN_COLUMNS, "region") and (
             name.lower() in _SYNONYMS[required] or misspelt(name, [required])
         ):
             return f" Did you mean the column {name!r} to be {required!r}?"
-    return f" Every table needs {listing(REQUIRED_COLUMNS)}"
+    return ""
 
 
 def label_columns(header: Sequence[str]) -> list[str]:
     """Returns the columns whose cells are labels: the tiers, inner to outer, and the group."""
-    return [name for name in header if name not in (SILO, "records", "epsilon")]
+    return [name for name in header if name not in (SILO, "records", "epsilon", "weight")]
 
 
 def misspelt(word: str, known: Iterable[str]) -> str | None:
@@ -114,13 +123,25 @@ class Silos:
         self.locate = locate
         self.filled = 0
         self.names: NameArray = np.empty(rows, dtype=np.dtypes.StringDType())
-        self.records: FloatArray = np.empty(rows)
+        self.rows = rows
+        self.records: FloatArray | None = None
         self.epsilon: FloatArray | None = None
+        self.weight: FloatArray | None = None
         self.nodes: dict[str, dict[str, int]] = {tier: {} for tier in tiers}
         self.codes: dict[str, IntArray] = {tier: np.empty(rows, dtype=np.intp) for tier in tiers}
 
-    def add(self, silo: Sequence[str], records: Numbers, labels: Mapping[str, Labels], epsilon: Numbers | None) -> None:
-        """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array."""
+    def add(
+        self,
+        silo: Sequence[str],
+        records: Numbers | None,
+        labels: Mapping[str, Labels],
+        epsilon: Numbers | None,
+        weight: Numbers | None = None,
+    ) -> None:
+        """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array.
+
+        A column that the table does not have is None, in every batch: without `records` sizes stay secret.
+        """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:
             raise FederationError(f"{self.locate(start + silo.index(''))}: silo is missing. Give it a name")
@@ -130,11 +151,15 @@ class Silos:
         except UnicodeEncodeError:  # half of a surrogate pair, which no file can hold but a data frame can
             row = next(k for k, name in enumerate(silo) if not name.isprintable())
             raise FederationError(f"{self.locate(start + row)}: a silo's name must be printable") from None
-        self.records = _with_room(self.records, stop)
-        self.records[start:stop] = self._checked_records(silo, records)
+        if records is not None:
+            self.records = self._numbers(self.records, stop)
+            self.records[start:stop] = self._checked_records(silo, records)
         if epsilon is not None:
-            self.epsilon = _with_room(np.empty(0) if self.epsilon is None else self.epsilon, stop)
+            self.epsilon = self._numbers(self.epsilon, stop)
             self.epsilon[start:stop] = self._checked_epsilon(epsilon)
+        if weight is not None:
+            self.weight = self._numbers(self.weight, stop)
+            self.weight[start:stop] = self._checked_weight(silo, weight)
         for tier, column in labels.items():
             codes, distinct = column if isinstance(column, tuple) else _encoded(column)
             if "" in distinct and tier != "group":
@@ -160,13 +185,32 @@ class Silos:
         group = tiers.pop("group", None)
         return Federation.from_columns(
             silo=self.names[:rows],
-            records=self.records[:rows],
+            records=None if self.records is None else self.records[:rows],
             tiers=tiers,
             epsilon=None if self.epsilon is None else self.epsilon[:rows],
+            weight=None if self.weight is None else self.weight[:rows],
             group=None if group is None else self._completed(group),
             name=name,
             locate=self.locate,
         )
+
+    def _numbers(self, column: FloatArray | None, stop: int) -> FloatArray:
+        """Returns a column of numbers with room up to `stop`."""
+        found: FloatArray = _with_room(np.empty(self.rows) if column is None else column, stop)
+        return found
+
+    def _checked_weight(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
+        values = _floats(cells)
+        good = (values > 0) & np.isfinite(values)
+        if good.all():
+            return values
+        row = int(np.argmin(good))
+        where = self.locate(self.filled + row)
+        if _is_missing(cells[row]):
+            raise FederationError(
+                f"{where}: weight is missing. Say what silo {silo[row]!r} counts for, or leave all weights out"
+            )
+        raise FederationError(f"{where}: weight={_shown(cells[row])} must be a finite number above 0")
 
     def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)

@@ -6,13 +6,14 @@
 >>> federation.tier("region").nodes
 ('north', 'south')
 
-Sizes are public: the aggregation weight of a silo is its share of all records, and adjacent federations keep the
-declared size. Every silo reports to one region, every region to one node of the next tier, and so on up to the root.
+A silo's aggregation weight is what it declares, else its share of all records: sizes that are given are public, and
+adjacent federations keep the declared size. Where no silo gives a size, sizes stay secret and all count as alike. Every
+silo reports to one region, every region to one node of the next tier, and so on up to the root.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Self
 
@@ -28,14 +29,15 @@ SILO = "silo"
 ROOT = "federation"
 """The tier of an observer who sees the global sum alone."""
 
-KNOWN_COLUMNS = (SILO, "records", "epsilon", "group")
+KNOWN_COLUMNS = (SILO, "records", "epsilon", "group", "weight")
 """Columns with a meaning of their own; every other column is a tier, or refused."""
 
-RESERVED_COLUMNS = ("weight", "share", "from", "until")
+RESERVED_COLUMNS = ("share", "from", "until")
 """Columns kept free for a meaning that they are to have; until then they are refused, in capitals too."""
 
 _BATCH = 1_000_000
 _LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
+_WHOLE = 1e-12  # weights whose sum is this near to 1 have been brought to it
 _LARGEST_RATIO = 1e50  # the square of a smaller weight would underflow, and its silo be left without noise
 
 
@@ -67,11 +69,14 @@ class Federation:
 
     Attributes:
         name: For messages and file names.
-        sizes: Records by silo, positive and finite.
+        sizes: Records by silo, positive and finite; all alike where `sizes_known` is false.
         tiers: Levels of aggregation, inner to outer, without the silos and without the root. At least one.
         preferences: Declared epsilon by silo, NaN where none was declared, or None.
         group: The organisational group by silo that correlates its data with others', or None for the region.
-        weights: The aggregation weight of each silo, `sizes / sizes.sum()`.
+        sizes_known: Whether sizes were given; otherwise they stay secret.
+        declared_weights: What each silo counts for, where the federation says so; brought to the sum 1.
+        chosen_weights: What each silo counts for where a plan says so; no part of the digest.
+        weights: The aggregation weight of each silo: the chosen, else the declared, else `sizes / sizes.sum()`.
     """
 
     name: str
@@ -80,6 +85,9 @@ class Federation:
     preferences: FloatArray | None = None
     group: Tier | None = None
     declared_names: NameArray | None = field(default=None, repr=False)
+    sizes_known: bool = True
+    declared_weights: FloatArray | None = field(default=None, repr=False)
+    chosen_weights: FloatArray | None = field(default=None, repr=False)
     weights: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,9 +125,12 @@ class Federation:
             if len(np.bincount(tier.parent_of)) != len(tier.nodes) or not np.bincount(tier.parent_of).all():
                 raise FederationError(f"tier {tier.name!r}: each of its {len(tier.nodes)} nodes must have a child")
             children = len(tier.nodes)
-        object.__setattr__(self, "weights", self.sizes / self.sizes.sum())
+        if self.declared_weights is not None:
+            object.__setattr__(self, "declared_weights", self._checked_declaration(self.declared_weights))
+        object.__setattr__(self, "weights", self._checked_weights())
         codes = [tier.parent_of for tier in (*self.tiers, self.group) if tier is not None]
-        for array in (self.sizes, self.weights, self.preferences, self.declared_names, *codes):
+        weights = self.weights, self.declared_weights
+        for array in (self.sizes, *weights, self.preferences, self.declared_names, *codes):
             if array is not None:
                 read_only(array)
 
@@ -169,10 +180,11 @@ class Federation:
         cls,
         *,
         silo: Sequence[str] | NameArray | None,
-        records: FloatArray,
+        records: FloatArray | None,
         tiers: Mapping[str, Sequence[str] | Tier],
         epsilon: FloatArray | None = None,
         group: Sequence[str] | Tier | None = None,
+        weight: FloatArray | None = None,
         name: str = "federation",
         locate: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> Self:
@@ -180,10 +192,11 @@ class Federation:
 
         Args:
             silo: The names of the silos; None names them silo-1, silo-2 and so on.
-            records: Their sizes.
+            records: Their sizes; None where they stay secret.
             tiers: By tier name, inner to outer, the node of each silo.
             epsilon: Declared preferences, NaN where there is none.
             group: The organisational group of each silo.
+            weight: What each silo counts for, in any unit.
             name: For messages and file names.
             locate: Says where a row stands, for messages: "silos.csv line 17".
         """
@@ -207,14 +220,48 @@ class Federation:
         if group is not None:
             labelled = _in_order(group) if isinstance(group, Tier) else Tier.from_labels("group", group)
             group = _nested(labelled, [], locate)
+        silos = len(levels[0].parent_of)
         return cls(
             name=name,
-            sizes=np.array(records, dtype=np.float64),
+            sizes=np.ones(silos) if records is None else np.array(records, dtype=np.float64),
             tiers=tuple(levels),
             preferences=epsilon,
             group=group,
             declared_names=names,
+            sizes_known=records is not None,
+            declared_weights=None if weight is None else np.array(weight, dtype=np.float64),
         )
+
+    def _checked_declaration(self, declared: FloatArray) -> FloatArray:
+        """Returns the declared weights brought to the sum 1; those that have it stay as they are, bit for bit."""
+        if len(declared) != len(self.sizes):
+            raise FederationError(
+                f"{self.name} has {len(self.sizes)} silos and {len(declared)} weights. Give one a silo"
+            )
+        bad = ~((declared > 0) & (declared <= _LARGEST_SIZE))
+        if bad.any():
+            where = int(np.argmax(bad))
+            raise FederationError(
+                f"silo {self.silo_name(where)!r}: weight must be a finite number above 0, got {declared[where]:g}"
+            )
+        total = float(declared.sum())
+        return declared if abs(total - 1) <= _WHOLE else np.asarray(declared / total)
+
+    def _checked_weights(self) -> FloatArray:
+        if self.chosen_weights is None and self.declared_weights is None:
+            return np.asarray(self.sizes / self.sizes.sum())
+        chosen = np.array(
+            self.declared_weights if self.chosen_weights is None else self.chosen_weights, dtype=np.float64
+        )
+        if chosen.shape != self.sizes.shape or not ((chosen > 0) & np.isfinite(chosen)).all():
+            raise FederationError(f"{self.name}: weights must be one finite number above 0 for each silo")
+        if chosen.max() > _LARGEST_RATIO * chosen.min():
+            raise FederationError(f"{self.name}: weights span a factor above {_LARGEST_RATIO:g}")
+        return chosen
+
+    def weighted(self, weights: FloatArray) -> Self:
+        """Returns the same federation in which silos count for these weights, which add up to 1."""
+        return replace(self, chosen_weights=read_only(np.array(weights, dtype=np.float64)))
 
     @property
     def silo_names(self) -> NameArray:
@@ -267,16 +314,18 @@ class Federation:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 over names, sizes, tiers, preferences and groups, in order."""
+        """A SHA-256 over names, sizes, tiers, preferences, groups and declared weights, in order."""
         sha = hashlib.sha256(b"fulcrum.federation/1")
         for tier in (*self.tiers, *((self.group,) if self.group else ())):
             sha.update(msgspec.json.encode([tier.name, tier.nodes]))
             sha.update(tier.parent_of.astype("<i8").tobytes())
-        sha.update(self.sizes.astype("<f8").tobytes())
+        sha.update(self.sizes.astype("<f8").tobytes() if self.sizes_known else b"sizes unknown")
         sha.update(b"" if self.preferences is None else self.preferences.astype("<f8").tobytes())
         names = iter(self.silo_names)
         while batch := [str(name) for name in islice(names, _BATCH)]:
             sha.update(msgspec.json.encode(batch))
+        if self.declared_weights is not None:
+            sha.update(b"weights" + self.declared_weights.astype("<f8").tobytes())
         return sha.hexdigest()
 
     def __len__(self) -> int:
@@ -300,7 +349,7 @@ def tier_name_problem(name: str) -> str:
 def reserved_problem(name: str) -> str:
     """Returns that a name is reserved, and what to do; an empty string where it is not.
 
-    >>> reserved_problem("Weight"), reserved_problem("country")
+    >>> reserved_problem("Share"), reserved_problem("country")
     ('that name is reserved for later use. Rename it or leave it out', '')
     """
     later = name.strip().lower() in RESERVED_COLUMNS

@@ -24,7 +24,8 @@ _DEPTH = 4  # keys that a message can be about: tier, node, silo, records
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 
 _PARTICIPANT_TYPES = ("server", "client", "relay", "admin", "overseer")
-_PARTICIPANT_KEYS = ("name", "type", "parent", "records", "epsilon")
+_SILO_KEYS = ("records", "epsilon", "weight")
+_PARTICIPANT_KEYS = ("name", "type", "parent", *_SILO_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +35,9 @@ class _Rows:
     Attributes:
         name: What the federation is called.
         silo: Names of the silos.
-        records: Sizes, not yet checked; None where there is none.
+        records: Sizes, not yet checked; None where there is none. Where no silo has one, sizes stay secret.
         epsilon: Declared preferences, not yet checked; None where there is none.
+        weight: What silos count for, not yet checked; None where there is none.
         labels: By tier, inner to outer, the node of each silo; under "group" its group, "" for one of its own.
         locate: Says where a silo stands: "hospitals.toml line 4".
     """
@@ -44,13 +46,17 @@ class _Rows:
     silo: list[str] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
     epsilon: list[Any] = field(default_factory=list)
+    weight: list[Any] = field(default_factory=list)
     labels: dict[str, list[str]] = field(default_factory=dict)
     locate: Callable[[int], str]
 
     def federation(self, file: str) -> Federation:
         """Returns the federation of these rows, after the checks that every format shares."""
         silos = Silos(list(self.labels), self.locate)
-        silos.add(self.silo, self.records, self.labels, self.epsilon)
+        records, weight = (
+            None if set(map(type, column)) <= {type(None)} else column for column in (self.records, self.weight)
+        )
+        silos.add(self.silo, records, self.labels, self.epsilon, weight)
         return silos.federation(self.name, file)
 
 
@@ -91,14 +97,16 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
             for key in entry:
                 if reserved := reserved_problem(key):
                     raise FederationError(f"{place(*where[-1])}: silo {silo!r} has a key {key!r}: {reserved}")
-                if key not in ("records", "epsilon"):
-                    hint = suggestion(key, ("records", "epsilon"))
+                if key not in _SILO_KEYS:
+                    hint = suggestion(key, _SILO_KEYS)
+                    known_keys = listing(_SILO_KEYS)
                     raise FederationError(
-                        f"{place(*where[-1])}: unknown key {key!r} of silo {silo!r}. Known: records, epsilon.{hint}"
+                        f"{place(*where[-1])}: unknown key {key!r} of silo {silo!r}. Known: {known_keys}.{hint}"
                     )
             rows.silo.append(silo)
             rows.records.append(entry.get("records"))
             rows.epsilon.append(entry.get("epsilon"))
+            rows.weight.append(entry.get("weight"))
             innermost.append(node)
 
     children = innermost
@@ -235,6 +243,7 @@ def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
         silo=silos,
         records=[1 if unsized else people[silo].get("records") for silo in silos],
         epsilon=[people[silo].get("epsilon") for silo in silos],
+        weight=[people[silo].get("weight") for silo in silos],
         labels={
             "region" if level == 0 else f"tier-{level + 1}": [
                 chains[silo][level] if chains[silo] else silo for silo in silos

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from fulcrum.estimation.arms import PoolingArms
+from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun
+
+REGIONS, ROWS = 4, 7
+
+
+def rules(stream, count):
+    """Servers that differ in all that a rule holds."""
+    for arm in range(count):
+        shares = stream.dirichlet(np.ones(REGIONS) * 3)
+        yield ServerRule.pooling(
+            shares=shares,
+            weight=stream.dirichlet(np.ones(REGIONS) * 3),
+            variance=stream.uniform(1e-4, 1e-2, REGIONS),
+            least_noise=float(stream.uniform(1e-3, 1e-1)),
+            scale=[0.2, 0.7, 1.0][arm % 3],
+            clip_norm=float(stream.uniform(0.5, 2)),
+            shrinks=[True, False, HEADS][arm % 3],
+            least_influence=[0.0, 0.6][arm % 2],
+        )
+
+
+@pytest.mark.parametrize("classes", [2, 3, None])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_arms_together_do_what_each_does_alone(classes, spread):
+    stream = np.random.default_rng(0)
+    width = classes or 1
+    shape = (ROWS, width)
+    chosen = list(rules(stream, 6))
+    together = PoolingArms(chosen, coordinates=ROWS * width, classes=classes)
+    states = [begun(rule, regions=REGIONS, shape=shape) for rule in chosen]
+    for _ in range(5):
+        signal = 0.2 + spread * stream.standard_normal((REGIONS, *shape, 1))
+        sums = signal + 0.05 * stream.standard_normal((REGIONS, *shape, len(chosen)))
+        moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(*shape, -1)
+        for arm, rule in enumerate(chosen):
+            states[arm], _ = advanced(rule, states[arm], sums[..., arm], classes=classes)
+            assert moved[..., arm] == pytest.approx(states[arm].moved, abs=1e-12)
+    assert np.abs(moved).max() > 0.01
+
+
+def test_a_model_that_has_not_moved_keeps_its_step():
+    rule = next(rules(np.random.default_rng(0), 1))
+    together = PoolingArms([rule], coordinates=6, classes=2)
+    state = begun(rule, regions=REGIONS, shape=(3, 2))
+    for sums in (np.zeros((REGIONS, 3, 2)), np.full((REGIONS, 3, 2), 0.5) * [1, -1]):
+        moved = together.advance(sums.reshape(REGIONS, 6, 1))
+        state, _ = advanced(rule, state, sums, classes=2)
+        assert moved[:, 0] == pytest.approx(state.moved.ravel(), abs=1e-15)

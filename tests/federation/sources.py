@@ -1,0 +1,58 @@
+"""One federation as files and frames of every kind, and how they are written, read and refused."""
+
+import re
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fulcrum.errors import FederationError
+from fulcrum.federation.reading import read_federation
+
+DOC = Path(__file__).parents[2] / "docs" / "federation-files.md"
+COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}
+HEAD = "silo,records,region"
+CSV = "silo,records,region\nlille,800,north\nparis,2400,north\nlyon,1200,south\n"
+
+
+def doc_example(language):
+    return re.search(rf"```{language}\n(.*?)```", DOC.read_text("utf-8"), re.DOTALL)[1]
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refusal(source, kind=FederationError):
+    """The message of the error, which must be one line."""
+    with pytest.raises(kind) as caught:
+        read_federation(source)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+def frames(columns):
+    table = pa.table(columns)
+    return {
+        "pandas": pd.DataFrame(columns),
+        "polars": pl.DataFrame(columns),
+        "polars lazy": pl.LazyFrame(columns),
+        "pyarrow": table,
+        "duckdb": duckdb.from_arrow(table),
+    }
+
+
+FRAMES = tuple(frames(COLUMNS))
+
+
+def parquet(folder, columns, **options):
+    path = folder / "silos.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return path

@@ -1,0 +1,203 @@
+"""Every wrong table is refused in one line that says where and what to do."""
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sources import COLUMNS, CSV, FRAMES, HEAD, frames, parquet, refusal, written
+
+from fulcrum.errors import OverlapError
+
+# The columns
+
+HEADERS = [
+    ("silo,records", "the column 'region' is missing. Every table needs silo, region"),
+    ("silo,region,size", "the column 'records' is missing. Did you mean the column 'size' to be 'records'?"),
+    ("silo,region,wieght", "unknown column 'wieght'. Did you mean 'weight'?"),
+    ("silo,size,region", "the column 'records' is missing. Did you mean the column 'size' to be 'records'?"),
+    ("silo,recrods,region", "the column 'records' is missing. Did you mean the column 'recrods' to be 'records'?"),
+    ("client,records,region", "the column 'silo' is missing. Did you mean the column 'client' to be 'silo'?"),
+    ("silo,records,Region", "the column 'region' is missing. Did you mean the column 'Region' to be 'region'?"),
+    ("silo,records,cluster", "the column 'region' is missing. Did you mean the column 'cluster' to be 'region'?"),
+    ("silo,records,region,epsilom", "unknown column 'epsilom'. Did you mean 'epsilon'?"),
+    ("silo,records,region,eps", "unknown column 'eps'. Did you mean 'epsilon'?"),
+    ("silo,records,region,record", "unknown column 'record'. Did you mean 'records'?"),
+    ("silo,records,region,Group", "unknown column 'Group'. Did you mean 'group'?"),
+    (
+        "silo,records,note,region",
+        "unknown column 'note'. Known: silo, records, epsilon, group, weight, region. "
+        "An outer tier stands after 'region'; remove the column if it is none",
+    ),
+    (
+        "silo,records,region,federation",
+        "a tier cannot be called 'federation': that name has a meaning of its own. Rename the column",
+    ),
+    ("silo,records,region,", "column 4 has no name. Name it or remove it"),
+]
+
+
+@pytest.mark.parametrize(("header", "message"), HEADERS)
+def test_a_wrong_column_is_refused_alike_in_every_table(tmp_path, header, message):
+    names = header.split(",")
+    assert refusal(written(tmp_path, "a.csv", f"{header}\n")) == f"a.csv line 1: {message}"
+    columns = {name: ["1"] for name in names}
+    assert refusal(parquet(tmp_path, columns)) == f"silos.parquet: {message}"
+    for library, frame in frames(columns).items():
+        if library != "duckdb" or all(names):  # DuckDB gives a column without a name one
+            assert refusal(frame) == f"data frame: {message}"
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path):
+    twice = ["silo", "records", "region", "records"]
+    message = "the column 'records' stands there twice. Remove or rename one"
+    assert refusal(written(tmp_path, "a.csv", ",".join(twice) + "\n")) == f"a.csv line 1: {message}"
+    table = pa.table([["a"], [1], ["r"], [2]], names=twice)
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert refusal(tmp_path / "a.parquet") == f"a.parquet: {message}"
+    for frame in (table, pd.DataFrame([["a", 1, "r", 2]], columns=twice)):
+        assert refusal(frame) == "data frame: a column name stands there twice. Remove or rename one"
+
+
+# CSV
+
+WRONG_CSV = [
+    ("", "a.csv is empty. Its first line must be: silo,records,region"),
+    ("\n  \n\n", "a.csv is empty. Its first line must be: silo,records,region"),
+    (HEAD, "a.csv has no silos. Add a row for each silo"),
+    (f"{HEAD}\n\n", "a.csv has no silos. Add a row for each silo"),
+    ("silo;records;region\na;1;r\n", "a.csv line 1: columns are separated by semicolons. Separate them by commas"),
+    ("\nsilo\trecords\tregion\n", "a.csv line 2: columns are separated by tabs. Separate them by commas"),
+    (
+        f"{HEAD}\na,1,r\nb,2\n",
+        "a.csv line 3: 2 cells in place of 3. Give one to each column, and quote a name that holds a comma",
+    ),
+    (
+        f"{HEAD}\na,1,r\n\n\nb,2,r,x\n",
+        "a.csv line 5: 4 cells in place of 3. Give one to each column, and quote a name that holds a comma",
+    ),
+    (f"{HEAD}\na,-3,r\n", "a.csv line 2: records=-3 must be at least 1"),
+    (f"{HEAD}\na,0,r\n", "a.csv line 2: records=0 must be at least 1"),
+    (f"{HEAD}\na,0.5,r\n", "a.csv line 2: records=0.5 must be at least 1"),
+    (f"{HEAD}\na,nan,r\n", "a.csv line 2: records=nan must be a finite number"),
+    (f"{HEAD}\na,inf,r\n", "a.csv line 2: records=inf must be a finite number"),
+    (f"{HEAD}\na,-inf,r\n", "a.csv line 2: records=-inf must be a finite number"),
+    (f"{HEAD}\na,1e300,r\n", "a.csv line 2: records=1e300 must be at most 9007199254740992"),
+    (f"{HEAD}\na,many,r\n", "a.csv line 2: records='many' is not a number. Write it in plain digits, such as 1200"),
+    (f'{HEAD}\na,"1,200",r\n', "a.csv line 2: records='1,200' is not a number. Write it in plain digits, such as 1200"),
+    (f"{HEAD}\nlyon, ,r\n", "a.csv line 2: records is missing. Give the number of records of silo 'lyon'"),
+    (f"{HEAD}\n\n,5,r\n", "a.csv line 3: silo is missing. Give it a name"),
+    (f"{HEAD}\na,5,\n", "a.csv line 2: region is missing. Name the region of silo 'a'"),
+    (f"{HEAD},country\na,5,r,\n", "a.csv line 2: country is missing. Name the country of silo 'a'"),
+    (f'{HEAD}\n"a\n",5,r\n\n"b\n\n",6,r\nc,0,r\n', "a.csv line 8: records=0 must be at least 1"),
+    (f'{HEAD}\n"a\nb",5,r\n', "a.csv line 2: a silo's name must be printable and not empty, got 'a\\nb'"),
+    (f'{HEAD}\na,5,"r\x07s"\n', "a.csv line 2: a region's name must be printable and not empty, got 'r\\x07s'"),
+    (f'{HEAD},group\na,5,r,"x\x07"\n', "a.csv line 2: a group's name must be printable and not empty, got 'x\\x07'"),
+    (f'{HEAD}\na,5,r\n"b,6,r\nc,7,r\n', "a.csv line 3: unexpected end of data. Check the quotes"),
+    (
+        f"{HEAD},epsilon\na,5,r,1\nb,5,r,low\n",
+        "a.csv line 3: epsilon='low' is not a number. Give a number above 0, or nothing",
+    ),
+    (f"{HEAD},epsilon\na,5,r,nan\n", "a.csv line 2: epsilon=nan is not a number. Give a number above 0, or nothing"),
+    (f"{HEAD},epsilon\na,5,r,\nb,5,r,-1\n", "a.csv line 3: epsilon must be a finite number above 0, got -1"),
+    (f"{HEAD},epsilon\na,5,r,inf\n", "a.csv line 2: epsilon must be a finite number above 0, got inf"),
+    (
+        f"{HEAD}\na,5,r\n\na,5,r\n",
+        "a.csv line 4: silo a stands there a second time, first at a.csv line 2. Remove one",
+    ),
+    (
+        f"{HEAD},group\na,5,r,b\nb,5,r,\n",
+        "a.csv line 3: silo 'b' has no group, and a group bears its name. Name its group",
+    ),
+    (f"{HEAD}\na,5,r\nb\xe9,5,r\n".encode("latin-1"), "a.csv line 3 is not UTF-8. Save it as UTF-8"),
+    (f"{HEAD}\r\na,5,r\r\nb\xe9,5,r\r\n".encode("latin-1"), "a.csv line 3 is not UTF-8. Save it as UTF-8"),
+    (f"{HEAD}\na,5,r\n".encode("utf-16"), "a.csv line 1 is not UTF-8. Save it as UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_CSV)
+def test_a_wrong_csv_is_refused_in_one_line(tmp_path, text, message):
+    assert refusal(written(tmp_path, "a.csv", text)) == message
+
+
+def test_a_silo_in_two_regions_is_an_overlap(tmp_path):
+    path = written(tmp_path, "a.csv", f"{HEAD}\na,5,north\na,5,south\n")
+    assert refusal(path, OverlapError).startswith(
+        "a.csv line 3: overlap: silo a is in two regions, 'north' and 'south'."
+    )
+
+
+def test_a_region_in_two_countries_is_refused(tmp_path):
+    path = written(tmp_path, "a.csv", f"{HEAD},country\na,5,north,france\nb,5,north,spain\n")
+    assert refusal(path).startswith(
+        "a.csv line 3: region 'north' is in two of the tier 'country', 'france' and 'spain'."
+    )
+
+
+# Parquet and frames
+
+WRONG_ROWS = [
+    ({"records": [800, -3, 5]}, "row 2: records=-3 must be at least 1"),
+    ({"records": [800.0, 0.0, 5.0]}, "row 2: records=0 must be at least 1"),
+    ({"records": [800.0, float("inf"), 5.0]}, "row 2: records=inf must be a finite number"),
+    ({"records": [800, None, 5]}, "row 2: records is missing. Give the number of records of silo 'paris'"),
+    ({"records": [800.0, float("nan"), 5.0]}, "row 2: records is missing. Give the number of records of silo 'paris'"),
+    ({"records": ["800", " x ", "5"]}, "row 2: records='x' is not a number. Write it in plain digits, such as 1200"),
+    ({"records": [True, True, False]}, "row 1: records=True is not a number. Write it in plain digits, such as 1200"),
+    ({"silo": ["lille", None, "lyon"]}, "row 2: silo is missing. Give it a name"),
+    ({"silo": ["lille", "paris", " "]}, "row 3: silo is missing. Give it a name"),
+    ({"region": ["north", None, "south"]}, "row 2: region is missing. Name the region of silo 'paris'"),
+    ({"region": [None, None, None]}, "row 1: region is missing. Name the region of silo 'lille'"),
+    ({"country": ["france", "france", None]}, "row 3: country is missing. Name the country of silo 'lyon'"),
+    ({"epsilon": [0.5, None, -1.0]}, "row 3: epsilon must be a finite number above 0, got -1"),
+    ({"epsilon": ["0.5", "low", None]}, "row 2: epsilon='low' is not a number. Give a number above 0, or nothing"),
+    ({"silo": ["a", "b\n", "c\nd"]}, "row 3: a silo's name must be printable and not empty, got 'c\\nd'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_ROWS)
+@pytest.mark.parametrize("library", [*FRAMES, "parquet"])
+def test_a_wrong_row_is_refused_in_one_line(tmp_path, change, message, library):
+    columns = {**COLUMNS, **change}
+    if library == "parquet":
+        assert refusal(parquet(tmp_path, columns)) == f"silos.parquet {message}"
+    else:
+        assert refusal(frames(columns)[library]) == f"data frame {message}"
+
+
+@pytest.mark.parametrize("dtype", ["str", "object", "category", "string"])
+def test_missing_text_of_every_pandas_type_is_refused(dtype):
+    frame = pd.DataFrame({**COLUMNS, "region": pd.Series(["north", None, "south"], dtype=dtype)})
+    assert refusal(frame) == "data frame row 2: region is missing. Name the region of silo 'paris'"
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "Float64", "int64[pyarrow]", "object"])
+def test_missing_numbers_of_every_pandas_type_are_refused(dtype):
+    frame = pd.DataFrame({**COLUMNS, "records": pd.Series([800, None, 5], dtype=dtype)})
+    assert refusal(frame) == "data frame row 2: records is missing. Give the number of records of silo 'paris'"
+
+
+def test_half_a_surrogate_pair_in_a_frame_is_refused():
+    frame = pd.DataFrame({**COLUMNS, "silo": pd.Series(["a", "b\ud800", "c"], dtype=object)})
+    assert refusal(frame) == "data frame row 2: a silo's name must be printable"
+
+
+@pytest.mark.parametrize("library", FRAMES)
+def test_a_frame_without_rows_is_refused(library):
+    columns = {name: pa.array([], pa.string()) for name in COLUMNS}
+    table = pa.table(columns)
+    source = {"pandas": table.to_pandas(), "polars": pl.from_arrow(table), "polars lazy": pl.from_arrow(table).lazy()}
+    frame = source.get(library, table if library == "pyarrow" else duckdb.from_arrow(table))
+    assert refusal(frame) == "data frame has no silos. Add a row for each silo"
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", CSV.encode(), b"PAR1" + bytes(100) + b"PAR1"])
+def test_what_is_not_parquet_is_refused(tmp_path, content):
+    path = written(tmp_path, "a.parquet", content)
+    assert refusal(path) == "a.parquet is not a Parquet file, or it is damaged. Write it again"
+
+
+def test_a_parquet_file_without_rows_is_refused(tmp_path):
+    path = parquet(tmp_path, {name: pa.array([], pa.string()) for name in COLUMNS})
+    assert refusal(path) == "silos.parquet has no silos. Add a row for each silo"

@@ -1,0 +1,170 @@
+"""A federation may say what its silos count for, and keep their sizes secret, in every format it can be read from."""
+
+import msgspec
+import numpy as np
+import pytest
+from sources import frames, parquet, written
+
+import fulcrum
+from fulcrum.errors import FederationError, ParameterError
+from fulcrum.federation.as_csv import federation_csv
+from fulcrum.federation.as_json import Roster, federation_of, roster_of
+from fulcrum.federation.editing import added, merged, rescaled, resized, split
+from fulcrum.federation.reading import read_federation
+from fulcrum.planning.plan_reading import read_plan
+
+COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}
+WEIGHT = [2.0, 1.0, 1.0]
+
+
+def as_csv(columns):
+    rows = zip(*columns.values(), strict=True)
+    return ",".join(columns) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def as_toml(columns):
+    silos = {}
+    for k, silo in enumerate(columns["silo"]):
+        keys = [f"{key} = {columns[key][k]}" for key in ("records", "weight") if key in columns]
+        silos.setdefault(columns["region"][k], []).append(f"{silo} = {{ {', '.join(keys)} }}")
+    return "".join(f"[region.{region}]\n" + "\n".join(lines) + "\n" for region, lines in silos.items())
+
+
+def every_reading(tmp_path, columns):
+    yield read_federation(written(tmp_path, "a.csv", as_csv(columns)))
+    yield read_federation(written(tmp_path, "a.toml", as_toml(columns)))
+    yield read_federation(parquet(tmp_path, columns))
+    yield from map(read_federation, frames(columns).values())
+
+
+@pytest.mark.parametrize("without_records", [False, True])
+def test_every_format_says_the_same_of_weights_and_secret_sizes(tmp_path, without_records):
+    columns = {**COLUMNS, "weight": WEIGHT}
+    if without_records:
+        del columns["records"]
+    digests = set()
+    for federation in every_reading(tmp_path, columns):
+        assert federation.weights.tolist() == [0.5, 0.25, 0.25]
+        assert federation.sizes_known is not without_records
+        sent = msgspec.json.encode(roster_of(federation))
+        assert federation_of(msgspec.json.decode(sent, type=Roster)).digest == federation.digest
+        assert read_federation(written(tmp_path, "back.csv", federation_csv(federation))).digest == federation.digest
+        digests.add(federation.digest)
+    assert len(digests) == 1
+
+
+def test_weights_and_secret_sizes_are_part_of_the_digest_and_their_unit_is_not(tmp_path):
+    def digest(**columns):
+        return read_federation(written(tmp_path, "a.csv", as_csv(columns))).digest
+
+    secret = {key: values for key, values in COLUMNS.items() if key != "records"}
+    digests = [
+        digest(**COLUMNS),
+        digest(**COLUMNS, weight=WEIGHT),
+        digest(**COLUMNS, weight=[1.0, 2.0, 1.0]),
+        digest(**secret),
+        digest(**{**COLUMNS, "records": [1, 1, 1]}),
+        digest(**secret, weight=WEIGHT),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digest(**COLUMNS, weight=[8, 4, 4]) == digests[1]
+    # That of a federation without them is what it always was.
+    assert (
+        digests[0]
+        == fulcrum.Federation.from_sizes({"north": {"lille": 800, "paris": 2400}, "south": {"lyon": 1200}}).digest
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("", "a.csv line 3: weight is missing. Say what silo 'paris' counts for, or leave all weights out"),
+        ("0", "a.csv line 3: weight=0 must be a finite number above 0"),
+        ("-1", "a.csv line 3: weight=-1 must be a finite number above 0"),
+        ("inf", "a.csv line 3: weight=inf must be a finite number above 0"),
+        ("nan", "a.csv line 3: weight=nan must be a finite number above 0"),
+        ("much", "a.csv line 3: weight='much' must be a finite number above 0"),
+    ],
+)
+def test_a_weight_that_is_none_is_refused(tmp_path, cell, message):
+    table = as_csv({**COLUMNS, "weight": [2, cell, 1]})
+    with pytest.raises(FederationError) as caught:
+        read_federation(written(tmp_path, "a.csv", table))
+    assert str(caught.value) == message
+
+
+def test_records_are_given_for_every_silo_or_for_none(tmp_path):
+    with pytest.raises(
+        FederationError, match=r"a.toml line 3: records is missing. Give the number of records of silo 'b'"
+    ):
+        read_federation(written(tmp_path, "a.toml", "[region.north]\na = 5\nb = { weight = 1 }\n"))
+    roster = Roster(name="x", silos=["a", "b"], records=[1], tiers=[])
+    with pytest.raises(FederationError, match="another number of records, epsilons or weights"):
+        federation_of(roster)
+
+
+def test_weights_of_a_federation_are_used_unless_others_are_asked_for(tmp_path):
+    federation = read_federation(written(tmp_path, "a.csv", as_csv({**COLUMNS, "weight": WEIGHT})))
+    for recipe, settings in (("paper", {}), ("joint", {"parameters": 10})):
+        plan = fulcrum.plan(federation, rounds=3, epsilon=1.0, recipe=recipe, **settings)
+        assert (plan.weights_rule, plan.weights.tolist()) == ("declared", [0.5, 0.25, 0.25])
+    by_size = fulcrum.plan(federation, rounds=3, epsilon=1.0, weights="sizes")
+    assert by_size.weights == pytest.approx(np.array([800, 2400, 1200]) / 4400)
+    for made in (plan, by_size):
+        made.save(tmp_path / "plan.json")
+        again = read_plan(tmp_path / "plan.json")
+        assert again.weights.tolist() == made.weights.tolist()
+        again.check_federation(federation)
+        assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
+
+
+def test_a_plan_keeps_sizes_secret_where_they_are_not_given(tmp_path):
+    secret = {key: values for key, values in COLUMNS.items() if key != "records"}
+    federation = read_federation(written(tmp_path, "a.csv", as_csv(secret)))
+    plan = fulcrum.plan(federation, rounds=3, epsilon=1.0, recipe="joint", parameters=10)
+    assert plan.weights == pytest.approx([1 / 3] * 3)
+    assert plan.server_rule.shares == pytest.approx([2 / 3, 1 / 3])
+    plan.save(tmp_path / "plan.json")
+    content = msgspec.json.decode((tmp_path / "plan.json").read_bytes())
+    assert [silo["records"] for silo in content["silos"]] == [None] * 3
+    assert "the datasets of silos are disjoint, and their sizes stay secret" in plan.assumptions
+    assert content["guarantee"]["adjacency"] == "replace one silo's whole dataset, of whatever size"
+    assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
+    read_plan(tmp_path / "plan.json").check_federation(federation)
+    assert plan.advice  # nothing in it rests on sizes
+
+
+@pytest.mark.parametrize("settings", [{}, {"weights": "sizes"}, {"weights": 0.5}])
+def test_weights_by_size_need_sizes(tmp_path, settings):
+    federation = read_federation(written(tmp_path, "a.csv", "silo,region\nlille,north\nlyon,south\n"))
+    with pytest.raises(ParameterError) as caught:
+        fulcrum.plan(federation, rounds=3, epsilon=1.0, **settings)
+    assert str(caught.value) == (
+        f"weights={settings.get('weights', 'sizes')!r} need the records of every silo, and a gives none. "
+        "Give records, or use weights='equal' or 'least-noise'"
+    )
+    fulcrum.plan(federation, rounds=3, epsilon=1.0, weights={"lille": 1, "lyon": 3})
+
+
+def test_editing_keeps_weights_and_secrets(tmp_path):
+    secret = {**{key: values for key, values in COLUMNS.items() if key != "records"}, "weight": WEIGHT}
+    federation = read_federation(written(tmp_path, "a.csv", as_csv(secret)))
+    for edited in (
+        merged(federation, ["north", "south"]),
+        split(federation, "north"),
+        added(federation, silos=2),
+        resized(federation, "north", silos=4),
+    ):
+        assert not edited.sizes_known
+        ratio = edited.weights[:2] if edited.silo_names[1] == "paris" else edited.weights[[0, 1]]
+        assert ratio[0] == pytest.approx(2 * ratio[1])
+    with pytest.raises(FederationError, match="stay secret"):
+        rescaled(federation, "north", mean=10)
+
+
+def test_a_project_of_nvidia_flare_may_say_what_silos_count_for(tmp_path):
+    pytest.importorskip("yaml", reason="project files need pyyaml")
+    project = "participants:\n  - {name: server, type: server}\n" + "".join(
+        f"  - {{name: {name}, type: client, weight: {weight}}}\n" for name, weight in (("lille", 3), ("lyon", 1))
+    )
+    assert read_federation(written(tmp_path, "a.yml", project)).weights.tolist() == [0.75, 0.25]

@@ -60,3 +60,42 @@ def test_an_infinite_bound_clips_nothing():
 
 def test_the_direction_is_kept():
     assert clip(np.array([3.0, 4.0]), 1.0) == pytest.approx([0.6, 0.8])
+
+
+@given(
+    updates=st.tuples(*[hnp.arrays(np.float64, 7, elements=st.floats(-1e6, 1e6))] * 2),
+    norm=st.floats(1e-3, 1e3),
+    share=st.floats(5e-324, 1.0),
+)
+def test_two_updates_differ_by_at_most_twice_the_norm_whatever_the_share(updates, norm, share):
+    one, other = (clip(update, norm, share) for update in updates)
+    for clipped in (one, other):
+        assert np.linalg.norm(clipped) <= norm * (1 + 1e-15)
+    assert np.linalg.norm(one - other) <= 2 * norm * (1 + 1e-15)
+
+
+@pytest.mark.parametrize(
+    ("update", "norm", "share", "expected"),
+    [
+        ([0.3, 0.4], 1.0, 1.0, [0.3, 0.4]),
+        ([0.3, 0.4], 1.0, 0.5, [0.6, 0.8]),  # at the share itself: the whole norm
+        ([0.15, 0.2], 1.0, 0.5, [0.3, 0.4]),  # within it: scaled up by 1 / share
+        ([3.0, 4.0], 1.0, 0.5, [0.6, 0.8]),  # beyond it: the norm, in the same direction
+        ([3.0, 4.0], 20.0, 0.5, [6.0, 8.0]),
+        ([0.0, 0.0], 1.0, 0.5, [0.0, 0.0]),
+        ([1e-200, 0.0], 1.0, 0.5, [2e-200, 0.0]),
+        ([1e300, 0.0], 1.0, 1e-9, [1.0, 0.0]),
+        ([1e-323, 0.0], 0.8, 1e-323, [0.8, 0.0]),  # where the share of the norm is rounded up
+    ],
+)
+def test_a_clip_at_a_share_of_the_norm_is_scaled_up(update, norm, share, expected):
+    assert clip(np.array(update), norm, share) == pytest.approx(expected, rel=1e-15, abs=0)
+    size = np.array([math.hypot(*update)])
+    if size > 1e-300:
+        assert clip_factor(size, norm, share)[0] * size == pytest.approx(math.hypot(*expected), rel=1e-15, abs=0)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ParameterError, match="share of the clip norm must be above 0 and at most 1"):
+        clip(np.array([3.0, 4.0]), 1.0, share)

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.planning.comparing import compare, observer_trade
+from fulcrum.errors import ParameterError
+from fulcrum.planning.comparing import compare, compared, observer_trade, row_of
+from fulcrum.planning.making import plan
 
 
 def test_every_allocation_meets_the_same_target_and_the_optimum_costs_least():
     rows = compare("severe", rounds=10, epsilon=0.99, accountant="renyi")
-    assert [row.allocation for row in rows] == ["optimal", "uniform", "size", "inverse-size", "misallocated"]
+    paper = ["optimal", "uniform", "size", "inverse-size", "misallocated"]
+    assert [row.allocation for row in rows] == [*paper, "least-noise"]
+    rows = rows[:5]
     assert all(row.epsilon_above_worst == pytest.approx(0.99, rel=1e-9) for row in rows)
     assert rows[0].noise_budget == min(row.noise_budget for row in rows)
     assert rows[1].epsilon_above_mean == pytest.approx(0.368, abs=5e-4)
@@ -18,8 +22,8 @@ def test_every_allocation_meets_the_same_target_and_the_optimum_costs_least():
 
 def test_least_noise_joins_where_there_are_colluders():
     rows = compare("isic-hospital", rounds=10, epsilon=1.0, colluders=1)
-    assert rows[-1].allocation == "least-under-collusion"
-    assert rows[-1].noise_budget == min(row.noise_budget for row in rows)
+    assert rows[5].allocation == "least-under-collusion"
+    assert rows[5].noise_budget == min(row.noise_budget for row in rows[:6])
 
 
 def evenly(federation, requirement):
@@ -28,14 +32,62 @@ def evenly(federation, requirement):
 
 def test_a_users_own_allocation_joins_the_comparison():
     rows = compare("severe", rounds=10, epsilon=1.0, allocation=evenly)
-    assert rows[-1].allocation == "evenly"
-    assert rows[-1].noise_budget == pytest.approx(rows[1].noise_budget, rel=1e-12)
+    assert rows[5].allocation == "evenly"
+    assert rows[5].noise_budget == pytest.approx(rows[1].noise_budget, rel=1e-12)
 
 
 def test_the_same_budget_buys_different_epsilons():
     rows = fulcrum.compare("severe", rounds=10, budget=0.5)
     assert all(row.noise_budget == pytest.approx(0.5, rel=1e-9) for row in rows)
-    assert rows[0].epsilon_above_worst == min(row.epsilon_above_worst for row in rows)
+    assert rows[0].epsilon_above_worst == min(row.epsilon_above_worst for row in rows[:5])
+
+
+def test_rows_beyond_the_paper_follow_its_own_and_say_whom_they_quieten():
+    rows = {row.allocation: row for row in compare("severe", rounds=10, epsilon=0.99, parameters=66)}
+    assert list(rows)[5:] == ["least-noise", "joint"]
+    for name in list(rows)[:5]:
+        assert rows[name].least_influence == pytest.approx(1)
+    # 5.425e-4, 2.4414e-4: noise in q² C² of the optimum and of least-noise weights; a region of 4 counts 16 / 4096.
+    assert rows["least-noise"].noise_budget / rows["optimal"].noise_budget == pytest.approx(2.4414 / 5.4253, rel=1e-4)
+    assert rows["least-noise"].least_influence == pytest.approx(16 / 4096 / (4 / 96))
+    made = plan("severe", rounds=10, epsilon=0.99, parameters=66, recipe="joint")
+    share, by_size = made.node_influence("region"), np.array([60, 20, 8, 4, 4]) / 96
+    assert rows["joint"].least_influence == pytest.approx((share / by_size).min())
+    assert rows["joint"].noise_budget == pytest.approx(((share / by_size) ** 2 * made.node_noise("region")).sum())
+    assert rows["joint"].epsilon_above_worst == pytest.approx(0.99)
+
+
+def test_a_row_that_cannot_keep_the_target_is_left_out_with_the_reason():
+    severe = fulcrum.read_federation("severe")
+    without_d = compared(severe, None, {"rounds": 10, "epsilon": 1.0})
+    assert "joint" not in without_d.rows
+    assert "needs the number of trainable parameters" in without_d.left_out["joint"]
+    outer = compared(severe, None, {"rounds": 10, "epsilon": {"federation": 1.0}, "parameters": 66})
+    assert list(outer.left_out) == ["joint"]
+    assert "no target there can be kept" in outer.left_out["joint"]
+    with pytest.raises(ParameterError, match="delta must be"):
+        compare(severe, rounds=10, epsilon=1.0, delta=2.0)
+
+
+def test_weights_that_were_asked_for_make_a_last_row_and_leave_the_others_alone():
+    target = {"rounds": 10, "epsilon": 1.0}
+    plain, asked = compare("isic-paper", **target), compare("isic-paper", weights="equal", **target)
+    assert asked[:-1] == plain
+    assert asked[-1].allocation == "as asked"
+    # 0.091078 and 0.29615: noise in q² C² of equal weights within a region, and of the paper's optimum.
+    assert asked[-1].noise_budget / plain[0].noise_budget == pytest.approx(0.091078 / 0.29615, rel=1e-4)
+    assert compare("isic-paper", weights="least-noise", **target) == plain
+
+
+def test_a_plan_knows_which_row_of_a_comparison_it_is():
+    target = {"rounds": 10, "epsilon": 1.0, "parameters": 66}
+    assert row_of(plan("mild", **target)) == "optimal"
+    assert row_of(plan("mild", allocation="uniform", **target)) == "uniform"
+    assert row_of(plan("mild", weights="least-noise", **target)) == "least-noise"
+    assert row_of(plan("mild", recipe="joint", **target)) == "joint"
+    assert row_of(plan("mild", recipe="joint", shrink=False, **target)) is None
+    assert row_of(plan("mild", weights="equal", **target)) is None
+    assert row_of(plan("mild", recipe="joint", least_influence=0.9, **target)) is None
 
 
 def test_the_trade_runs_from_the_optimum_to_uniform_and_each_end_is_a_plan():

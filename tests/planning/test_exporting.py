@@ -75,3 +75,22 @@ def test_an_unknown_export_is_refused(made):
         ParameterError, match=r"unknown export 'flowr'. Known: csv, flower, nvflare. Did you mean 'flower'\?"
     ):
         exported(made, "flowr")
+
+
+def test_settings_carry_weights_clip_share_and_server_where_they_are_not_the_papers():
+    made = plan(FEDERATION, rounds=10, epsilon=1.0, parameters=34, recipe="joint")
+    assert made.clip_share < 1
+    config = tomllib.loads(exported(made, "flower"))["tool"]["flwr"]["app"]["config"]
+    assert config["fulcrum-clip-share"] == made.clip_share
+    assert (config["fulcrum-server"], config["fulcrum-shrink"]) == ("random-effects", "heads")
+    settings = json.loads(exported(made, "nvflare"))
+    assert (settings["clip_share"], settings["server"], settings["shrink"]) == (
+        made.clip_share,
+        "random-effects",
+        "heads",
+    )
+    assert [site["weight"] for site in settings["sites"].values()] == made.weights.tolist()
+    assert exported(made, "flower").count("weight=0.2 ") == 2  # equal within the region, whatever the sizes
+    paper = plan(FEDERATION, rounds=10, epsilon=1.0, parameters=34)
+    for to in ("flower", "nvflare"):
+        assert not any(word in exported(paper, to) for word in ("share", "shrink", "random", "fulcrum-server"))

@@ -252,7 +252,7 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
             {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
             "budget stands in for a target: give it without epsilon and information",
         ),
-        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be from 1e-50 to 1e+50, got 0.0"),
+        ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be 'auto' or from 1e-50 to 1e+50, got 0.0"),
         (
             {"rounds": 1, "epsilon": 1.0, "parameters": 0},
             "parameters must be a whole number from 1 to 1,000,000,000,000,000, got 0",

@@ -7,6 +7,7 @@ import pytest
 
 from fulcrum.federation.structure import Federation, Tier
 from fulcrum.planning import verifying as verification
+from fulcrum.planning import verifying_weights as verification_of_weights
 from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.plan_file import content_digest
 from fulcrum.planning.targets import Target
@@ -84,11 +85,14 @@ def test_a_multiplier_that_conceals_nothing_is_told_apart_without_a_traceback(mu
 def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
     shared = {
         node.module
-        for node in ast.walk(ast.parse(Path(verification.__file__).read_text()))
+        for module in (verification, verification_of_weights)
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
         if isinstance(node, ast.ImportFrom)
     }
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
-    words_and_file = {"planning.guarantee", "planning.plan", "planning.plan_file", "planning.plan_reading"}
+    words_and_file = {"planning.guarantee", "planning.plan", "planning.plan_file", "planning.plan_reading"} | {
+        "planning.verifying_weights"
+    }
     assert ours == {"privacy.accounting", "federation.structure", *words_and_file}
     assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
 

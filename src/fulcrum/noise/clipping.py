@@ -13,20 +13,24 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import DivergedUpdateError, ParameterError
 
 
-def clip(update: FloatArray, norm: float) -> FloatArray:
-    """Scales `update` down so that its L2 norm is at most `norm`.
+def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
+    """Scales `update` so that its L2 norm is at most `norm`: clipped at `share` of it, then scaled up by 1 / share.
 
     Guarantees, for every shape including 0-d and empty, and every finite size:
 
-    - the result's norm is at most `norm`, up to one rounding of the dtype;
-    - an update already within the norm comes back unchanged, bit for bit;
+    - the result's norm is at most `norm`, up to one rounding of the dtype, so that two results differ by at most twice
+      `norm` whatever the share;
+    - with a share of 1, an update already within the norm comes back unchanged, bit for bit;
     - the dtype is kept, and the input is not written to.
 
-    NaN or inf raises `DivergedUpdateError`: a silo that diverged has no bounded update, and zeros would hide it.
-    A norm that is negative or NaN raises `ParameterError`; an infinite one clips nothing.
+    NaN or inf raises `DivergedUpdateError`: a silo that diverged has no bounded update, and zeros would hide it. A norm
+    that is negative or NaN, or a share that is not above 0 and at most 1, raises `ParameterError`; an infinite norm
+    clips nothing.
     """
     if not norm >= 0:
         raise ParameterError(f"the clip norm must be a number of at least 0, got {norm}")
+    if not 0 < share <= 1:
+        raise ParameterError(f"the share of the clip norm must be above 0 and at most 1, got {share}")
     with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
         largest = float(np.max(np.abs(update), initial=0.0))
         if not math.isfinite(largest):
@@ -34,12 +38,17 @@ def clip(update: FloatArray, norm: float) -> FloatArray:
         exponent = math.frexp(largest)[1] - 1
         scaled = np.ldexp(np.asarray(update, dtype=np.float64), -exponent)  # exact, and its squares cannot overflow
         size = float(np.linalg.norm(np.ravel(scaled)))
-        if np.ldexp(size, exponent) <= norm:
+        if share == 1 and np.ldexp(size, exponent) <= norm:
             return update
+        # Never more than brings it to the norm, however the share was rounded.
+        factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0)
         kept = np.result_type(update, np.float16)  # a float's own dtype
-        return np.asarray(scaled * (norm / size)).astype(kept, copy=False)
+        return np.asarray(scaled * factor).astype(kept, copy=False)
 
 
-def clip_factor(size: FloatArray, norm: float | FloatArray) -> FloatArray:
-    """Returns what updates of these L2 norms are scaled by: 1 within the norm, else norm / size."""
-    return np.divide(norm, size, out=np.ones(np.broadcast_shapes(np.shape(size), np.shape(norm))), where=size > norm)
+def clip_factor(size: FloatArray, norm: float | FloatArray, share: float | FloatArray = 1.0) -> FloatArray:
+    """Returns what updates of these L2 norms are scaled by: 1 / share within that share of the norm, or norm / size."""
+    inverse = np.broadcast_to(
+        1 / np.asarray(share), np.broadcast_shapes(np.shape(size), np.shape(norm), np.shape(share))
+    )
+    return np.divide(norm, size, out=inverse.copy(), where=size > norm * np.asarray(share))

@@ -2,5 +2,5 @@
 
 Change it for another kind of target, another field of the plan file, another check of a plan.
 
-Imports from: base, storage, federation, privacy.
+Imports from: base, storage, federation, privacy, estimation.
 """

@@ -190,14 +190,14 @@ def _on_information(plan: "Plan") -> list[Advice]:
         return []
     mechanism = plan.mechanism_information
     worst = int(np.argmax(mechanism + plan.floor))
-    records = float(plan.federation.sizes.min())
+    records = int(plan.federation.sizes.min()) if plan.federation.sizes_known else None
     known, entropy = plan.coupling is not None, information_ceiling(plan)
     verdict = informativeness(
         mechanism=float(mechanism[worst]),
         floor=float(plan.floor[worst]),
         levels=LEVELS,
         entropy=entropy,
-        records=int(records),
+        records=records,
     )
     bound = shown_nats(verdict.mechanism + verdict.floor, digits=3)
     ceiling = f"the target's entropy {entropy:.3g} at {LEVELS} levels" if known else f"ln {LEVELS} = {entropy:.3g}"
@@ -206,8 +206,8 @@ def _on_information(plan: "Plan") -> list[Advice]:
         return [Advice(kind="information", warning=True, text=text)]
     text = f"The information bound {bound} nats is informative: below {ceiling}"
     text += "" if known else ", the most that the target's entropy can be; check it against the real one"
-    if not verdict.identifiable:
-        text += f" (a silo of {records:g} records resolves at most {finest_resolution(int(records))} levels)"
+    if records is not None and not verdict.identifiable:
+        text += f" (a silo of {records:g} records resolves at most {finest_resolution(records)} levels)"
     return [Advice(kind="information", warning=False, text=text + ".")]
 
 

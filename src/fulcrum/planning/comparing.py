@@ -1,9 +1,16 @@
-"""Every allocation side by side, each meeting the same target: what it costs, and what it gives both observers.
+"""Every way of keeping a target side by side: what it costs, what it gives both observers, and whom it quietens.
 
 >>> for row in compare("consortium", rounds=10, epsilon=1.0)[:2]:
 ...     print(f"{row.allocation:8} budget {row.noise_budget:.3f}, inside {row.epsilon_inside_worst:.2f}")
 optimal  budget 1.336, inside 6.87
 uniform  budget 11.134, inside 1.00
+
+The paper's allocations come first, at weights by size. Then comes what goes beyond the paper: weights of least noise,
+and weights, clip and server chosen together.
+
+>>> last = compare("consortium", rounds=10, epsilon=1.0, parameters=66)[-1]
+>>> f"{last.allocation}: the quietest region counts {last.least_influence:.2f} of its share by size"
+'joint: the quietest region counts 0.05 of its share by size'
 """
 
 from collections.abc import Mapping
@@ -12,16 +19,31 @@ from typing import Any
 
 import numpy as np
 
+from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.recipes import RECIPES
 from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule, allocate
+from fulcrum.privacy.exposure import sum_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What one allocation costs and gives; epsilons are worst and mean over silos, for both observers."""
+    """What one way of keeping a target costs and gives; epsilons are worst and mean over silos, for both observers.
+
+    Attributes:
+        allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or `AS_ASKED`.
+        noise_budget: The noise variance entering the model, in units of C²; with a server that pools, where regions
+            agree, as its influence is.
+        epsilon_above_worst: Against whoever sees the sums of the innermost tier.
+        epsilon_above_mean: The same, mean over silos.
+        epsilon_inside_worst: Against whoever sees single updates.
+        epsilon_inside_mean: The same, mean over silos.
+        least_influence: Of the region that is quietened most, its share of the model over its share by size; 1 where
+            all count by size.
+    """
 
     allocation: str
     noise_budget: float
@@ -29,47 +51,139 @@ class Comparison:
     epsilon_above_mean: float
     epsilon_inside_worst: float
     epsilon_inside_mean: float
+    least_influence: float
+
+
+BEYOND: Mapping[str, Mapping[str, Any]] = {
+    "least-noise": {"weights": "least-noise"},
+    "joint": {"recipe": "joint"},
+}
+"""What a comparison shows after the paper's rules, as arguments of `plan`: other weights alone, the joint recipe."""
+
+AS_ASKED = "as asked"
+"""The row of weights, clip and server that were asked for, where they are none of the others'."""
+
+_CHOSEN_TOGETHER = ("recipe", "weights", "server", "shrink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What a comparison sets side by side.
+
+    Attributes:
+        rows: By name of the row, how its plan differs from a plain one with the same target, as arguments of `plan`.
+        plans: By name of the row, its plan.
+        left_out: By name of a row that cannot keep the target, why.
+    """
+
+    rows: Mapping[str, Mapping[str, Any]]
+    plans: Mapping[str, Plan]
+    left_out: Mapping[str, str]
 
 
 def compare(
     federation: Any, *, allocation: str | AllocationRule | None = None, **target: Any
 ) -> tuple[Comparison, ...]:
-    """Returns one row for each built-in allocation, the optimum first, and one for the user's own if given.
+    """Returns a row for each of the paper's allocations, the optimum first, then for what goes beyond the paper.
+
+    The paper's allocations count silos by size, clip at C and add sums up. After them stand the user's own allocation,
+    if given, and the rows of `BEYOND` that can keep the target; `compared` says which cannot, and why.
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
         allocation: One more to compare, "module:function" or a callable.
-        **target: What every allocation must meet, as in `plan`.
+        **target: What every row must meet, as in `plan`. A recipe, weights or a server asked for make a last row.
     """
-    federation = read_federation(federation)
-    names = compared_allocations(federation, allocation, target)
-    return tuple(summarised(plan(federation, allocation=name, **target)) for name in names)
+    plans = compared(read_federation(federation), allocation, target).plans
+    return tuple(summarised(made, name) for name, made in plans.items())
 
 
-def compared_allocations(
-    federation: Federation, own: str | AllocationRule | None, target: Mapping[str, Any]
-) -> list[str | AllocationRule]:
-    """Returns the allocations that a comparison sets side by side, the user's own last.
+def compared(federation: Federation, own: str | AllocationRule | None, target: Mapping[str, Any]) -> Compared:
+    """Returns what a comparison sets side by side.
 
     `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
-    innermost tier.
+    innermost tier. A row beyond the paper is left out where planning refuses it: the recipe needs the number of
+    parameters, and a server that pools keeps no target on an outer tier.
+
+    Args:
+        federation: Whom the plans are for.
+        own: One more allocation, "module:function" or a callable.
+        target: As `plan` takes it.
     """
     epsilon = target.get("epsilon")
     innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
     fits = bool(target.get("colluders") or target.get("dropouts")) and innermost_alone
-    names: list[str | AllocationRule] = [name for name in ALLOCATIONS if name != "least-under-collusion" or fits]
-    return names if own is None or own in names else [*names, own]
+    rows: dict[str, Mapping[str, Any]] = {
+        name: {"allocation": name} for name in ALLOCATIONS if name != "least-under-collusion" or fits
+    }
+    if own is not None and own not in rows:
+        rows[own if isinstance(own, str) else getattr(own, "__name__", "custom")] = {"allocation": own}
+    asked = {name: target[name] for name in _CHOSEN_TOGETHER if target.get(name) is not None}
+    if asked and asked not in ({"recipe": "paper"}, *BEYOND.values()):
+        asked |= {"clip_norm": target["clip_norm"]} if target.get("clip_norm") == "auto" else {}
+    else:
+        asked = {}
+    plans = {name: row_plan(federation, settings, target) for name, settings in rows.items()}
+    left_out = {}
+    for name, settings in {**BEYOND, **({AS_ASKED: asked} if asked else {})}.items():
+        try:
+            plans[name] = row_plan(federation, settings, target)
+            rows[name] = settings
+        except (ParameterError, UnreachableTargetError) as error:
+            if name == AS_ASKED:
+                raise
+            left_out[name] = str(error)
+    return Compared(rows=rows, plans=plans, left_out=left_out)
 
 
-def summarised(made: Plan) -> Comparison:
+def row_plan(federation: Federation, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Plan:
+    """Returns the plan of one row: the target, with nothing chosen but what the row says."""
+    plain = {name: value for name, value in target.items() if name not in _CHOSEN_TOGETHER}
+    if plain.get("clip_norm") == "auto" or "recipe" in settings:
+        plain.pop("clip_norm", None)  # the recipe chooses its own
+    return plan(federation, **(plain | dict(settings)))
+
+
+def row_of(made: Plan) -> str | None:
+    """Returns the name of the row that a plan would be in a comparison; None where it is none of those with a name."""
+    plain = made.server == "sum" and made.clip_share == 1
+    if plain and made.weights_rule == "sizes":
+        return made.allocation
+    if made.allocation != "optimal" or made.least_influence:
+        return None
+    if plain and made.weights_rule == "least-noise":
+        return "least-noise"
+    joint = RECIPES["joint"]
+    together = (made.weights_rule, made.server, made.shrink) == (joint.weights, joint.server, joint.shrink)
+    return "joint" if together and made.clip_share < 1 else None
+
+
+def model_noise(made: Plan) -> float:
+    """Returns the noise variance entering the model, in units of C²: each region's sum by what it counts for."""
+    if made.server == "sum":
+        return made.noise_budget
+    inner = made.federation.innermost.name
+    scale = made.node_influence(inner) / made.server_rule.weight
+    return float((scale**2 * made.node_noise(inner)).sum())
+
+
+def least_influence(made: Plan) -> float:
+    """Returns, of the region that is quietened most, its share of the model over its share by size."""
+    inner = made.federation.innermost
+    sizes = sum_by(inner.parent_of, made.federation.sizes, len(inner.nodes))
+    return float((made.node_influence(inner.name) / (sizes / sizes.sum())).min())
+
+
+def summarised(made: Plan, name: str) -> Comparison:
     """Returns the row of one plan."""
     return Comparison(
-        allocation=made.allocation,
-        noise_budget=made.noise_budget,
+        allocation=name,
+        noise_budget=model_noise(made),
         epsilon_above_worst=float(made.epsilon_above.max()),
         epsilon_above_mean=float(made.epsilon_above.mean()),
         epsilon_inside_worst=float(made.epsilon_inside.max()),
         epsilon_inside_mean=float(made.epsilon_inside.mean()),
+        least_influence=least_influence(made),
     )
 
 

@@ -50,6 +50,7 @@ def _flower(plan: Plan) -> str:
         "[tool.flwr.app.config]",
         f"num-server-rounds = {plan.rounds}",
         f"fulcrum-clip-norm = {plan.clip_norm!r}",
+        *_flower_beyond_the_paper(plan),
         f'fulcrum-injection = "{plan.injection}"',
         f'fulcrum-plan-digest = "{plan.digest}"',
         "",
@@ -74,6 +75,15 @@ def _flower(plan: Plan) -> str:
         value = " ".join(f"{key}={_quoted(item)}" for key, item in settings.items())
         lines.append(f"{_quoted(name)} = {_quoted(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _flower_beyond_the_paper(plan: Plan) -> list[str]:
+    """The clip share and the server, where they are not the paper's."""
+    server = {"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}
+    return [
+        *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
+        *(f"fulcrum-{name} = {_quoted(value)}" for name, value in server.items()),
+    ]
 
 
 def _quoted(value: str | float) -> str:
@@ -104,6 +114,8 @@ def _nvflare(plan: Plan) -> str:
         "plan_digest": plan.digest,
         "rounds": plan.rounds,
         "clip_norm": plan.clip_norm,
+        **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
+        **({"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}),
         "injection": plan.injection,
         "sites": sites,
         "aggregators": aggregators,

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.rounding import rounded_up
 
-ADJACENCY = "replace one silo's whole dataset, its declared size kept"
-"""Which federations are neighbours; a clipped update moves by at most 2C between them."""
-
 _FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
 
@@ -38,6 +35,8 @@ class Guarantee:
         colluders: Silos of each region that may share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
         follows: Whether silos released before this plan, which the epsilons include.
+        sizes_known: Whether the sizes of silos are given, and so public.
+        server: What the server does with the sums, "sum" or how it pools them.
     """
 
     rounds: int
@@ -51,6 +50,14 @@ class Guarantee:
     colluders: int = 0
     dropouts: int = 0
     follows: bool = False
+    sizes_known: bool = True
+    server: str = "sum"
+
+    @property
+    def adjacency(self) -> str:
+        """Which federations are neighbours; a clipped update moves by at most 2C between them."""
+        kept = "its declared size kept" if self.sizes_known else "of whatever size"
+        return f"replace one silo's whole dataset, {kept}"
 
     @property
     def statement(self) -> str:
@@ -78,6 +85,7 @@ class Guarantee:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
+        sizes = "are public" if self.sizes_known else "stay secret"
         before = (
             "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
             f"filters ({_FILTERS[self.accountant]})"
@@ -85,11 +93,12 @@ class Guarantee:
         return (
             f"each silo reports to one {self.innermost} and no other",
             "membership is fixed while this plan is in force",
-            "the datasets of silos are disjoint, and their sizes are public",
+            f"the datasets of silos are disjoint, and their sizes {sizes}",
             self._on_presence,
             "observers are passive: they follow the protocol and read what they see",
             self._on_collusion,
             *([before] if self.follows else []),
+            *([] if self.server == "sum" else [self._on_server]),
             self._on_trust,
             self._on_noise,
         )
@@ -120,6 +129,13 @@ class Guarantee:
         if self.follows:
             return f"no more than {who}, the same throughout, of any {self.innermost} of any plan so far"
         return f"up to {who} of each {self.innermost}"
+
+    @property
+    def _on_server(self) -> str:
+        return (
+            f"the server pools the sums of {self.innermost}s, which tells an observer of those sums nothing new; no "
+            f"epsilon smaller than that against one of them is claimed further out"
+        )
 
     @property
     def _on_trust(self) -> str:

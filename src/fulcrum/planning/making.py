@@ -18,17 +18,21 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
+from fulcrum.estimation.random_effects import mixed, mixing
+from fulcrum.estimation.server import HEADS
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.planning.plan import Plan, drawn_noise
 from fulcrum.planning.plan_file import INJECTIONS, PURPOSES
+from fulcrum.planning.recipes import RECIPES, SERVERS
 from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 from fulcrum.privacy.accounting import epsilon_of
-from fulcrum.privacy.allocation import AllocationRule, allocate
-from fulcrum.privacy.exposure import check_count
+from fulcrum.privacy.allocation import AllocationRule, Requirement, allocate
+from fulcrum.privacy.exposure import check_count, sum_by
 from fulcrum.privacy.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.privacy.leakage import mechanism_information
 from fulcrum.privacy.prior import Coupling
+from fulcrum.privacy.weights import least_noise_of_one_tier, region_shares, weights_by
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
@@ -41,7 +45,11 @@ class Execution:
     Attributes:
         allocation: How noise is distributed: one of `ALLOCATIONS`, "module:function", or a callable.
         seed: For "misallocated".
-        clip_norm: C.
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise.
+        weights: What silos count for, as `weights_by` takes it.
+        least_influence: From 0 to 1, how much of its share by size every region has of the model at least.
+        server: One of `SERVERS`.
+        shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
         injection: One of `INJECTIONS`.
         purpose: One of `PURPOSES`.
         keys: Public keys by silo and region name, to be carried by the plan.
@@ -49,7 +57,11 @@ class Execution:
 
     allocation: str | AllocationRule = "optimal"
     seed: int = 0
-    clip_norm: float = 1.0
+    clip_norm: float | str = 1.0
+    weights: str | float | Mapping[str, float] = "sizes"
+    least_influence: float = 0.0
+    server: str = "sum"
+    shrink: bool | str = False
     injection: str = "silo"
     purpose: str = "research"
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +94,12 @@ def plan(
     floor: Floor | None = None,
     bound: str = "paper",
     budget: float | None = None,
-    clip_norm: float = 1.0,
+    recipe: str = "paper",
+    weights: str | float | Mapping[str, float] | None = None,
+    clip_norm: float | str | None = None,
+    server: str | None = None,
+    shrink: bool | str | None = None,
+    least_influence: float = 0.0,
     parameters: int | None = None,
     colluders: int = 0,
     dropouts: int = 0,
@@ -110,7 +127,19 @@ def plan(
         bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
         budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
             epsilon.
-        clip_norm: C.
+        recipe: "paper", or "joint", which chooses weights, clip and server together so that the same guarantee needs
+            less noise; each of the next four stands in for the recipe's own.
+        weights: What silos count for in the model: "sizes", "equal" within a region, "least-noise", a number from 0
+            (sizes) to 1 (least noise), or weights by silo. Where the federation declares weights of its own, those
+            are the default.
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise, then
+            scaled up; it needs `parameters`.
+        server: "sum", or "random-effects": the server pools the regional sums of all rounds by what it knows of their
+            noise. That costs no privacy, but holds for targets on regions and silos alone.
+        shrink: Whether a server that pools takes off what does not stand out of the noise: "heads" does so where the
+            model is a softmax head, True and False whatever it is.
+        least_influence: From 0 to 1: every region keeps at least so much of the share of the model that it has by size,
+            or by number of silos where sizes are unknown; see `Plan.influence`.
         parameters: d, the number of trainable parameters; None is the limit of large d.
         colluders: Silos of each region that may collude with the observer: they know their own noise.
         dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
@@ -122,8 +151,20 @@ def plan(
     """
     federation = read_federation(federation)
     accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
+    check_known("recipe", recipe, RECIPES)
+    chosen = RECIPES[recipe]
+    own_weights = chosen.weights if federation.declared_weights is None else "declared"
     execution = Execution(
-        allocation=allocation, seed=seed, clip_norm=clip_norm, injection=injection, purpose=purpose, keys=keys or {}
+        allocation=allocation,
+        seed=seed,
+        clip_norm=chosen.clip_norm if clip_norm is None else clip_norm,
+        weights=own_weights if weights is None else weights,
+        least_influence=least_influence,
+        server=chosen.server if server is None else server,
+        shrink=chosen.shrink if shrink is None else shrink,
+        injection=injection,
+        purpose=purpose,
+        keys=keys or {},
     )
     _check_execution(execution, parameters)
     colluders, dropouts = check_count("colluders", colluders), check_count("dropouts", dropouts)
@@ -154,6 +195,7 @@ def planned(federation: Federation, target: Target, execution: Execution, past: 
     _check_execution(execution, target.parameters)
     whole = replace(target, spent=_spent_everywhere(federation, past.spent), reserve=past.reserve)
     _check_target(federation, whole, execution.injection)
+    _check_server(federation, whole, execution)
     _check_moved(federation, past)
     made = _allocated(federation, whole, execution, past)
     if execution.purpose == "research":
@@ -164,6 +206,7 @@ def planned(federation: Federation, target: Target, execution: Execution, past: 
 def _allocated(federation: Federation, target: Target, execution: Execution, past: Past) -> Plan:
     """Returns the plan whose noise the target requires, distributed by the allocation."""
     rule, seed = execution.allocation, int(execution.seed)
+    federation, mix = _weighted(federation, target, execution)
     if target.budget is not None:
         target = target.reached_with_budget(federation, rule, seed)
     requirement = target.requirement(federation)
@@ -176,13 +219,47 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
         requirement=requirement,
         noise_multiplier=own,
         aggregator_noise_multiplier=injected,
-        clip_norm=float(execution.clip_norm),
+        clip_norm=1.0 if execution.clip_norm == "auto" else float(execution.clip_norm),
+        clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
+        weights_rule=_rule_name(execution.weights),
+        least_influence=float(execution.least_influence),
+        influence_mix=mix,
+        server=execution.server,
+        shrink=execution.shrink if execution.server != "sum" else False,
         injection=execution.injection,
         seed=seed,
         purpose=execution.purpose,
         moved=dict(past.moved),
         keys=dict(execution.keys),
     )
+
+
+def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
+    """Returns the rule as the plan names it."""
+    if isinstance(weights, Mapping):
+        return "declared"
+    return weights if isinstance(weights, str) else float(weights)
+
+
+def _weighted(federation: Federation, target: Target, execution: Execution) -> tuple[Federation, float]:
+    """Returns the federation with the weights that were asked for, and which part of them is by share.
+
+    Where the server adds up, the regions' weights are mixed with their shares so far as `least_influence` needs; within
+    a region silos keep their proportions. A server that pools sees to it itself.
+    """
+    federation = replace(federation, chosen_weights=None)
+    if execution.weights == "sizes" and federation.sizes_known and federation.declared_weights is None:
+        return federation, 0.0
+    requirement = target.requirement(federation) if target.budget is None else Requirement(multiplier={})
+    uncounted = target.colluders + target.dropouts
+    weights = weights_by(execution.weights, federation, requirement.multiplier, uncounted=uncounted)
+    if execution.server != "sum":
+        return federation.weighted(weights), 0.0
+    inner, shares = federation.innermost, region_shares(federation)
+    counted = sum_by(inner.parent_of, weights, len(inner.nodes))
+    mix = float(mixing(counted, shares, execution.least_influence))
+    raised = weights * (mixed(counted, shares, mix) / counted)[inner.parent_of] if mix else weights
+    return federation.weighted(raised), mix
 
 
 def _check_target(federation: Federation, target: Target, injection: str) -> None:
@@ -203,6 +280,38 @@ def _check_target(federation: Federation, target: Target, injection: str) -> Non
         if bare.any():  # a silo that nobody protects would send its updates without noise
             whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
             raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
+
+
+def _clip_share(federation: Federation, requirement: Requirement, target: Target) -> float:
+    """Returns the share of the clip norm at which updates are clipped: 1 / (1 + d v).
+
+    v is the least noise of all weights for the most demanding tier. Where it is small the share is near 1, a plain
+    clip. Where it is large, the norm of an update says little, and all updates are scaled to nearly the same one.
+    """
+    if target.parameters is None:
+        raise ParameterError(
+            "clip_norm='auto' needs the number of trainable parameters. Give parameters (--parameters)"
+        )
+    least = least_noise_of_one_tier(federation, requirement.multiplier, uncounted=requirement.uncounted)
+    return 1 / (1 + target.parameters * least)
+
+
+def _check_server(federation: Federation, target: Target, execution: Execution) -> None:
+    """Raises unless what the server does with the sums costs no privacy."""
+    check_known("server", execution.server, SERVERS)
+    if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
+        raise ParameterError(f"shrink must be True, False or {HEADS!r}, got {execution.shrink!r}")
+    if execution.server == "sum":
+        return
+    if execution.injection != "silo":
+        raise ParameterError("a server that pools needs noise that silos draw. Use injection='silo', or server='sum'")
+    outside = [tier for tier in target.epsilon if tier not in (SILO, federation.innermost.name)]
+    if outside:
+        raise UnreachableTargetError(
+            f"server={execution.server!r} reads the sums of every {federation.innermost.name}, so its model tells "
+            f"whoever sees the sums of {outside[0]!r} alone more than they do: no target there can be kept. "
+            "Use server='sum'"
+        )
 
 
 def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -266,16 +375,19 @@ def _reserve(made: Plan) -> float:
 
 def _check_execution(execution: Execution, parameters: int | None) -> None:
     clip_norm, seed = execution.clip_norm, execution.seed
-    if not (
+    if clip_norm != "auto" and not (
         isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
     ):
         raise ParameterError(
-            f"clip_norm must be from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
+            f"clip_norm must be 'auto' or from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
         )
     whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
     if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
         raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
     check_known("injection", execution.injection, INJECTIONS)
+    least = execution.least_influence
+    if isinstance(least, bool) or not (isinstance(least, (int, float, np.number)) and 0 <= least <= 1):
+        raise ParameterError(f"least_influence must be a number from 0 to 1, got {least!r}")
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
     check_known("purpose", execution.purpose, PURPOSES)

@@ -13,6 +13,8 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, PlanError
+from fulcrum.estimation.random_effects import mixed, mixing
+from fulcrum.estimation.server import ServerRule
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.fingerprint import fingerprint_of
 from fulcrum.planning.advice import Advice, advice_on
@@ -25,6 +27,7 @@ from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
 from fulcrum.privacy.exposure import check_count, dispersion, remaining_noise, sum_by
 from fulcrum.privacy.lattice import check_parameters, lattice_step
 from fulcrum.privacy.leakage import information_of_shift, mechanism_information
+from fulcrum.privacy.weights import least_noise_of_one_tier, region_shares
 from fulcrum.storage.files import write_whole
 
 
@@ -41,6 +44,12 @@ class Plan:
             coordinate of its clipped update. All zero where aggregators inject.
         aggregator_noise_multiplier: By region, where aggregators inject: noise on the weighted sum over the clip norm.
         clip_norm: C.
+        clip_share: The share of the clip norm at which updates are clipped before they are scaled up; 1 clips alone.
+        weights_rule: How the federation's weights were chosen.
+        least_influence: How much of its share by size every region has of the model at least.
+        influence_mix: Which part of the regions' weights is by share, so that they have that much.
+        server: One of `SERVERS`.
+        shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
         injection: One of `INJECTIONS`.
         seed: Of the allocations that draw.
         purpose: One of `PURPOSES`.
@@ -58,6 +67,12 @@ class Plan:
     noise_multiplier: FloatArray
     aggregator_noise_multiplier: FloatArray | None
     clip_norm: float
+    clip_share: float = 1.0
+    weights_rule: str | float = "sizes"
+    least_influence: float = 0.0
+    influence_mix: float = 0.0
+    server: str = "sum"
+    shrink: bool | str = False
     injection: str
     seed: int
     purpose: str = "research"
@@ -66,6 +81,50 @@ class Plan:
     file_digest: str = field(default="", init=False)  # not copied to a changed plan, which neither is of that file
     issuer: str = field(default="", init=False)
     as_read: str = field(default="", init=False)
+
+    @property
+    def weights(self) -> FloatArray:
+        """What each silo counts for in the sums; they add up to 1."""
+        return self.federation.weights
+
+    @cached_property
+    def server_rule(self) -> ServerRule:
+        """What the server does with the sums of the regions, and all that it knows of them beforehand."""
+        inner = self.federation.innermost
+        regions = len(inner.nodes)
+        if self.server == "sum":
+            return ServerRule.adding_up(regions)
+        return ServerRule.pooling(
+            shares=read_only(region_shares(self.federation)),
+            weight=read_only(sum_by(inner.parent_of, self.weights, regions)),
+            variance=read_only(self.node_noise(inner.name) * self.clip_norm**2),
+            least_noise=least_noise_of_one_tier(
+                self.federation, self.requirement.multiplier, uncounted=self.requirement.uncounted
+            ),
+            scale=self.clip_share,
+            clip_norm=self.clip_norm,
+            shrinks=self.shrink,
+            least_influence=self.least_influence,
+        )
+
+    @cached_property
+    def influence(self) -> FloatArray:
+        """By silo, its share of the model; they add up to 1.
+
+        With a server that pools this is the share where regions agree; as they differ it moves toward that by size.
+        """
+        if self.server == "sum":
+            return self.weights
+        inner, rule = self.federation.innermost, self.server_rule
+        precision = rule.weight**2 / rule.variance
+        share = precision / precision.sum()
+        share = mixed(share, rule.shares, mixing(share, rule.shares, self.least_influence))
+        return read_only(self.weights * (share / rule.weight)[inner.parent_of])  # type: ignore[no-any-return]
+
+    def node_influence(self, tier: str) -> FloatArray:
+        """Returns by node of a tier its share of the model; see `influence`."""
+        federation = self.federation
+        return sum_by(federation.membership(tier), self.influence, federation.node_count(tier))
 
     @property
     def rounds(self) -> int:
@@ -140,6 +199,8 @@ class Plan:
         tier = self.federation.innermost.name if tier is None else tier
         if tier == SILO:
             return self.noise_multiplier
+        if self.server != "sum":  # the model is a function of regional sums: further out nothing more is concealed
+            tier = self.federation.innermost.name
         uncounted = 0
         if self.injection == "silo":
             uncounted += self.colluders if colluders is None else check_count("colluders", colluders)
@@ -275,6 +336,11 @@ class Plan:
         return self._guarantee.assumptions
 
     @property
+    def adjacency(self) -> str:
+        """Which federations are neighbours."""
+        return self._guarantee.adjacency
+
+    @property
     def _guarantee(self) -> Guarantee:
         inner = self.federation.innermost.name
         known = {inner: self.epsilon_above, SILO: self.epsilon_inside}
@@ -291,6 +357,8 @@ class Plan:
             colluders=self.colluders,
             dropouts=self.dropouts,
             follows=self.follows,
+            sizes_known=self.federation.sizes_known,
+            server=self.server,
         )
 
     @cached_property

@@ -5,12 +5,12 @@
 """
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.planning.guarantee import ADJACENCY
 from fulcrum.planning.plan_file import (
     FORMAT,
     Epsilon,
@@ -47,7 +47,7 @@ def content_of(plan: "Plan") -> PlanFile:
         settings=_settings(plan),
         guarantee=PlanGuarantee(
             statement=plan.statement,
-            adjacency=ADJACENCY,
+            adjacency=plan.adjacency,
             sensitivity=2 * plan.clip_norm,
             assumptions=list(plan.assumptions),
         ),
@@ -89,7 +89,23 @@ def _settings(plan: "Plan") -> PlanSettings:
         coupling=target.coupling,
         budget=target.budget,
         required_multiplier={tier: _one_or_all(np.asarray(asked)) for tier, asked in required.items()},
+        **_beyond_the_paper(plan),
     )
+
+
+def _beyond_the_paper(plan: "Plan") -> dict[str, Any]:
+    """Returns the settings that are not the paper's; only those are written, so that its plans stay as they were."""
+    chosen = {
+        "weights": plan.weights_rule,
+        "clip_share": plan.clip_share,
+        "server": plan.server,
+        "shrink": plan.shrink,
+        "least_influence": plan.least_influence,
+        "influence_mix": plan.influence_mix,
+    }
+    # msgspec leaves a default out only where the value is that very object, which no float is that was computed.
+    usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}
+    return {name: value for name, value in chosen.items() if value != usual[name]}
 
 
 def _silo_entries(plan: "Plan") -> list[SiloEntry]:
@@ -97,10 +113,11 @@ def _silo_entries(plan: "Plan") -> list[SiloEntry]:
     declared = federation.preferences
     epsilon = {tier: _epsilon_entries(plan.epsilon(tier)) for tier in federation.tier_names}
     names, sizes, noise = federation.silo_names.tolist(), federation.sizes.tolist(), plan.noise_multiplier.tolist()
+    wished = federation.declared_weights
     return [
         SiloEntry(
             silo=name,
-            records=int(records) if records.is_integer() else records,
+            records=_records(records) if federation.sizes_known else None,
             node=regions.nodes[regions.parent_of[index]],
             noise_multiplier=multiplier,
             epsilon={tier: values[index] for tier, values in epsilon.items()},
@@ -108,9 +125,15 @@ def _silo_entries(plan: "Plan") -> list[SiloEntry]:
             group=None if groups is None else groups.nodes[groups.parent_of[index]],
             spent={tier: float(spent[index]) for tier, spent in plan.target.spent.items()} or None,
             moved_from=plan.moved.get(name),
+            weight=None if federation.chosen_weights is None else float(federation.weights[index]),
+            declared_weight=None if wished is None else float(wished[index]),
         )
         for index, (name, records, multiplier) in enumerate(zip(names, sizes, noise, strict=True))
     ]
+
+
+def _records(size: float) -> int | float:
+    return int(size) if size.is_integer() else size
 
 
 def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:

@@ -30,8 +30,12 @@ class FederationEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tiers: list[str]
 
 
-class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What was asked for; `required_multiplier` is what it means by tier, one number or one by silo."""
+class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What was asked for; `required_multiplier` is what it means by tier, one number or one by silo.
+
+    Weights, clip share and server are left out where they are the paper's. `influence_mix` is the part of the regions'
+    weights that is by share, so that every region keeps `least_influence` of its own.
+    """
 
     rounds: int
     delta: float
@@ -51,6 +55,12 @@ class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     coupling: float | None
     budget: float | None
     required_multiplier: dict[str, Required]
+    weights: str | float = "sizes"
+    clip_share: float = 1.0
+    server: str = "sum"
+    shrink: bool | str = False
+    least_influence: float = 0.0
+    influence_mix: float = 0.0
 
 
 class PlanGuarantee(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -94,11 +104,13 @@ class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     """One silo: its place, its noise, and its epsilon against an observer of each tier.
 
     `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include;
-    `moved_from` is its region in the plan before, where that was another one.
+    `moved_from` is its region in the plan before, where that was another one; `weight` is what it counts for, where
+    that is not its share of all records, and `declared_weight` what the federation says that it ought to. `records` is
+    null where sizes stay secret.
     """
 
     silo: str
-    records: int | float
+    records: int | float | None
     node: str
     noise_multiplier: float
     epsilon: dict[str, Epsilon]
@@ -106,6 +118,8 @@ class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     group: str | None = None
     spent: dict[str, float] | None = None
     moved_from: str | None = None
+    weight: float | None = None
+    declared_weight: float | None = None
 
 
 class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

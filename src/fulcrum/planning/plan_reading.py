@@ -13,6 +13,7 @@ from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import FORMAT, INJECTIONS, PURPOSES, PlanFile, content_digest
+from fulcrum.planning.recipes import SERVERS, SHRINKS
 from fulcrum.planning.targets import Target, floor_by_silo
 from fulcrum.privacy.accounting import ACCOUNTANTS
 from fulcrum.privacy.allocation import Requirement
@@ -110,6 +111,12 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         noise_multiplier=read_only(np.array([entry.noise_multiplier for entry in content.silos])),
         aggregator_noise_multiplier=noise,
         clip_norm=settings.clip_norm,
+        clip_share=settings.clip_share,
+        weights_rule=settings.weights,
+        least_influence=settings.least_influence,
+        influence_mix=settings.influence_mix,
+        server=settings.server,
+        shrink=settings.shrink,
         injection=settings.injection,
         seed=settings.seed,
         purpose=content.purpose,
@@ -139,10 +146,11 @@ def federation_in(content: PlanFile) -> Federation:
     preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
     federation = Federation.from_columns(
         silo=[entry.silo for entry in content.silos],
-        records=np.array([entry.records for entry in content.silos], dtype=np.float64),
+        records=_all_or_none([entry.records for entry in content.silos]),
         tiers=columns,
         epsilon=preferences,
         group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
+        weight=_all_or_none([entry.declared_weight for entry in content.silos]),
         name=content.federation.name,
         locate=lambda row: f"silo {row + 1} of the roster",
     )
@@ -150,7 +158,14 @@ def federation_in(content: PlanFile) -> Federation:
         raise PlanError(
             f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
         )
-    return federation
+    if content.silos[0].weight is None:
+        return federation
+    return federation.weighted(np.array([entry.weight or 0.0 for entry in content.silos]))
+
+
+def _all_or_none(values: list[float | None]) -> FloatArray | None:
+    """Returns a column of the roster, or None where its first silo has no value; `_problems` refuses what is mixed."""
+    return None if values[0] is None else np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
 def _problems(content: PlanFile) -> Iterator[str]:
@@ -199,8 +214,20 @@ def _problems_of_silos(content: PlanFile) -> Iterator[str]:
             yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
         if not 0 <= entry.noise_multiplier <= _LARGEST:
             yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
-        if not 0 < entry.records <= _LARGEST:
+        if entry.records is not None and not 0 < entry.records <= _LARGEST:
             yield f"silo {entry.silo!r} has {entry.records} records"
+        if entry.weight is not None and not 0 < entry.weight <= 1:
+            yield f"silo {entry.silo!r} counts for {entry.weight}"
+    for what, values in (
+        ("records", [entry.records for entry in silos]),
+        ("weight", [entry.weight for entry in silos]),
+        ("declared_weight", [entry.declared_weight for entry in silos]),
+    ):
+        if len({value is None for value in values}) > 1:
+            yield f"{what} must be given for every silo, or for none"
+    by_size = content.settings.weights == "sizes" and silos[0].records is not None
+    if silos[0].weight is None and not (by_size and silos[0].declared_weight is None):
+        yield "weights must be given for every silo unless they are by size"
     spent = {None if entry.spent is None else tuple(entry.spent) for entry in silos}
     if spent != {None} and spent != {tuple(observers)}:
         yield "what was spent before is not told for every silo and tier"
@@ -235,6 +262,12 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
         and 0 <= settings.reserve < settings.delta
         and settings.colluders >= 0
         and settings.dropouts >= 0
+        and 0 < settings.clip_share <= 1
+        and 0 <= settings.least_influence <= 1
+        and 0 <= settings.influence_mix <= 1
+        and settings.server in SERVERS
+        and settings.shrink in SHRINKS
+        and (isinstance(settings.weights, str) or 0 <= settings.weights <= 1)
         and settings.seed >= 0
         and (settings.parameters is None or settings.parameters >= 1)
         and (settings.coupling is None or 0 < settings.coupling <= _LARGEST)

@@ -37,7 +37,9 @@ def reproducing_commands(plan: Plan) -> list[str]:
             "colluders": plan.colluders or None,
             "dropouts": plan.dropouts or None,
             "parameters": plan.parameters,
-            "clip-norm": plan.clip_norm,
+            "clip-norm": plan.clip_norm if plan.clip_share == 1 else "auto",
+            "weights": plan.weights_rule,
+            "server": plan.server,
             "injection": plan.injection,
             "seed": plan.seed or None,
             "purpose": plan.purpose,
@@ -46,6 +48,8 @@ def reproducing_commands(plan: Plan) -> list[str]:
             "bound": "paper",
             "allocation": "optimal",
             "clip-norm": 1.0,
+            "weights": "sizes",
+            "server": "sum",
             "injection": "silo",
             "purpose": "research",
         }
@@ -54,6 +58,7 @@ def reproducing_commands(plan: Plan) -> list[str]:
             for name, value in options.items()
             if value is not None and usual.get(name) != value
         ]
+        words += ["--shrink"] if plan.shrink else []
         keys = " --keys KEYS.toml" if plan.keys else ""
         made = f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
     return [made, "fulcrum verify plan.json", "fulcrum report plan.json -o report.html"]

@@ -8,7 +8,7 @@ the guarantee with the template they are made from.
 >>> from fulcrum.planning.making import plan
 >>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
 >>> all(check.holds for check in checks), len(checks)
-(True, 18)
+(True, 19)
 """
 
 import math
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.guarantee import ADJACENCY, Guarantee
+from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
 from fulcrum.planning.plan_reading import content_in, federation_in
+from fulcrum.planning.verifying_weights import least_possible_noise, weights_problem
 from fulcrum.privacy.accounting import epsilon_of_shift
 
 _SOLVED_AT_ONCE = 1_000
@@ -71,6 +72,9 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         ),
         Check(name="federation", holds=True, detail=f"{len(federation)} silos, digest {federation.digest[:12]}"),
         _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
+        _weights(content, seen),
+        *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
+        *([_server(content)] if settings.server != "sum" else []),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
         _equal("uniform noise budget", summary.uniform_noise_budget, uniform),
         _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / uniform if uniform else -math.inf, share=True),
@@ -114,10 +118,12 @@ def _words(content: PlanFile) -> Check:
         colluders=settings.colluders,
         dropouts=settings.dropouts,
         follows=content.silos[0].spent is not None,
+        sizes_known=content.silos[0].records is not None,
+        server=settings.server,
     )
     for name, stated_words, true_words in (
         ("statement", content.guarantee.statement, words.statement),
-        ("adjacency", content.guarantee.adjacency, ADJACENCY),
+        ("adjacency", content.guarantee.adjacency, words.adjacency),
         ("assumptions", tuple(content.guarantee.assumptions), words.assumptions),
     ):
         if stated_words != true_words:
@@ -133,8 +139,12 @@ class Recomputed:
         # Below what was promised even where the reserve is less than a rounding of it.
         promised, reserve = content.settings.delta, content.settings.reserve
         self.delta = min(promised - reserve, math.nextafter(promised, 0.0)) if reserve else promised
-        total = math.fsum(entry.records for entry in content.silos)
-        self.weight = [entry.records / total for entry in content.silos]
+        sizes = [entry.records or 1.0 for entry in content.silos]
+        total = math.fsum(sizes)
+        self.weight = [
+            size / total if entry.weight is None else entry.weight
+            for size, entry in zip(sizes, content.silos, strict=True)
+        ]
         self.multiplier = [entry.noise_multiplier for entry in content.silos]
         path = {SILO: [entry.silo for entry in content.silos], ROOT: [ROOT] * len(content.silos)}
         labels = [entry.node for entry in content.silos]
@@ -184,6 +194,8 @@ class Recomputed:
         """By silo, the effective multiplier at a tier."""
         if tier == SILO:
             return self.multiplier
+        if self.settings.server != "sum":  # the model is a function of regional sums
+            tier = self.innermost
         remaining = self.remaining(self.variance, tier)
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
 
@@ -229,6 +241,34 @@ class Recomputed:
         squared = [weight**2 for weight in self.weight]
         rho, mass = self.exposure(self.innermost), _sums(self.region, squared)
         return 1 - math.fsum(rho[region] * mass[region] for region in rho) / math.fsum(squared) / max(rho.values())
+
+
+def _weights(content: PlanFile, seen: Recomputed) -> Check:
+    """Whether silos count for what the settings say."""
+    problem = weights_problem(content, seen)
+    rule = content.settings.weights
+    shown = rule if isinstance(rule, str) else f"{rule:g} of the way from sizes to least noise"
+    return Check(name="weights", holds=not problem, detail=problem or shown)
+
+
+def _clip_share(content: PlanFile, seen: Recomputed) -> Check:
+    """Whether updates are clipped at the share of the clip norm that the noise asks for."""
+    settings = content.settings
+    if settings.parameters is None or settings.clip_norm != 1:
+        return Check(name="clip share", holds=False, detail="a share of the clip norm needs a known model, and C = 1")
+    least = least_possible_noise(content, seen)
+    return _equal("clip share", settings.clip_share, 1 / (1 + settings.parameters * least), slack=1e-7)
+
+
+def _server(content: PlanFile) -> Check:
+    """Whether what the server does with the sums costs no privacy."""
+    settings, inner = content.settings, content.federation.tiers[0]
+    outside = [tier for tier in settings.epsilon if tier not in (SILO, inner)]
+    holds = not outside and settings.injection == "silo"
+    detail = f"{settings.server} over {inner}s"
+    if not holds:
+        detail += f", with a target on {outside[0]!r}" if outside else ", of noise that aggregators inject"
+    return Check(name="server", holds=holds, detail=detail)
 
 
 def _lattice(content: PlanFile, seen: Recomputed) -> Check:
@@ -392,9 +432,9 @@ def _stated(name: str, stated: Epsilon, true: float) -> Check:
     return Check(name=name, holds=holds, detail=f"stated {value:.6g}, recomputed {true:.6g}")
 
 
-def _equal(name: str, stated: float, true: float, *, share: bool = False) -> Check:
+def _equal(name: str, stated: float, true: float, *, share: bool = False, slack: float = _TOLERANCE) -> Check:
     """Whether two figures are the same; shares of one may be 0 up to rounding."""
-    holds = math.isclose(stated, true, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE if share else 0.0)
+    holds = math.isclose(stated, true, rel_tol=slack, abs_tol=_TOLERANCE if share else 0.0)
     return Check(name=name, holds=holds, detail=f"stated {stated:.6g}, recomputed {true:.6g}")
 
 

@@ -1,0 +1,40 @@
+import pytest
+
+import fulcrum
+from fulcrum.errors import ParameterError, PlanError
+from fulcrum.planning.plan_file import to_json
+
+PROMISE = {"rounds": 3, "epsilon": 1.0, "parameters": 34}
+
+
+@pytest.mark.parametrize(
+    ("options", "shrink"),
+    [
+        ({}, False),
+        ({"recipe": "joint"}, "heads"),
+        ({"recipe": "joint", "shrink": True}, True),
+        ({"recipe": "joint", "shrink": False}, False),
+        ({"recipe": "joint", "server": "sum"}, False),
+        ({"server": "random-effects"}, False),
+        ({"server": "random-effects", "shrink": "heads"}, "heads"),
+    ],
+)
+def test_the_recipe_shrinks_heads_and_a_plan_says_otherwise_where_it_was_asked_to(options, shrink, tmp_path):
+    made = fulcrum.plan("isic-paper", **PROMISE, **options)
+    made.save(tmp_path / "plan.json")
+    for plan in (made, fulcrum.read_plan(tmp_path / "plan.json")):
+        assert plan.shrink is shrink or plan.shrink == shrink == "heads"
+        assert plan.server_rule.shrinks == shrink
+
+
+@pytest.mark.parametrize("shrink", ["rows", "", 1, 0.5, None])
+def test_what_no_server_knows_to_shrink_is_refused(shrink, tmp_path):
+    if shrink is not None:
+        with pytest.raises(ParameterError, match=f"shrink must be True, False or 'heads', got {shrink!r}"):
+            fulcrum.plan("isic-paper", **PROMISE, recipe="joint", shrink=shrink)
+    content = fulcrum.plan("isic-paper", **PROMISE, recipe="joint").content()
+    content.settings.shrink = shrink
+    (tmp_path / "plan.json").write_bytes(to_json(content))
+    with pytest.raises(PlanError) as caught:
+        fulcrum.read_plan(tmp_path / "plan.json")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,222 @@
+"""Verification of what beyond noise a plan chooses: weights, clip share, server. Forged ones fail."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import PlanError, PolicyError
+from fulcrum.federation.profiles import lognormal_sizes, profile
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.exporting import exported
+from fulcrum.planning.making import plan
+from fulcrum.planning.plan_file import content_digest, to_json
+from fulcrum.planning.plan_reading import plan_of, read_plan
+from fulcrum.planning.verifying import verify
+from fulcrum.roles.policy import Policy
+
+NESTED = Federation.from_sizes(
+    {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
+)
+RULES = [
+    "sizes",
+    "equal",
+    "least-noise",
+    0.2,
+    0.9,
+    {f"{region}-{k}": 1 + k for region, m in (("a", 3), ("b", 2), ("c", 1), ("d", 3)) for k in range(1, m + 1)},
+]
+TARGETS = [
+    {"region": 1.0},
+    {"silo": 4.0},
+    {"country": 1.0},
+    {"federation": 1.0},
+    {"region": 1.0, "silo": 4.0},
+    {"region": 1.0, "country": 0.6},
+    {"silo": 8.0, "region": 2.0, "country": 1.0, "federation": 0.6},
+]
+
+
+def failed(content):
+    return {check.name for check in verify(content) if not check.holds}
+
+
+def forged(made, weights):
+    """The plan that was made honestly for other weights, and claims the rule of the first: all but the rule is true."""
+    names = made.federation.silo_names.tolist()
+    honest = plan(
+        made.federation,
+        rounds=made.rounds,
+        epsilon=dict(made.epsilon_target),
+        weights=dict(zip(names, weights, strict=True)),
+        colluders=made.colluders,
+    ).content()
+    settings = msgspec.structs.replace(honest.settings, weights=made.weights_rule)
+    return msgspec.structs.replace(honest, settings=settings)
+
+
+@pytest.mark.parametrize("least_influence", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("colluders", [0, 1])
+@pytest.mark.parametrize("epsilon", TARGETS, ids=lambda target: "+".join(target))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: "by silo" if isinstance(rule, dict) else str(rule))
+def test_weights_of_every_rule_and_target_hold(rule, epsilon, colluders, least_influence):
+    made = plan(NESTED, rounds=5, epsilon=epsilon, weights=rule, colluders=colluders, least_influence=least_influence)
+    assert failed(made.content()) == set()
+
+
+@pytest.mark.parametrize("epsilon", TARGETS, ids=lambda target: "+".join(target))
+@pytest.mark.parametrize("rule", ["sizes", "equal", "least-noise", 0.2, 0.9])
+def test_weights_that_are_not_those_of_the_rule_fail_and_nothing_else_does(rule, epsilon):
+    made = plan(NESTED, rounds=5, epsilon=epsilon, weights=rule)
+    shifted = made.weights.copy()
+    shifted[[0, 5]] *= 1.05, 0.97
+    assert failed(forged(made, made.weights)) == set()
+    assert failed(forged(made, shifted / shifted.sum())) == {"weights"}
+
+
+def test_weights_that_do_not_add_up_to_one_fail_whatever_their_rule():
+    content = plan(NESTED, rounds=5, epsilon=1.0, weights=RULES[-1]).content()
+    silos = [msgspec.structs.replace(entry, weight=entry.weight / 2) for entry in content.silos]
+    assert "weights" in failed(msgspec.structs.replace(content, silos=silos))
+
+
+def test_weights_by_budget_are_those_that_ask_the_same_of_all():
+    made = plan(NESTED, rounds=5, budget=3.0, weights="least-noise")
+    assert failed(made.content()) == set()
+
+
+def test_a_region_quieter_than_promised_and_a_needless_mix_fail():
+    made = plan(NESTED, rounds=5, epsilon=1.0, weights="least-noise", least_influence=0.5)
+    assert made.influence_mix > 0
+    content = made.content()
+    for change in ({"least_influence": 0.9}, {"least_influence": 0.1}, {"influence_mix": 0.0}, {"influence_mix": 0.9}):
+        settings = msgspec.structs.replace(content.settings, **change)
+        assert "weights" in failed(msgspec.structs.replace(content, settings=settings)), change
+
+
+def test_sizes_that_stay_secret_give_no_weights_by_size():
+    content = plan(NESTED, rounds=5, epsilon=1.0, weights="equal").content()
+    silos = [msgspec.structs.replace(entry, records=None) for entry in content.silos]
+    lying = msgspec.structs.replace(content, silos=silos)
+    with pytest.raises(PlanError, match="digest"):  # it is another federation
+        verify(lying)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, {"region": 1.0, "silo": 6.0}])
+@pytest.mark.parametrize("colluders", [0, 2])
+def test_clip_share_and_server_are_recomputed(epsilon, colluders):
+    made = plan("tcga-brca", rounds=5, epsilon=epsilon, recipe="joint", parameters=40, colluders=colluders)
+    content = made.content()
+    assert failed(content) == set()
+    assert made.clip_share < 1
+    for share in (made.clip_share * 1.001, made.clip_share / 2):
+        settings = msgspec.structs.replace(content.settings, clip_share=share)
+        assert failed(msgspec.structs.replace(content, settings=settings)) == {"clip share"}
+    settings = msgspec.structs.replace(content.settings, parameters=None)
+    assert "clip share" in failed(msgspec.structs.replace(content, settings=settings))
+
+
+def test_a_pooling_server_beside_a_target_further_out_fails():
+    made = plan(NESTED, rounds=5, epsilon={"region": 1.0, "country": 1.0})
+    content = made.content()
+    settings = msgspec.structs.replace(content.settings, server="random-effects")
+    assert {"server", "words"} <= failed(msgspec.structs.replace(content, settings=settings))
+
+
+def test_the_words_say_what_the_server_does_and_where_no_smaller_epsilon_is_claimed():
+    joint = plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", parameters=10)
+    paper = plan(NESTED, rounds=5, epsilon=1.0)
+    said = (
+        "the server pools the sums of regions, which tells an observer of those sums nothing new; no epsilon smaller "
+        "than that against one of them is claimed further out"
+    )
+    assert said in joint.assumptions
+    assert not any("pools" in line for line in paper.assumptions)
+    assert joint.epsilon("federation") == pytest.approx(joint.epsilon("region"))
+    silent = msgspec.structs.replace(
+        joint.content().guarantee, assumptions=[line for line in joint.assumptions if line != said]
+    )
+    assert failed(msgspec.structs.replace(joint.content(), guarantee=silent)) == {"words"}
+
+
+def test_a_plan_of_the_paper_has_none_of_it_in_its_file(tmp_path):
+    made = plan("severe", rounds=10, epsilon=0.99)
+    settings = json.loads(to_json(made.content()))["settings"]
+    assert not {"weights", "clip_share", "server", "shrink", "least_influence", "influence_mix"} & set(settings)
+    assert not {"weight", "declared_weight"} & set(json.loads(to_json(made.content()))["silos"][0])
+
+
+@pytest.mark.parametrize("rule", ["equal", "least-noise", 0.5, "sizes"])
+def test_a_plan_with_other_weights_comes_back_from_its_file_the_same(tmp_path, rule):
+    federation = lognormal_sizes(profile("severe"), seed=2)
+    made = plan(federation, rounds=10, epsilon=0.99, weights=rule, least_influence=0.4)
+    made.save(tmp_path / "plan.json")
+    again = read_plan(tmp_path / "plan.json")
+    assert again.digest == made.digest
+    assert np.array_equal(again.weights, made.weights)
+    assert np.array_equal(again.influence, made.influence)
+    assert (again.weights_rule, again.least_influence) == (made.weights_rule, 0.4)
+    # A plan is made for silos, not for the weights of the plan before.
+    by_size = plan(again.federation, rounds=10, epsilon=0.99)
+    assert np.array_equal(by_size.weights, federation.weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            lambda silos: [msgspec.structs.replace(silos[0], weight=None), *silos[1:]],
+            "weight must be given for every silo, or for none",
+        ),
+        (
+            lambda silos: [msgspec.structs.replace(silos[0], records=None), *silos[1:]],
+            "records must be given for every silo, or for none",
+        ),
+        (
+            lambda silos: [msgspec.structs.replace(entry, weight=None) for entry in silos],
+            "weights must be given for every silo unless they are by size",
+        ),
+    ],
+)
+def test_a_file_with_weights_or_sizes_for_some_silos_alone_does_not_hold_together(tmp_path, change, problem):
+    content = plan(NESTED, rounds=5, epsilon=1.0, weights="equal").content()
+    content.silos = change(content.silos)
+    (tmp_path / "plan.json").write_bytes(to_json(content))
+    with pytest.raises(PlanError, match=problem):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_a_silo_refuses_a_plan_whose_weights_are_not_what_it_says():
+    policy = Policy(largest_epsilon_above=2.0, largest_epsilon_inside=100.0)
+    made = plan(NESTED, rounds=5, epsilon=1.0, weights="equal")
+    policy.check(made, "a-1")
+    skewed = made.weights.copy()
+    skewed[0] *= 1.5
+    content = forged(made, skewed / skewed.sum())
+    lying = plan_of(msgspec.structs.replace(content, digest=content_digest(content)))
+    with pytest.raises(PolicyError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
+        policy.check(lying, "a-1")
+
+
+def test_exports_carry_the_weights_and_what_else_is_not_the_papers():
+    made = plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", parameters=10)
+    sites = json.loads(exported(made, "nvflare"))
+    assert [site["weight"] for site in sites["sites"].values()] == made.weights.tolist()
+    assert (sites["clip_share"], sites["server"], sites["shrink"]) == (made.clip_share, "random-effects", "heads")
+    assert f"fulcrum-clip-share = {made.clip_share!r}" in exported(made, "flower")
+    assert 'fulcrum-server = "random-effects"' in exported(made, "flower")
+    rows = [line.split(",") for line in exported(made, "csv").splitlines()]
+    where = rows[0].index("weight")
+    assert [float(row[where]) for row in rows[1:]] == made.weights.tolist()
+    paper = plan(NESTED, rounds=5, epsilon=1.0)
+    assert not {"clip_share", "server", "shrink"} & set(json.loads(exported(paper, "nvflare")))
+    assert "server" not in exported(paper, "flower").replace("num-server-rounds", "")
+
+
+def test_exports_of_a_plan_with_secret_sizes_say_none():
+    federation = Federation.from_columns(silo=["a", "b"], records=None, tiers={"region": ["x", "y"]})
+    rows = exported(fulcrum.plan(federation, rounds=5, epsilon=1.0, weights="equal"), "csv").splitlines()
+    assert rows[0].startswith("silo,records,region,weight")
+    assert rows[1].startswith("a,,x,0.5,")

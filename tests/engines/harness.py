@@ -46,11 +46,18 @@ class Federation:
         patience=40.0,
         train="slow_head",
         members=MEMBERS,
+        recipe="paper",
     ):
         rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
         (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
         plan = fulcrum.plan(
-            str(folder / "fed.csv"), rounds=rounds, epsilon=5.0, parameters=34, purpose=purpose, dropouts=dropouts
+            str(folder / "fed.csv"),
+            rounds=rounds,
+            epsilon=5.0,
+            parameters=34,
+            purpose=purpose,
+            dropouts=dropouts,
+            recipe=recipe,
         )
         self.deployment = Deployment(
             plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience

@@ -28,8 +28,9 @@ from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
 from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
+from fulcrum.estimation.server import advanced, begun
 from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.model import pack_model
+from fulcrum.exchange.model import pack_model, unpack_model
 from fulcrum.roles.region import Region
 from fulcrum.roles.releasing import Layout
 from fulcrum.roles.site import read_site
@@ -298,3 +299,46 @@ def test_a_region_takes_up_its_round_where_a_restart_left_it(kits, north):
         with pytest.raises(ExchangeError, match="other names or shapes than the model"):
             region.expect_layout(Layout(names=("foreign",), shapes=((6,),)))
     north._region = None
+
+
+def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypatch):
+    (tmp_path / "small_head.py").write_text(
+        "import numpy as np\n"
+        "SOFTMAX_HEAD = 'head'\n"
+        "def start(options): return {'head': np.zeros((3, 2))}\n"
+        "def train(model, assignment): return {'head': model['head'] + [0.1, -0.1]}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n")
+    promise = {"rounds": 2, "epsilon": 5.0, "parameters": 6, "purpose": "deployment", "recipe": "joint"}
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), **promise)
+    kits = tmp_path / "kits"
+    write_kits(Deployment(plan=plan, train="small_head", patience=600.0), kits)
+    here = context(kits / "server")
+    models, sums = [], []
+    for number in (1, 2):
+        server = FederationController()
+        server.assessor = PlanAssessor()  # a new one in every round, as after a restart
+        asked = server.assessor.start_task(here)
+        assert asked[ROUND] == number
+        for region, silos in (("north", ["a1", "a2"]), ("south", ["c1"])):
+            updater = RegionUpdater(read_site(kits / region / "local/fulcrum"))
+            updater.start_task(asked, context(kits / region))
+            for silo in silos:
+                answer = answer_of(kits, silo, number, unpack_model(asked[MODEL]))
+                assert updater.process_child_update(answer, context(kits / region, silo))[0]
+            assert updater.ready
+            told = updater.prepare_update_for_parent(context(kits / region))[ANSWER]
+            sums.append(answer_from_bytes(told))
+            updater._opened().close()
+            server._process_train_result(given_to(region, told), here)
+        server.assessor.end_task(here)
+        models.append(server.assessor.open(here).model["head"])
+    history = server.assessor.open(here).history
+    assert [entry["diagnostics"].heard for entry in history] == [2, 2]
+    assert all((np.abs(model.sum(axis=1)) < 1e-12).all() and model.any() for model in models)  # no common shift
+    state = begun(plan.server_rule, regions=2, shape=(3, 2))
+    for number, model in zip((1, 2), models, strict=True):
+        heard = [one.values * one.step for one in sums if one.round_number == number]
+        state, _ = advanced(plan.server_rule, state, np.reshape(heard, (2, 3, 2)), classes=2)
+        assert model == pytest.approx(state.moved, rel=1e-9, abs=1e-15)

@@ -66,6 +66,27 @@ def test_research_releases_the_weighted_clipped_update_plus_seeded_noise(researc
     assert (sent.region, sent.round_number, sent.plan_digest) == ("region-1", 2, research.digest)
 
 
+@pytest.mark.parametrize(("part", "sent"), [(0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (1.7, 1.0), (90.0, 1.0)])
+@pytest.mark.parametrize("purpose", ["research", "deployment"])
+def test_a_release_is_clipped_at_the_plans_share_and_scaled_up(purpose, part, sent):
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, parameters=34, purpose=purpose, recipe="joint")
+    assert plan.clip_share < 0.1
+    update = np.zeros(34)
+    update[3] = part * plan.clip_share * plan.clip_norm
+    if purpose == "research":
+        drawn = SeededNoise(seed=0).standard_normal(round_number=1, block=0, shape=(34,))
+        noise = plan.weights[0] * plan.noise_multiplier[0] * plan.clip_norm * drawn
+        signal = (release(update, plan, SILO, 1, noise=SeededNoise(seed=0)).values - noise).round(12)
+    else:
+        terms, layout = terms_of(plan, SILO), Layout(names=("update",), shapes=((34,),))
+        made = _lattice_release(update, layout, terms, 1, SecureNoise._for_test(bytes(32)))
+        signal = (made.values - DiscreteGaussian(width=terms.width).sample(34, repeated_bytes(bytes(32)))) * made.step
+    equal = 15784 / 18597 / 3  # a region's share by size, equally among its three
+    step = 0.0 if plan.lattice_steps is None else float(plan.lattice_steps[0])
+    assert signal[3] == pytest.approx(equal * plan.clip_norm * sent, rel=1e-9, abs=step)
+    assert not np.delete(signal, 3).any()
+
+
 def test_deployment_releases_integers_on_the_regions_lattice(deployment, ledger):
     sent = release(UPDATE, deployment, SILO, 1, ledger=ledger)
     assert sent.values.dtype == np.int64
@@ -186,16 +207,17 @@ def test_no_value_makes_a_release_fail_whatever_numpy_is_told_to_raise(deploymen
 
 @pytest.fixture(scope="module")
 def next_round(tmp_path_factory):
-    """A plan of many rounds; for each layout its ledger, and the rounds that it has not released yet."""
-    plan = fulcrum.plan("isic-paper", rounds=500, epsilon=1.0, parameters=34, purpose="deployment")
+    """A plan of many rounds by recipe; for each and a layout its ledger, and the rounds not released yet."""
+    promise = {"rounds": 500, "epsilon": 1.0, "parameters": 34, "purpose": "deployment"}
+    plans = {recipe: fulcrum.plan("isic-paper", **promise, recipe=recipe) for recipe in ("paper", "joint")}
     opened = {}
 
-    def of(layout):
-        if layout not in opened:
+    def of(recipe, layout):
+        if (recipe, layout) not in opened:
             ledger = Ledger.open(tmp_path_factory.mktemp("ledger") / "s.ledger", silo=SILO)
-            opened[layout] = ledger, itertools.count(1)
-        ledger, rounds = opened[layout]
-        return plan, ledger, next(rounds)
+            opened[recipe, layout] = ledger, itertools.count(1)
+        ledger, rounds = opened[recipe, layout]
+        return plans[recipe], ledger, next(rounds)
 
     yield of
     for ledger, _ in opened.values():
@@ -207,9 +229,10 @@ def next_round(tmp_path_factory):
     dtype=st.sampled_from([np.float16, np.float32, np.float64]),
     scale=st.floats(-3, 3),
     shape=st.sampled_from([(34,), (2, 17), (34, 1), (1, 2, 17)]),
+    recipe=st.sampled_from(["paper", "joint"]),
 )
-def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dtype, scale, shape, next_round):
-    plan, book, round_number = next_round((dtype, shape))
+def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dtype, scale, shape, recipe, next_round):
+    plan, book, round_number = next_round(recipe, (dtype, shape))
     update = (np.random.default_rng(seed).normal(size=shape) * 10.0**scale).astype(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SecureNoise, "integers", lambda self, *, width, count: np.zeros(count, dtype=np.int64))
@@ -224,7 +247,7 @@ def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dt
 @pytest.mark.parametrize("parameters", [1, 2, 3, 50])
 def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_than_the_silos_weight(parameters):
     """There cutting toward zero takes off less than the norm was rounded by."""
-    sizes = {"north": {"lille": 1.0, "metz": 2e12 / math.sqrt(parameters)}}
+    sizes = {"north": {"lille": 1.0, "metz": 1e12 / math.sqrt(parameters)}}
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(sizes),
         rounds=1,

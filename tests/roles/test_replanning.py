@@ -308,3 +308,42 @@ def test_what_earlier_lattice_noise_cost_grows_with_epsilon(tmp_path):
     inside = 1 + math.exp(new.worst_epsilon("silo"))
     assert new.target.reserve >= inside * 400 * 3 * 2.0**-108
     assert all(check.holds for check in fulcrum.verify(new))
+
+
+@pytest.fixture
+def running_joint(tmp_path):
+    """A plan of six rounds by another recipe, two of them done."""
+    settings = {"epsilon": {"region": 2.0, "silo": 6.0}, "parameters": 5, "purpose": "deployment"}
+
+    def made(**choice):
+        old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, **settings, **choice)
+        for name in old.federation.silo_names.tolist():
+            with Ledger.open(tmp_path / f"{name}.ledger", silo=name) as ledger:
+                for round_number in (1, 2):
+                    release(np.ones(5), old, name, round_number, ledger=ledger)
+        return old, tmp_path
+
+    return made
+
+
+@pytest.mark.parametrize("weights", ["equal", "least-noise", 0.5])
+def test_replanning_keeps_weights_rule_clip_server_and_least_influence(running_joint, weights):
+    old, folder = running_joint(recipe="joint", weights=weights, least_influence=0.6)
+    new = replan(old, changed(), folder)
+    kept = ("weights_rule", "server", "shrink", "least_influence", "clip_norm")
+    assert [getattr(new, name) for name in kept] == [getattr(old, name) for name in kept]
+    assert 0 < new.clip_share < 1
+    assert new.weights.sum() == pytest.approx(1)
+    assert new.epsilon_above.max() <= 2.0 * (1 + 1e-12)
+    assert all(check.holds for check in fulcrum.verify(new))
+
+
+def test_weights_that_were_given_by_silo_are_kept_in_proportion(running_joint):
+    old, folder = running_joint(weights={"lille": 1, "metz": 2, "nice": 3, "lyon": 4})
+    fewer = fulcrum.Federation.from_sizes({"north": {"lille": 100, "metz": 80}, "south": {"nice": 120}})
+    assert replan(old, fewer, folder).weights == pytest.approx([1 / 6, 2 / 6, 3 / 6])
+    with pytest.raises(PlanError, match=r"given by silo, and silo 'caen' has none. Give weights again"):
+        replan(old, changed(), folder)
+    again = replan(old, changed(), folder, weights={"lille": 1, "metz": 1, "caen": 1, "nice": 1})
+    assert again.weights == pytest.approx([0.25] * 4)
+    assert replan(old, changed(), folder, weights="equal").weights_rule == "equal"

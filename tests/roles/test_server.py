@@ -250,7 +250,7 @@ def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
 
     before = server.basis
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.roles.server.write_whole", full)
+        patch.setattr("fulcrum.roles.checkpoint.write_whole", full)
         refusal(server.finish_round, kind=StorageError)
     assert (server.round_number, server.basis, server.history) == (1, before, ())
     assert server.finish_round()["summed"] == ["north"]

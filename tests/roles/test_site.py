@@ -497,6 +497,47 @@ def test_training_cannot_change_the_global_model_in_place(tmp_path, monkeypatch)
     assert model["w"].tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("declared", "shapes", "classes"),
+    [
+        ("", {"w": (5, 2)}, None),
+        ("SOFTMAX_HEAD = 'w'", {"w": (5, 2)}, 2),
+        ("SOFTMAX_HEAD = ('w', 'b')", {"w": (3, 5, 4), "b": (4,)}, 4),
+        ("SOFTMAX_HEAD = ('b', 'w')", {"w": (5, 4), "b": (4,)}, 4),
+        ("SOFTMAX_HEAD = ()", {"w": (5, 2)}, None),
+    ],
+)
+def test_a_training_module_may_say_that_its_model_is_a_softmax_head(tmp_path, monkeypatch, declared, shapes, classes):
+    learner = module(tmp_path, monkeypatch, f"{declared}\nstart = train = print")
+    assert learner.classes({name: np.zeros(shape) for name, shape in shapes.items()}) == classes
+
+
+@pytest.mark.parametrize(
+    ("declared", "shapes", "message"),
+    [
+        ("'w'", {"w": (5, 2), "b": (2,)}, "SOFTMAX_HEAD names w, and the model has w, b. Name every array"),
+        ("'v'", {"w": (5, 2)}, "SOFTMAX_HEAD names v, and the model has w"),
+        ("('w', 'b')", {"w": (5, 2), "b": (3,)}, "whose last axis are the classes, two or more, got"),
+        ("'w'", {"w": (5, 1)}, "two or more"),
+        ("'w'", {"w": ()}, "two or more"),
+        ("['w']", {"w": (5, 2)}, "must be names of arrays, got"),
+        ("(1,)", {"w": (5, 2)}, "must be names of arrays, got"),
+        ("None", {"w": (5, 2)}, "must be names of arrays, got None"),
+    ],
+)
+def test_a_head_that_the_model_is_not_is_told_in_one_line(tmp_path, monkeypatch, declared, shapes, message):
+    with pytest.raises(DataError, match=message) as caught:
+        module(tmp_path, monkeypatch, f"SOFTMAX_HEAD = {declared}\nstart = train = print").classes(
+            {name: np.zeros(shape) for name, shape in shapes.items()}
+        )
+    assert "\n" not in str(caught.value)
+
+
+def test_the_built_in_training_declares_its_head():
+    learner = load_learner("fulcrum.engines.built_in_training")
+    assert learner.classes(learner.starting_model({"data": "digits"})) == 2
+
+
 def test_a_training_module_without_its_functions_is_named():
     with pytest.raises(DataError, match="'json' has no function start"):
         load_learner("json")

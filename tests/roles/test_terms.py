@@ -15,10 +15,9 @@ SILO, UPDATE = "region-1-1", np.ones(34)
 LOOSE = Policy(largest_epsilon_above=9.0, largest_epsilon_inside=99.0)
 
 
-def made(clip_norm=1.0, name="isic-paper"):
-    return fulcrum.plan(
-        name, rounds=3, epsilon=1.0, parameters=34, clip_norm=clip_norm, purpose="deployment", keys={"region-1": "key"}
-    )
+def made(name="isic-paper", **options):
+    keys = {"region-1": "key"}
+    return fulcrum.plan(name, rounds=3, epsilon=1.0, parameters=34, purpose="deployment", keys=keys, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +50,7 @@ def steps_doubled(plan):
 
 CHANGES = {
     "clip norm": lambda plan: object.__setattr__(plan, "clip_norm", plan.clip_norm * 0.98),
+    "clip share": lambda plan: object.__setattr__(plan, "clip_share", plan.clip_share * 0.98),
     "multipliers": lambda plan: object.__setattr__(plan, "noise_multiplier", plan.noise_multiplier * 0.98),
     "one multiplier in place": lambda plan: in_place(plan.noise_multiplier, 0, 0.98),
     "a weight in place": lambda plan: in_place(plan.federation.weights, 0, 1.02),
@@ -149,7 +149,7 @@ def test_a_plan_says_whether_it_was_changed(read):
 @pytest.mark.parametrize("clip_norm", [1.0, 0.1, 3.7, 1e-3])
 @pytest.mark.parametrize("name", ["isic-paper", "severe", "consortium"])
 def test_noise_is_asked_for_exactly_as_wide_as_the_plan_says_or_the_next_number_above(name, clip_norm):
-    plan = made(clip_norm, name)
+    plan = made(name, clip_norm=clip_norm)
     for index in range(0, len(plan.federation), 7):
         terms = terms_of(plan, plan.federation.silo_name(index))
         region = plan.federation.innermost.parent_of[index]

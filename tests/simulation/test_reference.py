@@ -1,8 +1,10 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.errors import DivergedUpdateError
+from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.simulation.engine import LocalTraining
 from fulcrum.simulation.models import Model, SoftmaxHead
 from fulcrum.simulation.runs import train
@@ -72,3 +74,30 @@ def test_a_model_may_start_anywhere():
     )
     run = train(fulcrum.plan("isic-paper", rounds=1, epsilon=1e6), load_task("digits"), model=model, training=TRAINING)
     assert run.models[0, :, 0] == pytest.approx(start, abs=0.05)
+
+
+def test_the_head_as_three_functions_is_pooled_and_shrunk_as_in_the_batched_engine():
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=5.0, parameters=34, recipe="joint")
+    head = SoftmaxHead(features=16, classes=2).as_model(learning_rate=0.3)
+    slow, fast = train(plan, "digits", model=head, training=TRAINING), train(plan, "digits", training=TRAINING)
+    assert slow.models.reshape(-1) == pytest.approx(fast.models.reshape(-1), abs=1e-10)
+    assert np.abs(fast.models).max() > 0.01
+
+
+def test_a_model_that_is_no_head_is_shrunk_where_the_plan_says_so_whatever_the_model():
+    models = {}
+    for shrink in (None, "heads", False, True):
+        options = {"rounds": 3, "epsilon": 5.0, "parameters": 32, "recipe": "joint", "shrink": shrink}
+        models[shrink] = train(
+            fulcrum.plan("isic-paper", **options), "digits", model=nearest_mean(), training=TRAINING
+        ).models
+    assert np.array_equal(models[None], models["heads"])
+    assert np.array_equal(models[False], models["heads"])
+    assert np.abs(models[True]).sum() < 0.9 * np.abs(models[False]).sum()
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_parameters_that_are_no_head_of_so_many_classes_are_refused(classes):
+    bare = nearest_mean()
+    with pytest.raises(ParameterError, match=f"32 parameters are no softmax head of {classes} classes"):
+        dataclasses.replace(bare, classes=classes)

@@ -18,6 +18,9 @@ from fulcrum.simulation.models import Model, SoftmaxHead
 from fulcrum.simulation.runs import LEARNING_RATE, partition_of
 from fulcrum.simulation.tasks import Task, load_task
 
+SOFTMAX_HEAD = "head"
+"""What the model is; its last axis are the classes."""
+
 _LOADING = ("data_dir", "components", "label", "silo")
 _TRAINING = ("learning_rate", "steps", "batch")
 

@@ -2,8 +2,9 @@
 
     def start(options):                # the model before the first round, as named arrays
     def train(model, assignment):      # the model after local training, under the same names
+    SOFTMAX_HEAD = "head"              # where the model is one: the array whose last axis are the classes, or several
 
-Both run where they are installed; neither travels. `fulcrum.engines.built_in_training` is the one built in.
+Both functions run where they are installed; neither travels. `fulcrum.engines.built_in_training` is the one built in.
 """
 
 import importlib
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import DataError, FulcrumError, in_one_line
+from fulcrum.errors import DataError, FulcrumError, in_one_line, listing
 from fulcrum.planning.plan import Plan
 
 
@@ -39,10 +40,17 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """The two functions of a user's module."""
+    """The two functions of a user's module.
+
+    Attributes:
+        start: The model before the first round, from the site's options.
+        train: The model after local training.
+        head: The arrays of the softmax head that the model is; none where the module declares none.
+    """
 
     start: Callable[[Mapping[str, Any]], Mapping[str, FloatArray]]
     train: Callable[[dict[str, FloatArray], Assignment], Mapping[str, FloatArray]]
+    head: tuple[str, ...] = ()
 
     def starting_model(self, options: Mapping[str, Any]) -> dict[str, FloatArray]:
         """Returns the model before the first round; whatever `start` does but return named arrays is a `DataError`."""
@@ -71,6 +79,24 @@ class Learner:
             update[name] = found.astype(np.float64) - array
         return update
 
+    def classes(self, model: Mapping[str, FloatArray]) -> int | None:
+        """Returns how many classes the softmax head has that the model is; None for a model that is declared as none.
+
+        A head is the whole model: where other arrays come before it, what holds for heads does not hold for them.
+        """
+        if not self.head:
+            return None
+        if set(self.head) != set(model):
+            raise DataError(
+                f"SOFTMAX_HEAD names {listing(self.head)}, and the model has {listing(model)}. Name every array of a "
+                "model that is a head, or leave it out"
+            )
+        shapes = {name: array.shape for name, array in model.items()}
+        last = {shape[-1:] for shape in shapes.values()}
+        if len(last) != 1 or min(last) < (2,):
+            raise DataError(f"SOFTMAX_HEAD names arrays whose last axis are the classes, two or more, got {shapes}")
+        return int(min(last)[0])
+
 
 def load_learner(name: str) -> Learner:
     """Returns the learner that a module is, by the name it is imported under; whatever that raises is a `DataError`."""
@@ -84,7 +110,11 @@ def load_learner(name: str) -> Learner:
     for wanted in ("start", "train"):
         if not callable(getattr(module, wanted, None)):
             raise DataError(f"the training module {name!r} has no function {wanted}")
-    return Learner(start=module.start, train=module.train)
+    head = getattr(module, "SOFTMAX_HEAD", ())
+    head = (head,) if isinstance(head, str) else head
+    if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
+        raise DataError(f"SOFTMAX_HEAD of the training module {name!r} must be names of arrays, got {head!r}")
+    return Learner(start=module.start, train=module.train, head=head)
 
 
 def _told(error: BaseException) -> str:

@@ -59,7 +59,7 @@ def release(
 
     Guarantees in deployment, neighbours differing in the silo's whole dataset (sensitivity 2C):
 
-    - the norm of what enters the noise is at most weight times C, whatever the dtype, shape or rounding;
+    - the norm of what enters the noise is at most weight times C, whatever the dtype, shape, rounding or clip share;
     - noise is at least as wide as the plan says, drawn for this release alone;
     - the plan verifies and the policy passes it, or nothing is released; clip, noise and cost follow from what was
       verified, and a plan changed in memory is refused (`fulcrum.roles.terms`);
@@ -213,7 +213,7 @@ def _research_release(
             "purpose='deployment'"
         )
     layout, flat = flattened(update)
-    clipped = clip(flat, plan.clip_norm)
+    clipped = clip(flat, plan.clip_norm, plan.clip_share)
     drawn = noise.standard_normal(round_number=round_number, block=index, shape=(layout.parameters,))
     scale = float(plan.noise_multiplier[index]) * plan.clip_norm
     inner = plan.federation.innermost
@@ -231,7 +231,7 @@ def _research_release(
 def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_number: int, noise: SecureNoise) -> Release:
     """Clips, weights and cuts the update onto the lattice, and adds integers as wide as the plan says."""
     try:
-        clipped = clip(flat, terms.clip_norm)
+        clipped = clip(flat, terms.clip_norm, terms.clip_share)
     except DivergedUpdateError:
         clipped = np.zeros_like(flat)
         sound_alarm("the update of round %d is not finite: zero plus noise is released in its place", round_number)

@@ -39,6 +39,7 @@ def replan(
     ledgers: str | Path | Mapping[str, str | Path],
     *,
     allocation: str | AllocationRule | None = None,
+    weights: str | float | Mapping[str, float] | None = None,
 ) -> Plan:
     """Returns a plan of the remaining rounds for a changed federation.
 
@@ -50,6 +51,8 @@ def replan(
         ledgers: The ledger files by silo name, or the folder that holds NAME.ledger for each.
         allocation: As in `plan`; the old plan's by default, if it is built in. A plan is data: a function that it
             names is never imported, so a user's own allocation is given again.
+        weights: As in `plan`; by the old plan's rule by default. Weights that were given by silo are kept, in
+            proportion, unless the federation declares its own; a silo that joins then needs one.
     """
     if allocation is None and old.allocation not in ALLOCATIONS:
         raise PlanError(
@@ -93,7 +96,11 @@ def replan(
     execution = Execution(
         allocation=old.allocation if allocation is None else allocation,
         seed=old.seed,
-        clip_norm=old.clip_norm,
+        clip_norm=old.clip_norm if old.clip_share == 1 else "auto",
+        weights=_kept_weights(old, changed) if weights is None else weights,
+        least_influence=old.least_influence,
+        server=old.server,
+        shrink=old.shrink,
         injection=old.injection,
         purpose=old.purpose,
         keys=old.keys,
@@ -116,6 +123,20 @@ def _growth(old: Plan, new: Plan) -> float:
     tiers = set(old.federation.tier_names) & set(new.federation.tier_names)
     epsilons = [(min(new.worst_epsilon(tier), 700.0), old.worst_epsilon(tier)) for tier in tiers]
     return max((1 + math.exp(after)) / (1 + math.exp(min(before, 700.0))) for after, before in epsilons)
+
+
+def _kept_weights(old: Plan, changed: Federation) -> str | float | Mapping[str, float]:
+    """Returns the old plan's rule, or where weights were given by silo those of the silos that stay."""
+    if old.weights_rule != "declared":
+        return old.weights_rule
+    if changed.declared_weights is not None:
+        return "declared"
+    before = dict(zip(old.federation.silo_names.tolist(), old.weights.tolist(), strict=True))
+    names = changed.silo_names.tolist()
+    new = next((name for name in names if name not in before), None)
+    if new is not None:
+        raise PlanError(f"the plan's weights were given by silo, and silo {new!r} has none. Give weights again")
+    return {name: before[name] for name in names}
 
 
 def _moved(old: Federation, new: Federation) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the server does: keeps the global model and adds to it, round by round, what the regions send up (Algorithm 1).
+"""What the server does: keeps the global model and moves it, round by round, by what the regions send up.
 
 >>> import tempfile
 >>> import numpy as np
@@ -14,59 +14,34 @@
 2
 >>> folder.cleanup()
 
+How it moves is the plan's to say: by the regions' sums added up (Algorithm 1), or by what `fulcrum.estimation` makes of
+all sums so far.
+
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
 Answers are not signed: the engine says who sent one, since it knows whose connection it came over.
 """
 
-import io
+import math
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Self
 
 import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import ExchangeError, StorageError, in_one_line
+from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.estimation.server import RoundDiagnostics, ServerState, advanced, begun
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.layout import Layout, in_units
+from fulcrum.exchange.layout import in_units
 from fulcrum.exchange.membership import members_of, step_of
 from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
+from fulcrum.roles.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
 from fulcrum.roles.runnable import check_one_tier
-from fulcrum.storage.files import write_whole
-
-FORMAT = "fulcrum.checkpoint/1"
-
-NAME = "checkpoint.npz"
-"""The file in a coordinator's folder."""
-
-
-class RoundSummary(TypedDict):
-    """What became of a round.
-
-    Attributes:
-        round: Which one.
-        summed: The regions whose sums are in the model.
-        members: For each of them, the silos in its sum.
-        withheld: For each region whose sum was withheld, why.
-        missing: The regions that did not answer.
-    """
-
-    round: int
-    summed: list[str]
-    members: dict[str, list[str]]
-    withheld: dict[str, str]
-    missing: list[str]
-
-
-class _State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    format: str
-    plan_digest: str
-    round_number: int
-    layout: Layout
-    history: list[RoundSummary]
 
 
 class Coordinator:
@@ -74,26 +49,30 @@ class Coordinator:
 
     Guarantees:
 
-    - the model is the start plus the regions' sums, added in the order of their names, and nothing else;
+    - the model is the start plus the regions' sums, added in the order of their names, and nothing else; where the
+      plan's server pools, the start plus what is made of all sums so far. The same sums in the same rounds give the
+      same bits, however often the server was restarted between them;
     - where the plan promises something against who sees the global sum alone, a round adds all sums or none;
     - what `finish_round` returns is on disk, so a restart goes on from there;
     - an answer is used in its own round, once; what does not fit plan, round and model is refused.
     """
 
-    def __init__(self, folder: Path, plan: Plan, state: _State, flat: FloatArray) -> None:
-        self._file, self._plan = folder / NAME, plan
-        self._state, self._flat = state, read_only(flat)
+    def __init__(self, folder: Path, plan: Plan, checkpoint: Checkpoint) -> None:
+        self._folder, self._plan, self._checkpoint = folder, plan, checkpoint
         self._answers: dict[str, tuple[bytes, Answer]] = {}
         self._lock = threading.RLock()
+        self._room: FloatArray | None = None
 
     @classmethod
-    def open(cls, folder: str | Path, plan: Plan, start: Model) -> Self:
+    def open(cls, folder: str | Path, plan: Plan, start: Model, *, classes: int | None = None) -> Self:
         """Opens a coordinator on a folder: where it stopped, or at round 1 where nothing is there yet.
 
         Args:
             folder: Holds the checkpoint; one server at a time. It is made if it is not there.
             plan: Of one tier. A checkpoint of another plan is refused.
             start: The model before round 1. Where there is a checkpoint its names and shapes alone count.
+            classes: Where the model is a softmax head, the last axis of all its arrays; None for any other model. A
+                server that pools knows by it what such a head ignores.
         """
         check_one_tier(plan)
         place = Path(folder)
@@ -102,29 +81,40 @@ class Coordinator:
         except OSError as error:
             raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
         layout, flat = checked_model(plan, start)
+        if classes is not None and any(shape[-1:] != (classes,) for shape in layout.shapes):
+            raise ExchangeError(f"a model of shapes {layout.shapes} is no softmax head of {classes} classes")
         if not (place / NAME).exists():
-            state = _State(format=FORMAT, plan_digest=plan.digest, round_number=1, layout=layout, history=[])
+            standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             # Written before the first round: silos that release on this model release on no other in that round.
-            _write(place / NAME, state, flat)
-            return cls(place, plan, state, flat)
+            Checkpoint(standing=standing, model=flat, pooling=_begun(plan, flat, classes)).write(place)
         resumed = cls.read(place, plan)
-        if resumed._state.layout != layout:
+        if resumed._standing.layout != layout:
             raise ExchangeError(f"{place / NAME} holds a model of other names or shapes. Choose another folder")
+        pooling = resumed._checkpoint.pooling
+        if pooling is not None and pooling.classes != classes:
+            raise ExchangeError(
+                f"{place / NAME} holds a softmax head of {pooling.classes or 'no'} classes, and the training module "
+                f"declares {classes or 'none'}. Choose another folder"
+            )
+        if pooling is not None and pooling.state.said is not None:
+            # As large as the sums of all regions: it takes turns with what regions said, and no round asks for more.
+            resumed._room = np.full_like(pooling.state.said, 0.0)
         return resumed
 
     @classmethod
     def read(cls, folder: str | Path, plan: Plan) -> Self:
         """Returns a coordinator where its checkpoint has it; one of another plan, or none, is refused."""
         place = Path(folder)
-        state, flat = _read(place / NAME)
-        if state.plan_digest != plan.digest:
-            raise ExchangeError(f"{place / NAME} was written under another plan. Choose another folder")
-        return cls(place, plan, state, flat)
+        return cls(place, plan, read_checkpoint(place, plan))
+
+    @property
+    def _standing(self) -> Standing:
+        return self._checkpoint.standing
 
     @property
     def round_number(self) -> int:
         """The next round to finish; one past the plan's last when all are."""
-        return self._state.round_number
+        return self._standing.round_number
 
     @property
     def finished(self) -> bool:
@@ -135,7 +125,7 @@ class Coordinator:
     def model(self) -> dict[str, FloatArray]:
         """The global model, read-only arrays by name."""
         with self._lock:
-            return self._state.layout.arrays(self._flat)
+            return self._standing.layout.arrays(self._checkpoint.model)
 
     @property
     def basis(self) -> str:
@@ -145,7 +135,7 @@ class Coordinator:
     @property
     def history(self) -> tuple[RoundSummary, ...]:
         """What became of every round that is over."""
-        return tuple(self._state.history)
+        return tuple(self._standing.history)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -182,23 +172,21 @@ class Coordinator:
             self._answers[received.region] = (bytes(answer), received)
 
     def finish_round(self) -> RoundSummary:
-        """Adds the sums of this round to the model and goes on to the next; on disk when it returns.
+        """Moves the model by the sums of this round and goes on to the next; on disk when it returns.
 
-        Regions that withheld their sum, or did not answer, contribute nothing. Nothing is rescaled. A target on the
-        tier 'federation' counts on the noise of every region: where one contributes nothing, then none does.
+        Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
+        rescaled; a server that pools takes a region that it hears in some rounds alone for what it says in these. A
+        target on the tier 'federation' counts on the noise of every region: where one contributes nothing, then none
+        does.
         """
         with self._lock:
             self._check_open()
-            # Integers times a power of two: exact, in whatever order, while the sum has no more than 53 bits.
-            total = np.zeros_like(self._flat)
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
             if ROOT in self._plan.epsilon_target and len(sums) < len(self._plan.federation.innermost.nodes):
                 withheld |= dict.fromkeys(sums, "the plan's target on 'federation' counts on the noise of every region")
                 sums = {}
-            for answer in sums.values():
-                total += in_units(answer.values, answer.step)
             summary = RoundSummary(
                 round=self.round_number,
                 summed=list(sums),
@@ -206,12 +194,19 @@ class Coordinator:
                 withheld=withheld,
                 missing=sorted(set(self._plan.federation.innermost.nodes) - set(answers)),
             )
-            flat = self._flat + total
-            state = msgspec.structs.replace(
-                self._state, round_number=self.round_number + 1, history=[*self._state.history, summary]
+            pooling, room = self._checkpoint.pooling, None
+            if pooling is None:
+                model = self._checkpoint.model + _added_up(sums, self._standing.layout.parameters)
+            else:
+                room = pooling.state.said
+                state, summary["diagnostics"] = _pooled(self._plan, pooling, sums, self._room)
+                model, pooling = pooling.start + state.moved, replace(pooling, state=state)
+            standing = msgspec.structs.replace(
+                self._standing, round_number=self.round_number + 1, history=[*self._standing.history, summary]
             )
-            _write(self._file, state, flat)
-            self._state, self._flat, self._answers = state, read_only(flat), {}
+            after = Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
+            after.write(self._folder)
+            self._checkpoint, self._room, self._answers = after, room, {}
             return summary
 
     def _check_open(self) -> None:
@@ -234,32 +229,51 @@ class Coordinator:
         if isinstance(answer, RegionalSum):
             if answer.step != step_of(plan, region):
                 raise ExchangeError(f"the sum of region {region!r} is not on its lattice")
-            if answer.layout != self._state.layout:
+            if answer.layout != self._standing.layout:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
 
 
-def _write(file: Path, state: _State, flat: FloatArray) -> None:
-    """Writes a checkpoint whole; synced when it returns."""
-    data = io.BytesIO()
-    np.savez(data, state=np.frombuffer(msgspec.json.encode(state), dtype=np.uint8), model=flat)
-    write_whole(file, data.getvalue())
+def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:
+    """Returns the sums of the regions added up, in the order of their names."""
+    # Integers times a power of two: exact, in whatever order, while the sum has no more than 53 bits.
+    total = np.zeros(parameters)
+    for answer in sums.values():
+        total += in_units(answer.values, answer.step)
+    return total
 
 
-def _read(file: Path) -> tuple[_State, FloatArray]:
-    """Reads a checkpoint; what is not one raises and is not written over."""
-    try:
-        with file.open("rb") as stream:
-            found = np.load(stream, allow_pickle=False)
-            state = msgspec.json.decode(found["state"].tobytes(), type=_State)
-            flat = np.asarray(found["model"], dtype=np.float64)
-    except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # whatever zipfile, numpy and msgspec make of it
-        raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
-    if (
-        state.format != FORMAT
-        or flat.shape != (state.layout.parameters,)
-        or len(state.history) + 1 != state.round_number
-    ):
-        raise StorageError(f"{file} is not a checkpoint of format {FORMAT}")
-    return state, flat
+def _begun(plan: Plan, start: FloatArray, classes: int | None) -> Pooling | None:
+    """Returns what a server that pools goes on from in round 1; None for one that adds up."""
+    if plan.server == "sum":
+        return None
+    state = begun(plan.server_rule, regions=len(plan.federation.innermost.nodes), shape=start.shape)
+    return Pooling(start=start, state=state, classes=classes)
+
+
+def _pooled(
+    plan: Plan, pooling: Pooling, sums: Mapping[str, RegionalSum], room: FloatArray | None
+) -> tuple[ServerState, RoundDiagnostics]:
+    """Returns what a server that pools makes of a round.
+
+    A sum that silos are missing from has less weight and less noise: both are those of the silos that are in it.
+    """
+    rule, regions = plan.server_rule, plan.federation.innermost.nodes
+    weight, variance = rule.weight.copy(), rule.variance.copy()
+    for place, region in enumerate(regions):
+        members = members_of(plan, region)
+        if region in sums and len(sums[region].members) < len(members):
+            there = [members[silo] for silo in sums[region].members]
+            weight[place] = math.fsum(plan.weights[there].tolist())
+            variance[place] = math.fsum(plan.noise_variance[there].tolist()) * plan.clip_norm**2
+    nothing = np.broadcast_to(0.0, pooling.start.shape)
+    return advanced(
+        rule,
+        pooling.state,
+        [sums[region].values if region in sums else nothing for region in regions],
+        heard=np.array([region in sums for region in regions]),
+        weight=weight,
+        variance=variance,
+        unit=next((answer.step for answer in sums.values() if answer.step is not None), 1.0),  # one lattice for all
+        classes=pooling.classes,
+        room=room,
+    )

@@ -35,6 +35,7 @@ class Terms:
         region: Whose sum they go into.
         parameters: Coordinates of an update.
         clip_norm: C.
+        clip_share: The share of C at which an update is clipped before it is scaled up.
         weight: Of the silo in the sum.
         step: Of the lattice.
         width: Of the noise, in steps: multiplier * weight * C / step, the next number above where that is not one.
@@ -48,6 +49,7 @@ class Terms:
     region: str
     parameters: int
     clip_norm: float
+    clip_share: float
     weight: float
     step: float
     width: float
@@ -134,6 +136,7 @@ def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
         region=sound.federation.innermost.nodes[region],
         parameters=sound.parameters,
         clip_norm=sound.clip_norm,
+        clip_share=sound.clip_share,
         weight=weight,
         step=step,
         width=width,
@@ -153,6 +156,7 @@ def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
         plan.rounds,
         plan.parameters,
         plan.clip_norm,
+        plan.clip_share,
         float(plan.noise_multiplier[index]),
         float(plan.federation.weights[index]),
         inner.nodes[region],

@@ -2,5 +2,5 @@
 
 Change it for other data, another partition, another model.
 
-Imports from: base, storage, federation, privacy, planning, noise.
+Imports from: base, storage, federation, privacy, estimation, planning, noise.
 """

@@ -6,6 +6,7 @@ bounded by the blocks in work. The arms of one seed see the same batches and the
 noise scale alone, so they are paired. Arms that are equal are trained once, so they stay equal to the bit.
 """
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.errors import DivergedUpdateError, ParameterError
+from fulcrum.estimation.arms import PoolingArms
+from fulcrum.estimation.server import ServerRule
 from fulcrum.noise.clipping import clip_factor
 from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.planning.plan import Plan
@@ -51,13 +54,15 @@ class Arms:
 
     Attributes:
         silo_name: The name of a silo by its index, for messages.
-        weights: Aggregation weight by silo.
+        weights: Aggregation weight by silo and arm.
         region_of: Region by silo.
         regions: Number of regions.
         rounds: T.
         noise_multiplier: By silo and arm.
         aggregator_noise_multiplier: By region and arm, on the regional sum; zero where silos inject.
         clip_norm: By arm; infinite where nothing is clipped.
+        clip_share: By arm, the share of the clip norm at which updates are clipped before they are scaled up.
+        rules: By arm, what the server does with the sums.
     """
 
     silo_name: Callable[[int], str]
@@ -68,6 +73,8 @@ class Arms:
     noise_multiplier: FloatArray
     aggregator_noise_multiplier: FloatArray
     clip_norm: FloatArray
+    clip_share: FloatArray
+    rules: tuple[ServerRule, ...]
 
     @classmethod
     def from_plans(cls, plans: Sequence[Plan]) -> "Arms":
@@ -81,13 +88,15 @@ class Arms:
         injected = [plan.aggregator_noise_multiplier for plan in plans]
         return cls(
             silo_name=federation.silo_name,
-            weights=federation.weights,
+            weights=np.stack([plan.weights for plan in plans], axis=1),
             region_of=federation.innermost.parent_of,
             regions=regions,
             rounds=first.rounds,
             noise_multiplier=np.stack([plan.noise_multiplier for plan in plans], axis=1),
             aggregator_noise_multiplier=np.stack([np.zeros(regions) if n is None else n for n in injected], axis=1),
             clip_norm=np.array([plan.clip_norm for plan in plans]),
+            clip_share=np.array([plan.clip_share for plan in plans]),
+            rules=tuple(plan.server_rule for plan in plans),
         )
 
     @property
@@ -99,9 +108,12 @@ class Arms:
         """Returns one arm on the same federation with neither clip nor noise: the reference."""
         return replace(
             self,
+            weights=self.weights[:, :1],
             noise_multiplier=np.zeros((len(self.weights), 1)),
             aggregator_noise_multiplier=np.zeros((self.regions, 1)),
             clip_norm=np.array([np.inf]),
+            clip_share=np.ones(1),
+            rules=(ServerRule.adding_up(self.regions),),
         )
 
     def with_reference(self) -> "Arms":
@@ -109,22 +121,31 @@ class Arms:
         bare = self.without_privacy()
         return replace(
             self,
+            weights=np.hstack([self.weights, bare.weights]),
             noise_multiplier=np.hstack([self.noise_multiplier, bare.noise_multiplier]),
             aggregator_noise_multiplier=np.hstack([self.aggregator_noise_multiplier, bare.aggregator_noise_multiplier]),
             clip_norm=np.append(self.clip_norm, bare.clip_norm),
+            clip_share=np.append(self.clip_share, bare.clip_share),
+            rules=(*self.rules, *bare.rules),
         )
 
     def distinct(self) -> tuple["Arms", IntArray]:
         """Returns the arms without repetition, in their order, and where each of these arms stands among them."""
-        columns = np.vstack([self.clip_norm, self.noise_multiplier, self.aggregator_noise_multiplier])
-        number: dict[bytes, int] = {}
-        place = np.array([number.setdefault(column.tobytes(), len(number)) for column in columns.T], dtype=np.intp)
+        columns = np.vstack(
+            [self.clip_norm, self.clip_share, self.weights, self.noise_multiplier, self.aggregator_noise_multiplier]
+        )
+        number: dict[tuple[bytes, bytes], int] = {}
+        keys = [(column.tobytes(), rule.key) for column, rule in zip(columns.T, self.rules, strict=True)]
+        place = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.intp)
         first = np.unique(place, return_index=True)[1]
         chosen = replace(
             self,
+            weights=self.weights[:, first],
             noise_multiplier=self.noise_multiplier[:, first],
             aggregator_noise_multiplier=self.aggregator_noise_multiplier[:, first],
             clip_norm=self.clip_norm[first],
+            clip_share=self.clip_share[first],
+            rules=tuple(self.rules[arm] for arm in first.tolist()),
         )
         return chosen, place
 
@@ -145,12 +166,15 @@ class FederationRun:
     Attributes:
         models: The final global models, (features + 1, classes, arms).
         accuracy: On the test split after each round, (rounds, arms).
+        recall: Of the final models, the share of each class of the test split that they name rightly, (classes, arms);
+            NaN where the split has no record of a class.
         regional_sums: What an observer above the regions saw, (rounds, regions, features + 1, classes, arms), or None
             where it was not asked for.
     """
 
     models: FloatArray
     accuracy: FloatArray
+    recall: FloatArray
     regional_sums: FloatArray | None
 
 
@@ -185,13 +209,16 @@ def train_jobs(
     shapes = [(head.features + 1, head.classes, len(arms.clip_norm)) for arms in distinct]
     models = [np.zeros(shape) for shape in shapes]
     accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
+    recall: list[FloatArray] = []
     sums = [
         np.empty((rounds if keep_regional_sums else 0, arms.regions, *shape))
         for arms, shape in zip(distinct, shapes, strict=True)
     ]
+    servers = [Servers(arms, shape[:2], classes=head.classes) for arms, shape in zip(distinct, shapes, strict=True)]
     work = [
         (index, block) for index, job in enumerate(jobs) for block in range(-(-len(job.arms.weights) // SILOS_A_BLOCK))
     ]
+    last_block = dict(work)
     pool = ThreadPoolExecutor(threads)
     try:
         for number in range(1, rounds + 1):
@@ -203,16 +230,19 @@ def train_jobs(
                 aggregator_noise(job, number, head.parameters).reshape(-1, *shape)
                 for job, shape in zip(jobs, shapes, strict=True)
             ]
-            for (index, _), (found, added) in zip(work, _in_order(pool, pieces, _AHEAD * threads), strict=True):
+            for (index, block), (found, added) in zip(work, _in_order(pool, pieces, _AHEAD * threads), strict=True):
                 observed[index][found] += added
-            for index, seen in enumerate(observed):
-                models[index] = models[index] + seen.sum(axis=0)
+                if block < last_block[index]:
+                    continue
+                # All of this job's silos are in: its server moves the model while blocks of later jobs are at work.
+                models[index] = servers[index].moved(models[index], observed[index])
                 if keep_regional_sums:
-                    sums[index][number - 1] = seen
+                    sums[index][number - 1] = observed[index]
                 if every_round or number == rounds:
-                    accuracy[index][number - 1 if every_round else 0] = accuracy_of(
-                        head, models[index], test_inputs, task.labels_test
-                    )
+                    right = right_answers(head, models[index], test_inputs, task.labels_test)
+                    accuracy[index][number - 1 if every_round else 0] = right.mean(axis=0)
+                    if number == rounds:
+                        recall.append(recall_of(right, task.labels_test, classes=head.classes))
             if on_round is not None and every_round:
                 on_round(number, [found[number - 1, place] for found, place in zip(accuracy, places, strict=True)])
     finally:
@@ -221,10 +251,32 @@ def train_jobs(
         FederationRun(
             models=_by_arm(models[index], place),
             accuracy=_by_arm(accuracy[index], place),
+            recall=_by_arm(recall[index], place),
             regional_sums=_by_arm(sums[index], place) if keep_regional_sums else None,
         )
         for index, place in enumerate(places)
     ]
+
+
+class Servers:
+    """The servers of all arms of a job, each with its own rule and memory."""
+
+    def __init__(self, arms: Arms, shape: tuple[int, ...], *, classes: int | None) -> None:
+        self._pooling = [arm for arm, rule in enumerate(arms.rules) if rule.pools]
+        self._moved = np.zeros((*shape, len(self._pooling)))
+        if self._pooling:
+            rules = [arms.rules[arm] for arm in self._pooling]
+            self._together = PoolingArms(rules, coordinates=math.prod(shape), classes=classes)
+
+    def moved(self, models: FloatArray, sums: FloatArray) -> FloatArray:
+        """Returns the models after a round, arms on the last axis; the first axis of the sums is that of regions."""
+        after = np.asarray(models + sums.sum(axis=0))
+        if self._pooling:
+            said = sums[..., self._pooling].reshape(len(sums), -1, len(self._pooling))
+            moved = self._together.advance(said).reshape(self._moved.shape)
+            after[..., self._pooling] = models[..., self._pooling] - self._moved + moved
+            self._moved = moved
+        return after
 
 
 def _by_arm(values: FloatArray, place: IntArray) -> FloatArray:
@@ -247,11 +299,21 @@ def _in_order(
 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:
     """Returns the accuracy of every arm's model."""
+    return np.asarray(right_answers(head, models, inputs, labels).mean(axis=0))
+
+
+def right_answers(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> BoolArray:
+    """Returns by record and arm whether the model names the class."""
     if head.classes == 2:  # the sign of the difference decides: half the work
-        right = (inputs @ (models[:, 1] - models[:, 0]) > 0) == labels[:, None].astype(bool)
-    else:
-        right = head.scores(models, inputs).argmax(axis=1) == labels[:, None]
-    return np.asarray(right.mean(axis=0))
+        return np.asarray((inputs @ (models[:, 1] - models[:, 0]) > 0) == labels[:, None].astype(bool))
+    return np.asarray(head.scores(models, inputs).argmax(axis=1) == labels[:, None])
+
+
+def recall_of(right: BoolArray, labels: IntArray, *, classes: int) -> FloatArray:
+    """Returns by class and arm the share of its records that were named rightly; NaN where it has none."""
+    nobody = np.full(right.shape[1], np.nan)
+    of_class = [right[labels == number] for number in range(classes)]
+    return np.array([found.mean(axis=0) if len(found) else nobody for found in of_class])
 
 
 def batch_picks(job: Job, block: int, round_number: int, training: LocalTraining) -> IntArray:
@@ -307,8 +369,8 @@ def _block_sums(
             f"silo {arms.silo_name(silo)!r} diverged in round {round_number}: its update is not finite. "
             f"Lower the learning rate (now {training.learning_rate:g})"
         )
-    weights = arms.weights[silos, None]
-    flat *= (weights * clip_factor(sizes, arms.clip_norm))[:, None, :]
+    weights = arms.weights[silos]
+    flat *= (weights * clip_factor(sizes, arms.clip_norm, arms.clip_share))[:, None, :]
     scale = weights * arms.noise_multiplier[silos]
     if scale.any():
         scale = scale * arms.noise_norm

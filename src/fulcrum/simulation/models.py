@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import ParameterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class Model:
         final: State to parameters.
         scores: Parameters and features (n, p) to a score for each class (n, classes).
         start: The parameters before the first round; zeros by default.
+        classes: Where the parameters are a softmax head, (inputs, classes) in one row, how many classes; None for any
+            other model. A server that pools knows by it what such a head ignores, and shrinks it.
     """
 
     parameters: int
@@ -35,6 +38,11 @@ class Model:
     final: Callable[[Any], FloatArray]
     scores: Callable[[FloatArray, FloatArray], FloatArray]
     start: FloatArray | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and (self.classes < 2 or self.parameters % self.classes):
+            raise ParameterError(f"{self.parameters} parameters are no softmax head of {self.classes} classes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,7 @@ class SoftmaxHead:
             step=step,
             final=lambda weights: weights.ravel(),
             scores=lambda parameters, features: with_bias(features) @ parameters.reshape(shape),
+            classes=self.classes,
         )
 
     def scores(self, models: FloatArray, inputs: FloatArray) -> FloatArray:

@@ -73,8 +73,10 @@ def coupled_partition(
         raise ParameterError(f"records must be a finite number of at least 1, got {records}")
     shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
     mean = task.records if records is None else records
+    if mean is None and not federation.sizes_known:
+        raise DataError(f"the sizes of {federation.name} stay secret. Say how many records a silo holds (records)")
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
-    sensitive = task.labels_train == len(task.classes) - 1
+    sensitive = np.isin(task.labels_train, task.sensitive)
     pools = [np.flatnonzero(~sensitive), np.flatnonzero(sensitive)]
     stream = np.random.default_rng([_STREAM, seed, 1])
     for pool in pools:
@@ -107,7 +109,7 @@ def declared_partition(task: Task, federation: Federation) -> Partition:
     counts = np.bincount(owner, minlength=len(federation))
     if not counts.all():
         raise DataError(f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name}")
-    sensitive = (task.labels_train == len(task.classes) - 1).astype(float)
+    sensitive = np.isin(task.labels_train, task.sensitive).astype(float)
     return Partition(
         records=np.argsort(owner, kind="stable"),
         starts=np.cumsum(counts) - counts,

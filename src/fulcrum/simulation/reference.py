@@ -13,9 +13,11 @@ from fulcrum.simulation.engine import (
     FederationRun,
     Job,
     LocalTraining,
+    Servers,
     aggregator_noise,
     batch_picks,
     block_noise,
+    recall_of,
 )
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.tasks import Task
@@ -37,6 +39,7 @@ def train_slowly(
     models = np.zeros((model.parameters, len(arms.clip_norm)))
     if model.start is not None:
         models += model.start[:, None]
+    servers = Servers(arms, (model.parameters,), classes=model.classes)
     accuracy, sums = [], []
     for round_number in range(1, arms.rounds + 1):
         observed = aggregator_noise(job, round_number, model.parameters)
@@ -47,17 +50,19 @@ def train_slowly(
                 silo = block * SILOS_A_BLOCK + place
                 for arm in range(len(arms.clip_norm)):
                     update = _update(model, models[:, arm], task, picks[:, place], arms.silo_name(silo), round_number)
-                    clipped = clip(update, float(arms.clip_norm[arm]))
+                    clipped = clip(update, float(arms.clip_norm[arm]), float(arms.clip_share[arm]))
                     scale = arms.noise_multiplier[silo, arm] * arms.noise_norm[arm]
-                    observed[arms.region_of[silo], :, arm] += arms.weights[silo] * (clipped + scale * noise[place])
-        models = models + observed.sum(axis=0)
+                    observed[arms.region_of[silo], :, arm] += arms.weights[silo, arm] * (clipped + scale * noise[place])
+        models = servers.moved(models, observed)
         if keep_regional_sums:
             sums.append(observed[:, :, None, :])
         scores = [model.scores(models[:, arm], task.features_test) for arm in range(models.shape[1])]
-        accuracy.append([float((score.argmax(axis=1) == task.labels_test).mean()) for score in scores])
+        right = np.stack([score.argmax(axis=1) == task.labels_test for score in scores], axis=1)
+        accuracy.append(right.mean(axis=0))
     return FederationRun(
         models=models[:, None, :],
         accuracy=np.array(accuracy),
+        recall=recall_of(right, task.labels_test, classes=len(task.classes)),
         regional_sums=np.array(sums) if keep_regional_sums else None,
     )
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from fulcrum.errors import DataError
+from fulcrum.planning.comparing import model_noise, row_of
 from fulcrum.planning.plan import Plan
 
 
@@ -33,7 +34,7 @@ class RunResult(msgspec.Struct, kw_only=True):
 
 
 class AllocationResult(msgspec.Struct, kw_only=True):
-    """One allocation trained; errors are None with a single seed."""
+    """One row trained; errors are None with a single seed, and what earlier versions did not write is None."""
 
     allocation: str
     noise_budget: float
@@ -41,6 +42,9 @@ class AllocationResult(msgspec.Struct, kw_only=True):
     accuracy_se: float | None
     gain: float
     gain_se: float | None
+    least_influence: float | None = None
+    worst_region: float | None = None
+    worst_region_se: float | None = None
 
 
 class ComparisonResult(msgspec.Struct, kw_only=True):
@@ -100,13 +104,13 @@ def _same_target(found: ComparisonResult, plan: Plan) -> bool:
     asked = ({}, None) if target.budget is not None else (dict(target.epsilon), target.information)
     # The same allocation needs the same noise, unless sizes or regions were dealt anew for every seed.
     drawn = found.size_law != "declared" or plan.allocation == "misallocated"
-    mine = [row.noise_budget for row in found.rows if row.allocation == plan.allocation and not drawn]
+    mine = [row.noise_budget for row in found.rows if row.allocation == row_of(plan) and not drawn]
     return (
         (found.federation_digest, found.rounds, found.delta, found.accountant, found.colluders, found.dropouts)
         == (plan.federation.digest, plan.rounds, plan.delta, plan.accountant, plan.colluders, plan.dropouts)
         and (found.epsilon, found.information) == asked
         and found.budget == target.budget
-        and all(math.isclose(budget, plan.noise_budget, rel_tol=1e-6) for budget in mine)
+        and all(math.isclose(budget, model_noise(plan), rel_tol=1e-6) for budget in mine)
     )
 
 

@@ -21,10 +21,11 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.plan import Plan
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.simulation.models import Model
+from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.models import Model, SoftmaxHead
 from fulcrum.simulation.partition import Partition, coupled_partition, declared_partition
 from fulcrum.simulation.reference import train_slowly
+from fulcrum.simulation.regional import class_mixes, worst_region_accuracy
 from fulcrum.simulation.tasks import Task, load_task
 from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
@@ -172,6 +173,19 @@ def train(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedArms:
+    """How well arms did, both (seeds, arms).
+
+    Attributes:
+        accuracy: On the test split, after the last round.
+        worst_region: The same for the region that it is least for; see `regional`.
+    """
+
+    accuracy: FloatArray
+    worst_region: FloatArray
+
+
 def train_arms(
     plans_by_seed: Sequence[Sequence[Plan]],
     task: Task,
@@ -180,8 +194,8 @@ def train_arms(
     training: LocalTraining,
     records: float | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
-) -> FloatArray:
-    """Returns the final accuracy of every arm under every seed, (seeds, arms); arms of a seed are paired.
+) -> TrainedArms:
+    """Returns how well every arm did under every seed; arms of a seed are paired.
 
     Args:
         plans_by_seed: For each seed its arms, all on one federation.
@@ -200,7 +214,22 @@ def train_arms(
         for seed, plans in zip(seeds, plans_by_seed, strict=True)
     ]
     runs = train_jobs(jobs, task, training, every_round=on_round is not None, on_round=on_round)
-    return np.array([run.accuracy[-1] for run in runs])
+    return TrainedArms(
+        accuracy=np.array([run.accuracy[-1] for run in runs]),
+        worst_region=np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)]),
+    )
+
+
+def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
+    """Returns by arm the final accuracy for the region that it is least for."""
+    classes = len(task.classes)
+    mixes = class_mixes(job.partition, task.labels_train, job.arms.region_of, classes=classes)
+    return worst_region_accuracy(run.recall, mixes)
+
+
+def head_parameters(task: Task) -> int:
+    """Returns d of the built-in head on a task."""
+    return SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes)).parameters
 
 
 def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:

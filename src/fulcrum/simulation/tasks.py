@@ -15,7 +15,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,6 +40,16 @@ class BuiltIn:
     classes: Mapping[str, Sequence[int]]
     components: int
     records: int | None
+    sensitive: tuple[int, ...] = ()
+
+    def every_class(self) -> "BuiltIn":
+        """Returns the task with the classes of its file, those of the second of its two sensitive together."""
+        first, second = self.classes.values()
+        return replace(
+            self,
+            classes={str(label): (label,) for label in (*first, *second)},
+            sensitive=tuple(range(len(first), len(first) + len(second))),
+        )
 
 
 BUILT_IN: Mapping[str, BuiltIn] = {
@@ -60,9 +70,10 @@ class Task:
         labels_train: Classes 0 .. K-1 by record.
         features_test: The test split.
         labels_test: Its classes.
-        classes: The names of the classes; the last is the sensitive one whose share differs between silos.
+        classes: The names of the classes.
         records: Mean records a silo unless told otherwise; None where the federation's own sizes say.
         silo: The silo of each training record, where the data names it.
+        sensitive: The classes whose common share differs between silos; the last one by default.
     """
 
     name: str
@@ -73,6 +84,11 @@ class Task:
     classes: tuple[str, ...]
     records: int | None = None
     silo: tuple[str, ...] | None = None
+    sensitive: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.sensitive:
+            object.__setattr__(self, "sensitive", (len(self.classes) - 1,))
 
 
 def load_task(
@@ -80,6 +96,7 @@ def load_task(
     *,
     data_dir: str | Path | None = None,
     components: int | None = None,
+    every_class: bool = False,
     label: str | None = None,
     silo: str | None = None,
     seed: int = 0,
@@ -92,6 +109,8 @@ def load_task(
             with a label column, where every other column is a feature, `silo` and `split` (train or test) apart.
         data_dir: The folder of feature files; the variable FULCRUM_DATA by default.
         components: Principal components to keep; all columns by default for a user's own data, each standardised.
+        every_class: Whether a task known by name keeps all classes of its file, in place of the two it is known for;
+            those of the second of the two are then sensitive together. A user's own data always keeps all.
         label: The label column of a CSV or Parquet file, "label" by default.
         silo: The column that names each record's silo; "silo" by default, if there is one.
         seed: Of the split, where the data has none.
@@ -114,7 +133,14 @@ def load_task(
         raise DataError(f"{error.filename or name} cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise DataError(f"{name} does not fit into memory") from None
-    return _task(train, test, name=path.stem if kind else name, known=BUILT_IN.get(name), components=components)
+    known = BUILT_IN.get(name)
+    return _task(
+        train,
+        test,
+        name=path.stem if kind else name,
+        known=known.every_class() if known and every_class else known,
+        components=components,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -331,6 +357,7 @@ def _task(train: _Records, test: _Records, *, name: str, known: BuiltIn | None, 
         classes=classes,
         records=known.records if known else None,
         silo=None if train.silo is None else tuple(train.silo),
+        sensitive=known.sensitive if known else (),
     )
 
 

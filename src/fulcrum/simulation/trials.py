@@ -5,8 +5,8 @@
 (['optimal', 'uniform'], 0.0)
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,18 @@ from fulcrum.errors import ParameterError, check_known
 from fulcrum.federation.profiles import lognormal_sizes
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import Federation
-from fulcrum.planning.comparing import Comparison, compared_allocations, summarised
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan import Plan
+from fulcrum.planning.comparing import AS_ASKED, BEYOND, Compared, Comparison, compared, row_plan, summarised
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import AllocationRule
 from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, run_folder, standard_error, train_arms
+from fulcrum.simulation.runs import (
+    LEARNING_RATE,
+    chosen_seeds,
+    head_parameters,
+    run_folder,
+    standard_error,
+    train_arms,
+)
 from fulcrum.simulation.tasks import Task, load_task
 from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
@@ -40,14 +45,19 @@ class TrainedComparison(Comparison):
     Attributes:
         accuracy: On the test split, mean over seeds.
         accuracy_se: Its standard error; NaN with one seed.
-        gain: Accuracy above uniform's, mean of the paired differences.
+        gain: Accuracy above uniform's at weights by size, mean of the paired differences.
         gain_se: The standard error of the paired difference.
+        worst_region: The accuracy on test records mixed as the records of a region's silos are, for the region that it
+            is least for, mean over seeds.
+        worst_region_se: Its standard error; NaN with one seed.
     """
 
     accuracy: float
     accuracy_se: float
     gain: float
     gain_se: float
+    worst_region: float
+    worst_region_se: float
 
 
 def compare_trained(
@@ -63,7 +73,7 @@ def compare_trained(
     data_options: dict[str, Any] | None = None,
     **target: Any,
 ) -> tuple[TrainedComparison, ...]:
-    """Returns one row for each allocation, all meeting the same target and trained on the same batches and noise draws.
+    """Returns the rows of `compare`, all trained on the same batches and noise draws.
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
@@ -75,7 +85,7 @@ def compare_trained(
         allocation: One more to compare.
         on_round: Called after each round.
         data_options: Further arguments of `load_task`.
-        **target: What every allocation must meet, as in `plan`.
+        **target: What every row must meet, as in `plan`; `parameters` are those of the softmax head where not given.
     """
     check_known("size law", size_law, SIZE_LAWS)
     if target.get("seed", 0) != 0:
@@ -85,12 +95,12 @@ def compare_trained(
     if task.silo is not None and size_law != "declared":
         raise ParameterError(f"{task.name} names its silos, so their sizes cannot be drawn. Leave the size law out")
     chosen = chosen_seeds(seeds)
-    names = compared_allocations(federation, allocation, target)
+    rows = compared_on(task, federation, allocation, target)
     plans = [
-        [plan(drawn, allocation=name, **(target | {"seed": seed})) for name in names]
+        [row_plan(drawn, settings, _on(task, name, target) | {"seed": seed}) for name, settings in rows.rows.items()]
         for seed, drawn in ((seed, sized(federation, size_law, seed)) for seed in chosen)
     ]
-    accuracy = train_arms(
+    found = train_arms(
         plans,
         task,
         seeds=chosen,
@@ -98,10 +108,34 @@ def compare_trained(
         records=records,
         on_round=on_round,
     )
-    uniform = accuracy[:, [made.allocation for made in plans[0]].index("uniform")]
+    uniform = found.accuracy[:, list(rows.rows).index("uniform")]
     return tuple(
-        _row([made[arm] for made in plans], accuracy[:, arm], accuracy[:, arm] - uniform) for arm in range(len(names))
+        _row(
+            [summarised(made[arm], name) for made in plans],
+            accuracy=found.accuracy[:, arm],
+            gain=found.accuracy[:, arm] - uniform,
+            worst_region=found.worst_region[:, arm],
+        )
+        for arm, name in enumerate(rows.rows)
     )
+
+
+def compared_on(
+    task: Task, federation: Federation, own: str | AllocationRule | None, target: Mapping[str, Any]
+) -> Compared:
+    """Returns what is set side by side on a task: `compared`, where the head tells how many parameters there are."""
+    known = compared(federation, own, target)
+    if target.get("parameters") is not None:
+        return known
+    more = compared(federation, own, dict(target) | {"parameters": head_parameters(task)})
+    return replace(known, rows={**known.rows, **more.rows}, left_out=more.left_out)
+
+
+def _on(task: Task, name: str, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the target of a row; what goes beyond the paper follows from the number of parameters."""
+    if target.get("parameters") is not None or name not in (*BEYOND, AS_ASKED):
+        return dict(target)
+    return dict(target) | {"parameters": head_parameters(task)}
 
 
 def save_comparison(
@@ -151,22 +185,26 @@ def sized(federation: Federation, size_law: str, seed: int) -> Federation:
     return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
 
 
-def _row(plans: Sequence[Plan], accuracy: FloatArray, gain: FloatArray) -> TrainedComparison:
-    """One allocation over all seeds: budgets and means averaged, worst cases taken over all."""
-    parts = [summarised(made) for made in plans]
+def _row(
+    parts: Sequence[Comparison], *, accuracy: FloatArray, gain: FloatArray, worst_region: FloatArray
+) -> TrainedComparison:
+    """One row over all seeds: budgets and means averaged, worst cases taken over all."""
 
-    def mean(name: str) -> float:
-        return float(np.mean([getattr(part, name) for part in parts]))
+    def every(name: str) -> list[float]:
+        return [getattr(part, name) for part in parts]
 
-    fields = asdict(parts[0]) | {
-        name: mean(name) for name in ("noise_budget", "epsilon_above_mean", "epsilon_inside_mean")
-    }
-    for name in ("epsilon_above_worst", "epsilon_inside_worst"):
-        fields[name] = max(getattr(part, name) for part in parts)
     return TrainedComparison(
-        **fields,
+        allocation=parts[0].allocation,
+        noise_budget=float(np.mean(every("noise_budget"))),
+        epsilon_above_worst=max(every("epsilon_above_worst")),
+        epsilon_above_mean=float(np.mean(every("epsilon_above_mean"))),
+        epsilon_inside_worst=max(every("epsilon_inside_worst")),
+        epsilon_inside_mean=float(np.mean(every("epsilon_inside_mean"))),
+        least_influence=min(every("least_influence")),
         accuracy=float(accuracy.mean()),
         accuracy_se=standard_error(accuracy),
         gain=float(gain.mean()),
         gain_se=standard_error(gain),
+        worst_region=float(worst_region.mean()),
+        worst_region_se=standard_error(worst_region),
     )

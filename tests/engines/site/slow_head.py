@@ -2,10 +2,10 @@
 
 import time
 
-from fulcrum.engines.built_in_training import start
+from fulcrum.engines.built_in_training import SOFTMAX_HEAD, start
 from fulcrum.engines.built_in_training import train as quick
 
-__all__ = ["start", "train"]
+__all__ = ["SOFTMAX_HEAD", "start", "train"]
 
 
 def train(model, assignment):

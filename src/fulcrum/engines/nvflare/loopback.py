@@ -15,7 +15,8 @@ from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.kits import SERVER, Deployment
 from fulcrum.errors import EngineError
 from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.server import NAME, Coordinator, RoundSummary
+from fulcrum.roles.checkpoint import RoundSummary, read_history
+from fulcrum.roles.server import Coordinator
 from fulcrum.storage.database import ClosedAtTheEnd
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
@@ -126,8 +127,7 @@ def run_here(
 
         def tick() -> None:
             sites.check()
-            history = Coordinator.read(checkpoint, plan).history if (checkpoint / NAME).exists() else ()
-            for summary in history[len(told) :]:
+            for summary in read_history(checkpoint, plan)[len(told) :]:
                 told.append(summary)
                 moments.append(time.monotonic())
                 on_round(summary)

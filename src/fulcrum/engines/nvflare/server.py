@@ -24,7 +24,7 @@ _MARGIN = 1.5
 
 
 class PlanAssessor(Assessor):  # type: ignore[misc]
-    """Runs the plan's rounds from the checkpoint on: sends the model, adds the regional sums."""
+    """Runs the plan's rounds from the checkpoint on: sends the model, moves it by the regional sums."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,9 +39,10 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            start = load_learner(site.settings.train).starting_model(site.settings.options)
+            learner = load_learner(site.settings.train)
+            start = learner.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
-            self._coordinator = Coordinator.open(site.state, site.plan, start)
+            self._coordinator = Coordinator.open(site.state, site.plan, start, classes=learner.classes(start))
             self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
         return self._coordinator
 

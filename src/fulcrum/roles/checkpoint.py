@@ -1,0 +1,177 @@
+"""A server's checkpoint: the model, what became of every round, and what a server that pools remembers of its regions.
+
+The file is an .npz that anybody's NumPy reads: `model` is the global model in one row, `state` says what it is in JSON.
+Where the plan's server pools there are also `start`, the model before round 1, and what `fulcrum.estimation` goes on
+from: `moved`, `said`, `heard` and `noise`. It is written whole, so that it holds one round's end and no other's.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray, read_only
+from fulcrum.errors import ExchangeError, StorageError, in_one_line
+from fulcrum.estimation.server import RoundDiagnostics, ServerState
+from fulcrum.exchange.layout import Layout
+from fulcrum.planning.plan import Plan
+from fulcrum.storage.files import write_whole
+
+FORMAT = "fulcrum.checkpoint/2"
+
+_BEFORE = "fulcrum.checkpoint/1"  # knew servers that add up alone, and of them it says the same
+
+NAME = "checkpoint.npz"
+"""The file in a coordinator's folder."""
+
+
+class RoundSummary(TypedDict):
+    """What became of a round.
+
+    Attributes:
+        round: Which one.
+        summed: The regions whose sums are in the model.
+        members: For each of them, the silos in its sum.
+        withheld: For each region whose sum was withheld, why.
+        missing: The regions that did not answer.
+        diagnostics: What a server that pools can tell of the round, from released sums alone.
+    """
+
+    round: int
+    summed: list[str]
+    members: dict[str, list[str]]
+    withheld: dict[str, str]
+    missing: list[str]
+    diagnostics: NotRequired[RoundDiagnostics]
+
+
+class PoolingSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a server that pools knows beside arrays: the classes of its softmax head, and the steps of its rounds."""
+
+    classes: int | None
+    steps: float
+    step: float
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a federation stands between two rounds."""
+
+    plan_digest: str
+    round_number: int
+    layout: Layout
+    history: list[RoundSummary]
+    format: str = FORMAT
+    pooling: PoolingSteps | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pooling:
+    """What a server that pools goes on from.
+
+    Attributes:
+        start: The model before round 1; the model is this and how far `state` has it moved.
+        state: What regions said so far.
+        classes: Of the softmax head that the model is, if it is one.
+    """
+
+    start: FloatArray
+    state: ServerState
+    classes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """All that a server must know to go on.
+
+    Attributes:
+        standing: Where the federation stands.
+        model: The global model in one row.
+        pooling: What a server that pools goes on from; None for one that adds up.
+    """
+
+    standing: Standing
+    model: FloatArray
+    pooling: Pooling | None = None
+
+    def write(self, folder: Path) -> None:
+        """Writes the checkpoint whole; synced when it returns."""
+        standing = msgspec.structs.replace(self.standing, format=FORMAT)
+        arrays: dict[str, Any] = {"model": self.model}
+        if self.pooling is not None:
+            state = self.pooling.state
+            arrays |= {"start": self.pooling.start} | {name: getattr(state, name) for name in _ARRAYS}
+            steps = PoolingSteps(classes=self.pooling.classes, steps=state.steps, step=state.step)
+            standing = msgspec.structs.replace(standing, pooling=steps)
+        encoded = np.frombuffer(msgspec.json.encode(standing), dtype=np.uint8)
+        write_whole(folder / NAME, lambda file: np.savez(file, state=encoded, **arrays))
+
+
+_ARRAYS = ("moved", "said", "heard", "noise")
+"""Of a `ServerState`."""
+
+
+def read_checkpoint(folder: Path, plan: Plan) -> Checkpoint:
+    """Reads the checkpoint of a plan; what is not one, or of another plan, raises and is not written over."""
+    file = folder / NAME
+    with _opened(file) as found:
+        standing = _standing(file, found, plan)
+        names = ("model",) if standing.pooling is None else ("model", "start", *_ARRAYS)
+        arrays = {name: np.asarray(found[name], dtype=np.float64) for name in names}
+    size, regions = standing.layout.parameters, len(plan.federation.innermost.nodes)
+    shapes = {"said": (regions, size), "heard": (regions,), "noise": (regions,)}
+    if any(array.shape != shapes.get(name, (size,)) for name, array in arrays.items()):
+        raise _no_checkpoint(file)
+    model, pooling = arrays.pop("model"), None
+    if (steps := standing.pooling) is not None:
+        start = arrays.pop("start")
+        if not np.array_equal(model, start + arrays["moved"]):
+            raise _no_checkpoint(file)
+        state = ServerState(**arrays, steps=steps.steps, step=steps.step, rounds=standing.round_number - 1)
+        pooling = Pooling(start=start, state=state, classes=steps.classes)
+    return Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
+
+
+def read_history(folder: Path, plan: Plan) -> tuple[RoundSummary, ...]:
+    """Reads what became of the rounds of a plan, and nothing else of its checkpoint; nothing is there at first."""
+    file = folder / NAME
+    if not file.exists():
+        return ()
+    with _opened(file) as found:
+        return tuple(_standing(file, found, plan).history)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """Opens a checkpoint; whatever goes wrong with it is a `StorageError`."""
+    try:
+        with file.open("rb") as stream:
+            yield np.load(stream, allow_pickle=False)
+    except (ExchangeError, StorageError):
+        raise
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # whatever zipfile, numpy and msgspec make of it
+        raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
+
+
+def _standing(file: Path, found: Any, plan: Plan) -> Standing:
+    """Returns where a checkpoint says that the federation of a plan stands."""
+    standing = msgspec.json.decode(found["state"].tobytes(), type=Standing)
+    if standing.format not in (FORMAT, _BEFORE) or len(standing.history) + 1 != standing.round_number:
+        raise _no_checkpoint(file)
+    if standing.plan_digest != plan.digest:
+        raise ExchangeError(f"{file} was written under another plan. Choose another folder")
+    if plan.server != "sum" and standing.format == _BEFORE:
+        kept = "keeps nothing of what regions said"
+        raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server pools it. Start anew")
+    if (standing.pooling is None) != (plan.server == "sum"):
+        raise _no_checkpoint(file)
+    return standing
+
+
+def _no_checkpoint(file: Path) -> StorageError:
+    return StorageError(f"{file} is not a checkpoint of format {FORMAT}")

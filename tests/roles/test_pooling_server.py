@@ -1,0 +1,283 @@
+"""A server that pools: the estimator's rounds behind a coordinator, and what it remembers of them."""
+
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_server import SIZES, START, World, refusal, sum_of, withheld
+
+from fulcrum.errors import StorageError
+from fulcrum.estimation.server import advanced, begun
+from fulcrum.exchange.answer import answer_from_bytes
+from fulcrum.exchange.layout import Layout
+from fulcrum.roles.checkpoint import NAME, read_history
+from fulcrum.roles.server import Coordinator
+
+HEAD = {"head": np.zeros((20, 2))}
+HEAD_LAYOUT = Layout(names=("head",), shapes=((20, 2),))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    return World(tmp_path_factory.mktemp("coordination"))
+
+
+def joint(world, purpose="deployment", **options):
+    return world.made(purpose, recipe="joint", **options)
+
+
+def said(plan, region, number, seed=0, **changed):
+    """A regional sum as noisy as the plan has it."""
+    place = list(SIZES).index(region)
+    rng = np.random.default_rng([seed, number, place])
+    step = None if plan.lattice_steps is None else float(plan.lattice_steps[place])
+    std = np.sqrt(plan.node_noise("region")[place]) * plan.clip_norm
+    drawn = plan.node_influence("region")[place] * 0.2 * np.sign(np.arange(40) % 3 - 1) + std * rng.normal(size=40)
+    values = drawn if step is None else np.rint(drawn / step).astype("<i8")
+    return sum_of(plan, region, number, **({"layout": HEAD_LAYOUT, "values": values} | changed))
+
+
+@pytest.mark.parametrize("classes", [2, None])
+@pytest.mark.parametrize("purpose", ["deployment", "research"])
+def test_a_server_that_pools_moves_the_model_by_what_the_estimator_makes_of_all_sums(world, tmp_path, purpose, classes):
+    plan = joint(world, purpose)
+    start = {"head": np.random.default_rng(4).normal(size=(20, 2))}
+    server = Coordinator.open(tmp_path, plan, start, classes=classes)
+    state = begun(plan.server_rule, regions=2, shape=(20, 2))
+    for number in (1, 2):
+        answers = [said(plan, region, number) for region in SIZES]
+        for region, answer in zip(SIZES, answers, strict=True):
+            server.receive(answer, region)
+        sums = np.stack([one.values * (one.step or 1.0) for one in map(answer_from_bytes, answers)])
+        state, told = advanced(plan.server_rule, state, sums.reshape(2, 20, 2), classes=classes)
+        summary = server.finish_round()
+        assert server.model["head"] == pytest.approx(start["head"] + state.moved, rel=1e-12, abs=1e-15)
+        assert dataclasses.asdict(summary["diagnostics"]) == pytest.approx(
+            dataclasses.asdict(told), rel=1e-9, abs=1e-15
+        )
+        assert (told.shrunk > 0) == (classes is not None)
+    assert server.history[1] == summary
+    assert np.abs(state.moved).max() > 0
+
+
+def test_what_a_server_knows_beforehand_is_what_the_plan_says(world):
+    plan = joint(world)
+    rule = plan.server_rule
+    by_region = [[0, 1, 2], [3, 4]]
+    assert rule.weight == pytest.approx([plan.weights[members].sum() for members in by_region])
+    assert rule.shares == pytest.approx([300 / 617, 317 / 617])
+    spread = (plan.weights * plan.noise_multiplier * plan.clip_norm) ** 2
+    assert rule.variance == pytest.approx([spread[members].sum() for members in by_region])
+
+
+def played(plan, folder, rounds, *, reopened):
+    """Plays rounds, each a mapping of regions to answers; a new coordinator before every step, or one for all."""
+
+    def opened():
+        return Coordinator.open(folder, plan, {"head": np.full((20, 2), 0.1)}, classes=2)
+
+    server = opened()
+    for answers in rounds:
+        for region, answer in answers.items():
+            if reopened:
+                server = opened()
+                for before, known in answers.items():  # what came in an unfinished round is sent again
+                    if before == region:
+                        break
+                    server.receive(known, before)
+            server.receive(answer, region)
+        server.finish_round()
+        if reopened:
+            server = opened()
+    return server
+
+
+def test_a_server_reopened_between_any_two_steps_ends_on_the_same_bits(world, tmp_path):
+    plan = joint(world)
+    rounds = [
+        {"north": said(plan, "north", 1), "south": withheld(plan, "south", 1)},
+        {"south": said(plan, "south", 2), "north": said(plan, "north", 2, members=("caen", "metz"))},
+    ]
+    one = played(plan, tmp_path / "one", rounds, reopened=False)
+    other = played(plan, tmp_path / "other", rounds, reopened=True)
+    backwards = [dict(reversed(answers.items())) for answers in rounds]
+    third = played(plan, tmp_path / "third", backwards, reopened=False)
+    assert one.basis == other.basis == third.basis
+    assert one.history == other.history == third.history
+    with np.load(tmp_path / "one" / NAME) as kept, np.load(tmp_path / "other" / NAME) as also:
+        assert {name: kept[name].tobytes() for name in kept} == {name: also[name].tobytes() for name in also}
+    assert [entry["diagnostics"].heard for entry in one.history] == [1, 2]
+
+
+KILLED = """
+import os, sys, signal
+from pathlib import Path
+import numpy as np
+import fulcrum
+from fulcrum.roles.server import Coordinator
+folder, when = Path(sys.argv[1]), int(sys.argv[2])
+plan = fulcrum.read_plan(folder / "plan.json")
+server = Coordinator.open(folder / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
+steps = 0
+def step():
+    global steps
+    steps += 1
+    if steps == when:
+        os.kill(os.getpid(), signal.SIGKILL)
+replace = os.replace
+os.replace = lambda *names: (step(), replace(*names), step())
+Path.replace = lambda self, target: os.replace(self, target)
+while not server.finished:
+    for region in ("north", "south"):
+        step()
+        server.receive((folder / f"{region}-{server.round_number}").read_bytes(), region)
+    step()
+    server.finish_round()
+step()
+print(server.basis)
+"""
+
+
+def test_a_server_killed_at_any_step_and_resumed_ends_on_the_same_bits(world, tmp_path):
+    plan = joint(world)
+    expected = played(
+        plan,
+        tmp_path / "whole",
+        [{region: said(plan, region, number) for region in SIZES} for number in (1, 2)],
+        reopened=False,
+    )
+    plan.save(tmp_path / "plan.json")
+    for region in SIZES:
+        for number in (1, 2):
+            (tmp_path / f"{region}-{number}").write_bytes(said(plan, region, number))
+    killed = 0
+    for when in (2, 4, 5, 7, 9, 10):
+        shutil.rmtree(tmp_path / "server", ignore_errors=True)
+        Coordinator.open(tmp_path / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
+        for moment in (when, 10**6):
+            command = [sys.executable, "-c", KILLED, str(tmp_path), str(moment)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            killed += ran.returncode == -signal.SIGKILL
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.strip() == expected.basis
+    assert killed == 6
+
+
+def test_a_sum_of_fewer_silos_is_taken_for_what_it_is(world, tmp_path):
+    """Half of what a region says, from half of its weight, says the same of the whole, with more noise."""
+    plan = joint(world, purpose="research", clip_norm=1.0, shrink=False)
+    values = np.arange(40.0) - 19.5
+    members = {"north": ("caen", "lille", "metz"), "south": ("nice", "nimes")}
+    models = []
+    for there in (members, members | {"north": ("caen", "lille")}):
+        server = Coordinator.open(tmp_path / str(len(models)), plan, HEAD, classes=2)
+        for region, silos in there.items():
+            weight = sum(plan.weights[plan.federation.silo_names.tolist().index(silo)] for silo in silos)
+            answer = sum_of(plan, region, layout=HEAD_LAYOUT, members=silos, values=weight * values)
+            server.receive(answer, region)
+        told = server.finish_round()["diagnostics"]
+        models.append((server.model["head"], told.noise))
+    assert models[0][0] == pytest.approx(models[1][0], rel=1e-12)
+    assert models[1][1] > models[0][1] * 1.01
+
+
+def test_what_could_not_be_written_did_not_happen_to_a_server_that_pools(world, tmp_path, monkeypatch):
+    plan = joint(world)
+    rounds = [{region: said(plan, region, number) for region in SIZES} for number in (1, 2)]
+    expected = played(plan, tmp_path / "whole", rounds, reopened=False)
+    server = Coordinator.open(tmp_path / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
+
+    def full(path, data):
+        raise StorageError("the disk is full")
+
+    for answers in rounds:
+        for region, answer in answers.items():
+            server.receive(answer, region)
+        before = server.basis, server.history
+        with monkeypatch.context() as patch:
+            patch.setattr("fulcrum.roles.checkpoint.write_whole", full)
+            for _ in range(2):
+                refusal(server.finish_round, kind=StorageError)
+        assert (server.basis, server.history) == before
+        server.finish_round()
+    assert server.basis == expected.basis
+
+
+def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_path):
+    plan = joint(world)
+    server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
+    server.receive(said(plan, "north", 1), "north")
+    server.finish_round()
+    assert "a softmax head of 2 classes, and the training module declares none" in refusal(
+        Coordinator.open, tmp_path, plan, HEAD
+    )
+    assert "under another plan" in refusal(Coordinator.open, tmp_path, world.deployment, HEAD)
+    with np.load(tmp_path / NAME) as found:
+        arrays = dict(found)
+    assert set(arrays) == {"state", "model", "start", "moved", "said", "heard", "noise"}
+    state = json.loads(arrays["state"].tobytes())
+    assert (state["format"], state["pooling"]["classes"]) == ("fulcrum.checkpoint/2", 2)
+
+    def encoded(**changed):
+        return np.frombuffer(json.dumps(state | changed).encode(), dtype=np.uint8)
+
+    wrong = [{name: arrays[name][:-1]} for name in ("start", "moved", "said", "heard", "noise")]
+    wrong += [{"moved": arrays["moved"] + 1e-9}, {"state": encoded(pooling=None)}, {"state": encoded(round_number=3)}]
+    for changed in wrong:
+        np.savez(tmp_path / NAME, **(arrays | changed))
+        assert "is not a checkpoint" in refusal(Coordinator.open, tmp_path, plan, HEAD, kind=StorageError)
+    for name in ("start", "said"):
+        np.savez(tmp_path / NAME, **{key: array for key, array in arrays.items() if key != name})
+        assert "is not a checkpoint" in refusal(Coordinator.open, tmp_path, plan, HEAD, kind=StorageError)
+    before = {"state": encoded(format="fulcrum.checkpoint/1", pooling=None), "model": arrays["model"]}
+    np.savez(tmp_path / NAME, **before)
+    told = refusal(Coordinator.open, tmp_path, plan, HEAD)
+    assert "of format fulcrum.checkpoint/1, which keeps nothing of what regions said" in told
+
+
+def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path):
+    """As version 1 wrote it, of a federation after its first round."""
+    plan = world.deployment
+    model = np.arange(40) * plan.lattice_steps[0]
+    history = [{"round": 1, "summed": ["north"], "members": {"north": ["caen"]}, "withheld": {}, "missing": ["south"]}]
+    state = {
+        "format": "fulcrum.checkpoint/1",
+        "plan_digest": plan.digest,
+        "round_number": 2,
+        "layout": {"names": ["weight", "bias"], "shapes": [[2, 19], [2]]},
+        "history": history,
+    }
+    np.savez(tmp_path / NAME, state=np.frombuffer(json.dumps(state).encode(), dtype=np.uint8), model=model)
+    server = Coordinator.open(tmp_path, plan, START)
+    assert (server.round_number, list(server.history)) == (2, history)
+    server.receive(sum_of(plan, number=2), "north")
+    server.finish_round()
+    assert (server.model["bias"] == 2 * np.array([38, 39]) * plan.lattice_steps[0]).all()
+    with np.load(tmp_path / NAME) as found:
+        assert json.loads(found["state"].tobytes())["format"] == "fulcrum.checkpoint/2"
+        assert set(found) == {"state", "model"}
+
+
+def test_a_model_whose_last_axis_is_another_is_no_head(world, tmp_path):
+    assert "is no softmax head of 2 classes" in refusal(
+        lambda: Coordinator.open(tmp_path, joint(world), START, classes=2)
+    )
+    assert not (tmp_path / NAME).exists()
+
+
+def test_the_history_is_read_without_what_regions_said(world, tmp_path):
+    plan = joint(world)
+    assert read_history(tmp_path, plan) == ()
+    server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
+    server.receive(said(plan, "north", 1), "north")
+    summary = server.finish_round()
+    assert read_history(tmp_path, plan) == (summary,)
+    with np.load(tmp_path / NAME) as found:
+        np.savez(tmp_path / "short.npz", state=found["state"])
+    (tmp_path / "short.npz").replace(tmp_path / NAME)
+    assert read_history(tmp_path, plan) == (summary,)

@@ -1,0 +1,191 @@
+"""What a region accepts, from whom, and who declines."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from regional import LAYOUT, MEMBERS, PARAMETERS, UPDATE, refusal
+
+from fulcrum.exchange.answer import RegionalSum
+from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.sealing import Sealer
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.releasing import release
+
+
+def test_releases_are_gathered_and_summed(world, region):
+    sent = {silo: world.release(silo) for silo in MEMBERS}
+    for number, (silo, made) in enumerate(sent.items()):
+        assert region.present(1) == set(MEMBERS[:number])
+        assert region.accept(world.seal(made), 1) == silo
+    assert region.missing(1) == set()
+    assert region.members == set(MEMBERS)
+    assert not region.summed(1)
+    total = region.close_round(1)
+    assert region.summed(1)
+    assert isinstance(total, RegionalSum)
+    assert (total.region, total.round_number, total.members) == ("north", 1, MEMBERS)
+    assert (total.plan_digest, total.layout, total.step) == (world.plan.digest, LAYOUT, sent["lille"].step)
+    assert (total.values == sum(made.values for made in sent.values())).all()
+
+
+def test_what_a_silo_really_releases_is_accepted(world, region, tmp_path):
+    for silo in MEMBERS:
+        with Ledger.open(tmp_path / f"{silo}.ledger", silo=silo) as ledger:
+            region.accept(world.seal(release(UPDATE, world.plan, silo, 1, ledger=ledger)), 1)
+    assert isinstance(region.close_round(1), RegionalSum)
+
+
+def test_the_same_release_again_changes_nothing(world, region, path):
+    made = world.release("lille")
+    first = world.seal(made)
+    for sealed in (first, first, world.seal(made)):
+        assert region.accept(sealed, 1) == "lille"
+    region.close()
+    with world.open(path) as again:
+        assert again.accept(world.seal(made), 1) == "lille"
+        assert again.present(1) == {"lille"}
+
+
+def test_another_release_of_a_silo_is_refused_even_after_a_restart(world, region, path):
+    made = world.release("lille")
+    region.accept(world.seal(made), 1)
+    other = world.sealed("lille")
+    assert "'lille' sent another release for round 1" in refusal(region.accept, other, 1)
+    region.close()
+    with world.open(path) as again:
+        assert "'lille' sent another release for round 1" in refusal(again.accept, other, 1)
+        changed = dataclasses.replace(made, values=made.values + (np.arange(PARAMETERS) == 3))
+        assert "another release" in refusal(again.accept, world.seal(changed), 1)
+        assert again.present(1) == {"lille"}
+
+
+def test_early_late_and_replayed_releases_are_refused(world, region):
+    first = {silo: world.sealed(silo) for silo in MEMBERS}
+    assert "for round 2, round 1 is gathered" in refusal(region.accept, world.sealed("lille", 2), 1)
+    for sealed in first.values():
+        region.accept(sealed, 1)
+    region.close_round(1)
+    assert "'lille' is late: round 1 is summed" in refusal(region.accept, first["lille"], 1)
+    assert "for round 1, round 2 is gathered" in refusal(region.accept, first["lille"], 2)
+    for wrong in (0, 7, -1, "1", 1.0, True, None):
+        assert "a round is a whole number from 1 to 6" in refusal(region.accept, first["lille"], wrong)
+        assert "a round is a whole number from 1 to 6" in refusal(region.close_round, wrong)
+        assert "a round is a whole number from 1 to 6" in refusal(region.present, wrong)
+
+
+def test_other_plans_regions_and_strangers_are_refused(world, region):
+    assert "under another plan" in refusal(region.accept, world.sealed("lille", plan=world.tight), 1)
+    assert "another region" in refusal(region.accept, world.sealed("nice"), 1)
+    assert "not a sealed release" in refusal(region.accept, b"junk", 1)
+    assert region.present(1) == set()
+    assert region.rounds() == ()
+
+
+TURNED = Layout(names=("weight", "bias"), shapes=((19, 2), (2,)))
+RENAMED = Layout(names=("weights", "bias"), shapes=LAYOUT.shapes)
+
+
+def test_other_layouts_are_refused_in_and_across_rounds_and_restarts(world, region, path):
+    region.accept(world.sealed("lille"), 1)
+    for other in (TURNED, RENAMED):
+        assert "'metz' releases other names or shapes" in refusal(region.accept, world.sealed("metz", layout=other), 1)
+        assert "other names or shapes" in refusal(region.accept, world.sealed("metz", 2, layout=other), 2)
+    region.close()
+    with world.open(path, layout=None) as again:
+        assert "other names or shapes" in refusal(again.accept, world.sealed("metz", 2, layout=TURNED), 2)
+        assert again.accept(world.sealed("metz", 2), 2) == "metz"
+
+
+@pytest.mark.parametrize("foreign", [TURNED, RENAMED])
+def test_a_silo_that_comes_first_with_another_layout_is_refused_alone(world, region, path, foreign):
+    assert "'metz' releases other names" in refusal(region.accept, world.sealed("metz", layout=foreign), 1)
+    region.close()
+    with world.open(path, layout=None) as again:
+        assert "'metz' releases other names" in refusal(again.accept, world.sealed("metz", layout=foreign), 1)
+        for silo in ("lille", "caen"):
+            assert again.accept(world.sealed(silo), 1) == silo
+        total = again.close_round(1)
+    assert (total.members, total.layout) == (("caen", "lille"), LAYOUT)
+
+
+def test_before_any_model_was_sent_every_release_is_refused(world, path):
+    with world.open(path, layout=None) as region:
+        assert "other names or shapes than the model has" in refusal(region.accept, world.sealed("lille"), 1)
+        region.expect_layout(RENAMED)  # a start that was given up
+        region.expect_layout(LAYOUT)
+        assert region.accept(world.sealed("lille"), 1) == "lille"
+
+
+def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, region, path):
+    region.accept(world.sealed("lille"), 1)
+    for _ in range(2):
+        region.expect_layout(LAYOUT)
+        assert "holds releases of other names or shapes than the model" in refusal(region.expect_layout, RENAMED)
+        region.close()
+        region = world.open(path)
+    assert region.present(1) == {"lille"}
+    region.close()
+
+
+def test_a_model_that_the_plan_was_not_made_for_is_refused(world, path):
+    with world.open(path, layout=None) as region:
+        longer = Layout(names=("a",), shapes=((41,),))
+        assert "the model has 41 parameters, the plan was made for 40" in refusal(region.expect_layout, longer)
+        twice = Layout(names=("a", "a"), shapes=((20,), (20,)))
+        assert "the model has names or shapes that no arrays have" in refusal(region.expect_layout, twice)
+
+
+def test_a_silo_declines_a_round_in_its_own_signed_word(world, region):
+    sealer = Sealer(world.plan, "lille", world.folder / "lille")
+    assert region.checked_decline(sealer.decline(1), 1) == "lille"
+    assert region.present(1) == set()
+    assert "'lille' declines round 1, round 2 is gathered" in refusal(region.checked_decline, sealer.decline(1), 2)
+    assert region.accept(world.sealed("lille"), 1) == "lille"  # it may come to another mind
+    for wrong in (0, 7, "1", None):
+        assert "a round is a whole number" in refusal(region.checked_decline, sealer.decline(1), wrong)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(names=("a", "a"), shapes=((20,), (20,))),
+        Layout(names=("a",), shapes=((20,), (20,))),
+        Layout(names=("a", "b"), shapes=((40,),)),
+        Layout(names=("a\n",), shapes=((40,),)),
+        Layout(names=("a",), shapes=((-8, -5),)),
+    ],
+)
+def test_layouts_that_no_arrays_have_are_refused(world, region, layout):
+    assert "names or shapes that no arrays have" in refusal(region.accept, world.sealed("lille", layout=layout), 1)
+
+
+def test_another_number_of_parameters_is_refused(world, region):
+    made = world.release("lille")
+    shorter = dataclasses.replace(made, layout=Layout(names=("a",), shapes=((39,),)), values=made.values[:39])
+    assert "has 39 parameters, the plan was made for 40" in refusal(region.accept, world.seal(shorter), 1)
+    plan = world.made(purpose="research", parameters=None)
+    empty = dataclasses.replace(
+        world.release("lille", plan=plan), layout=Layout(names=(), shapes=()), values=np.zeros(0)
+    )
+    with world.open(region._file.path.with_name("other"), plan) as other:
+        assert "has 0 parameters" in refusal(other.accept, world.seal(empty, plan), 1)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 2**63 - 1, -(2**63)])
+def test_integers_that_could_overflow_the_sum_are_refused(world, region, value):
+    values = world.release("lille").values.copy()
+    values[7] = value
+    assert "too large for the lattice's integers" in refusal(region.accept, world.sealed("lille", values=values), 1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(world, path, value):
+    values = world.release("lille", plan=world.research).values.copy()
+    values[7] = value
+    with world.open(path, world.research) as region:
+        sealed = world.sealed("lille", plan=world.research, values=values)
+        assert "'lille' is not finite" in refusal(region.accept, sealed, 1)
+        values[7] = 1e200
+        sealed = world.sealed("lille", plan=world.research, values=values)
+        assert "norm above" in refusal(region.accept, sealed, 1)

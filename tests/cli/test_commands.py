@@ -92,7 +92,14 @@ def test_compare_has_the_promised_keys(command):
     code, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1, "--format", "json")
     rows = json.loads(out)
     assert code == 0
-    assert [row["allocation"] for row in rows] == ["optimal", "uniform", "size", "inverse-size", "misallocated"]
+    assert [row["allocation"] for row in rows] == [
+        "optimal",
+        "uniform",
+        "size",
+        "inverse-size",
+        "misallocated",
+        "least-noise",
+    ]
     assert set(rows[0]) == {
         "allocation",
         "noise_budget",
@@ -100,6 +107,7 @@ def test_compare_has_the_promised_keys(command):
         "epsilon_above_mean",
         "epsilon_inside_worst",
         "epsilon_inside_mean",
+        "least_influence",
     }
     assert 1 - rows[0]["noise_budget"] / rows[1]["noise_budget"] == pytest.approx(0.88, abs=1e-12)
     _, out, _ = command("compare", "consortium", "--rounds", 10, "--epsilon", 1)

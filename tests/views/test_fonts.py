@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import installed_browser, launched
+from browsers import installed_browser, launched
 from test_charts import SEVERE, charts_of
 from test_paper import load
 

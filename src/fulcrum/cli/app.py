@@ -45,7 +45,7 @@ app.command(
     help="Write a plan as a table, or as settings for Flower or NVIDIA FLARE.",
 )
 app.command(
-    "fulcrum.cli.training:compare_command",
+    "fulcrum.cli.compare:compare_command",
     name="compare",
     help="Put every allocation side by side at the same target, and train each with --train.",
 )
@@ -58,6 +58,11 @@ app.command(
     "fulcrum.cli.training:embed",
     name="embed",
     help="Turn images or texts into features by a frozen public model, for `fulcrum train --data`.",
+)
+app.command(
+    "fulcrum.cli.tune:tune_command",
+    name="tune",
+    help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",
 )
 app.command(
     "fulcrum.cli.report:report_command",

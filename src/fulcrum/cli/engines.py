@@ -25,9 +25,9 @@ from fulcrum.exchange.model import checked_model
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_plan
+from fulcrum.roles.checkpoint import RoundSummary
 from fulcrum.roles.learning import load_learner
 from fulcrum.roles.policy import read_policy
-from fulcrum.roles.server import RoundSummary
 from fulcrum.roles.site import ledger_name
 from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, steps, table, working
 
@@ -169,7 +169,10 @@ def up_nvflare(
     deployment = sites.deployment(plan, training, port=_free_ports())
     if "" not in sys.path:
         sys.path.append("")  # the user's own module may stand in the current folder
-    checked_model(plan, load_learner(sites.train).starting_model(deployment.options))
+    learner = load_learner(sites.train)
+    start = learner.starting_model(deployment.options)
+    checked_model(plan, start)
+    learner.classes(start)  # refused here where it is declared wrongly
     with _folder(output) as folder:
         kits = folder / "kits"
         with working("Making certificates and kits"):

@@ -83,4 +83,5 @@ def _group_sizes(federation: str | None, sizes: str | None) -> tuple[list[int], 
     if sizes is not None:
         raise ParameterError("--sizes and a federation both give group sizes. Give one of them")
     found = read_federation(federation)
-    return sorted(set(np.bincount(group_by_silo(found)).tolist())), int(found.sizes.min())
+    records = int(found.sizes.min()) if found.sizes_known else None
+    return sorted(set(np.bincount(group_by_silo(found)).tolist())), records

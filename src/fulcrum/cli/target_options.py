@@ -6,10 +6,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fulcrum.cli.options import AllocationOption, ColludersOption, DropoutsOption, look_here_for, number, option
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO, Federation
+from fulcrum.planning.recipes import RECIPES, SERVERS
 from fulcrum.planning.targets import Floor
 from fulcrum.privacy.prior import Coupling
+from fulcrum.privacy.weights import WEIGHTS
 
 
 @Parameter(name="*")
@@ -30,7 +32,11 @@ class TargetOptions:
     colluders: ColludersOption = 0
     dropouts: DropoutsOption = 0
     parameters: Annotated[int | None, number("Number of trainable parameters.")] = None
-    clip_norm: Annotated[float, option("Clip norm of an update.")] = 1.0
+    recipe: Annotated[str, option(f"Weights, clip and server together: {listing(RECIPES)}.")] = "paper"
+    weights: Annotated[str | None, option(f"What silos count for: {listing(WEIGHTS)}, or a number from 0 to 1.")] = None
+    clip_norm: Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")] = None
+    server: Annotated[str | None, option(f"What is done with regional sums: {listing(SERVERS)}.")] = None
+    shrink: Annotated[bool | None, Parameter(help="Whether a pooling server takes off what is noise.")] = None
     injection: Annotated[str, option("Who draws noise: silo or aggregator.")] = "silo"
     seed: Annotated[int, number("For the allocation `misallocated`.")] = 0
 
@@ -43,7 +49,13 @@ class TargetOptions:
             if epsilon and SILO in epsilon:
                 raise ParameterError("--epsilon silo=... and --epsilon-inside ask for the same thing. Give one of them")
             epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
-        return settings | {"epsilon": epsilon, "floor": _floor(self.floor)}
+        chosen = {
+            "weights": _word_or_number(self.weights),
+            "clip_norm": _word_or_number(self.clip_norm),
+            "epsilon": epsilon,
+            "floor": _floor(self.floor),
+        }
+        return settings | chosen
 
 
 def _by_name(text: str, option: str, default: str) -> dict[str, float]:
@@ -65,6 +77,13 @@ def _by_name(text: str, option: str, default: str) -> dict[str, float]:
             raise ParameterError(f"{option} {what}")
         found[name] = amount
     return found
+
+
+def _word_or_number(text: str | None) -> str | float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _floor(text: str | None) -> Floor | None:

@@ -1,26 +1,19 @@
 """The commands that train in process, and what they learn from."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FederationArgument, FormatOption, PlanArgument, RunOption, number, option
-from fulcrum.cli.target_options import TargetOptions
-from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.errors import DataError, ParameterError, listing
-from fulcrum.federation.reading import read_federation
-from fulcrum.planning.comparing import Comparison, compare
+from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number
+from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
+from fulcrum.errors import DataError, ParameterError
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.simulation.embedding import check_features_path, embed_images, embed_texts, save_features
-from fulcrum.simulation.runs import notes_on, partition_of, run_folder, save_run, train
+from fulcrum.simulation.runs import run_folder, save_run, train
 from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, save_comparison, sized
 from fulcrum.views.numbers import printable
-from fulcrum.views.plan_tables import comparison_columns, comparison_rows
 from fulcrum.views.terminal import (
     Column,
     Result,
@@ -31,7 +24,6 @@ from fulcrum.views.terminal import (
     remarks,
     show,
     table,
-    working,
 )
 
 
@@ -67,7 +59,7 @@ def train_command(
     if seeds > 1:
         columns.append(Column(key="accuracy_se", heading="standard error"))
     reached = [
-        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {_seeds(seeds)}"),
+        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {count_of_seeds(seeds)}"),
         ("reference", f"{run.reference.mean():.4f} without clip and noise"),
     ]
     if output is not None:
@@ -75,66 +67,6 @@ def train_command(
     title = f"{made.federation.name} on {task.name}: {len(made.federation):,} silos, allocation {made.allocation}"
     picture = [table(title, columns, rows), facts(reached), remarks([(False, note) for note in run.notes])]
     show(Result(data=run.summary(), rows=rows, picture=picture), style)
-    return 0
-
-
-def compare_command(
-    federation: FederationArgument,
-    *,
-    target: TargetOptions,
-    train: Annotated[bool, Parameter(help="Also train every allocation, all on the same batches and draws.")] = False,
-    seeds: Annotated[int | None, number("With --train: how many seeds; 10 by default.")] = None,
-    size_law: Annotated[str | None, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = None,
-    learning: TrainingOptions | None = None,
-    output: RunOption = None,
-    style: FormatOption = "table",
-) -> int:
-    """Put every allocation side by side at the same target, and train each with --train."""
-    check_format(style)
-    found = read_federation(federation)
-    arguments = target.arguments(found)
-    rows: Sequence[Comparison]
-    told: Sequence[str] = ()
-    if not train and not (learning is None and seeds is None and size_law is None and output is None):
-        raise ParameterError("seeds, a size law, an output and how silos train need --train. Add it, or leave them out")
-    learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
-    if train:
-        task = load_task(learning.data, **learning.data_options)
-        if output is not None:
-            run_folder(output)
-        with progress("Training every allocation", target.rounds) as advance:
-            rows = compare_trained(
-                found,
-                task,
-                seeds=seeds,
-                training=learning.training,
-                records=learning.records,
-                size_law=size_law,
-                allocation=target.allocation,
-                on_round=advance,
-                **arguments,
-            )
-        first = sized(found, size_law, 0)
-        part = partition_of(task, first, seed=0, records=learning.records)
-        told = notes_on(task, first, part, learning.training, records=learning.records)
-        if output is not None:
-            save_comparison(rows, output, federation=found, task=task.name, seeds=seeds, size_law=size_law, **arguments)
-    else:
-        with working("Comparing"):
-            rows = compare(found, allocation=target.allocation, **arguments)
-    terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
-    heading = f"{found.name}: {len(found):,} silos, {terms}"
-    if train:
-        heading += f"; {learning.data}, {_seeds(seeds)}"
-    notes = ["Noise budget: the variance entering the model, in C². Above: who sees sums. Inside: who sees one update."]
-    if target.colluders or target.dropouts:
-        notes.append("Optimal keeps one multiplier a region, least-under-collusion does not.")
-    if train:
-        notes.append("Gain: points of accuracy above uniform, paired over seeds.")
-    drawn = table(heading, comparison_columns(found, train), comparison_rows(rows), note=" ".join(notes))
-    records = [asdict(row) for row in rows]
-    picture = [drawn, remarks([(False, note) for note in told])] if told else [drawn]
-    show(Result(data=records, rows=records, picture=picture), style)
     return 0
 
 
@@ -175,7 +107,3 @@ def embed(
     picture = [facts([(key, str(value)) for key, value in told.items()])]
     show(Result(data=told, rows=[told], picture=picture), style)
     return 0
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seed{'' if count == 1 else 's'}"

@@ -44,3 +44,8 @@ class TrainingOptions:
     def training(self) -> LocalTraining:
         """Returns how silos train."""
         return LocalTraining(learning_rate=self.learning_rate, steps=self.steps, batch=self.batch)
+
+
+def count_of_seeds(count: int) -> str:
+    """Returns how many seeds there are, in words."""
+    return f"{count} seed{'' if count == 1 else 's'}"

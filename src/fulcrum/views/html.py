@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fulcrum.federation.structure import SILO
-from fulcrum.planning.guarantee import ADJACENCY
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.views.chart_style import PALETTE
@@ -75,7 +74,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "name": plan.federation.name,
         "inner": plan.federation.innermost.name,
         "claim": claim(plan),
-        "terms": f"neighbouring federations {ADJACENCY}; {plan.assumptions[-2]}",
+        "terms": f"neighbouring federations {plan.adjacency}; {plan.assumptions[-2]}",
         "above": plan.worst_epsilon(),
         "inside": plan.worst_epsilon(SILO),
         "infinite": math.inf,

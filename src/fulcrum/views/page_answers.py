@@ -175,8 +175,8 @@ def regions(federation: Federation) -> str:
         {
             "name": inner.nodes[node],
             "silos": int(silos[node]),
-            "mean": f"{records[node] / silos[node]:.6g}",
-            "records": f"{records[node]:,.6g}",
+            "mean": f"{records[node] / silos[node]:.6g}" if federation.sizes_known else "",
+            "records": f"{records[node]:,.6g}" if federation.sizes_known else "secret",
         }
         for node in shown.tolist()
     ]

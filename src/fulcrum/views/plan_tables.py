@@ -11,49 +11,63 @@ from rich.console import RenderableType
 
 from fulcrum.federation.structure import Federation
 from fulcrum.ledger.ledger import LedgerCheck
-from fulcrum.planning.comparing import Comparison
+from fulcrum.planning.comparing import Comparison, model_noise
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import to_json
 from fulcrum.planning.verifying import Check
-from fulcrum.privacy.exposure import exposure_of
+from fulcrum.privacy.exposure import exposure_of, sum_by
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.numbers import figure, shown_rate, span, with_error
 from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, printable_json, remarks, show, table
 
 
-def comparison_columns(federation: Federation, trained: bool) -> list[Column]:
+def comparison_columns(trained: bool) -> list[Column]:
     """Returns the columns of a comparison; training makes room for what was learnt."""
-    inner = federation.innermost.name
-    allocation = Column(key="allocation", heading="allocation", figures=False)
+    found = [
+        Column(key="allocation", heading="allocation", figures=False),
+        Column(key="noise_budget", heading="noise\nbudget"),
+    ]
     if trained:
         return [
-            allocation,
-            Column(key="noise_budget", heading="noise\nbudget"),
+            *found,
             Column(key="epsilon_above_worst", heading="worst ε\nabove", epsilon=True),
             Column(key="epsilon_inside_worst", heading="worst ε\ninside", epsilon=True),
             Column(key="accuracy_shown", heading="accuracy"),
             Column(key="gain_shown", heading="gain, points"),
         ]
     return [
-        allocation,
-        Column(key="noise_budget", heading="noise budget"),
-        Column(key="times_optimal", heading="× optimal"),
-        Column(key="epsilon_above_worst", heading=f"ε above {inner}\nworst", epsilon=True),
+        *found,
+        Column(key="times_optimal", heading="×\noptimal"),
+        Column(key="epsilon_above_worst", heading="ε above\nworst", epsilon=True),
         Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
-        Column(key="epsilon_inside_worst", heading=f"ε inside {inner}\nworst", epsilon=True),
+        Column(key="epsilon_inside_worst", heading="ε inside\nworst", epsilon=True),
         Column(key="epsilon_inside_mean", heading="\nmean", epsilon=True),
     ]
+
+
+def voice_columns(federation: Federation, trained: bool) -> list[Column]:
+    """Returns the columns of who has less voice, and of what that costs those who have least."""
+    inner = federation.innermost.name
+    found = [
+        Column(key="allocation", heading="allocation", figures=False),
+        Column(key="influence_shown", heading=f"voice of the quietest {inner}"),
+    ]
+    return [*found, Column(key="worst_region_shown", heading=f"accuracy of the worst {inner}")] if trained else found
 
 
 def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Rows as a person wants them: times the optimum, accuracies and gains with their standard errors."""
     found = []
     for row in rows:
-        shown = asdict(row) | {"times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}"}
+        shown = asdict(row) | {
+            "times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}",
+            "influence_shown": f"{row.least_influence:.2f}",
+        }
         if isinstance(row, TrainedComparison):
             shown["accuracy_shown"] = with_error(row.accuracy, row.accuracy_se)
+            shown["worst_region_shown"] = with_error(row.worst_region, row.worst_region_se)
             shown["gain_shown"] = with_error(100 * row.gain, 100 * row.gain_se, "+.2f")
         found.append(shown)
     return found
@@ -64,6 +78,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
     profile = exposure_of(made.federation, colluders=made.colluders, dropouts=made.dropouts)
     noise = np.sqrt(made.node_noise(inner.name))
+    influence, by_size = made.node_influence(inner.name), made.weights_rule == "sizes" and made.server == "sum"
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
         members = inner.parent_of == index
@@ -75,6 +90,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
                 "noise": span(float(multiplier[members].min()), float(multiplier[members].max()))
                 if injected is None
                 else float(noise[index]),
+                "influence": f"{influence[index]:.1%}",
                 "above": float(made.epsilon_above[members].max()),
                 "inside": float(made.epsilon_inside[members].max()),
             }
@@ -84,13 +100,14 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         Column(key="silos", heading="silos"),
         Column(key="effective", heading="effective size"),
         Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
+        *(() if by_size else (Column(key="influence", heading="influence"),)),
         Column(key="above", heading="ε above", epsilon=True),
         Column(key="inside", heading="ε inside", epsilon=True),
     )
     power = made.observer_power()
     summary = [
         ("guarantee", made.statement),
-        ("noise budget", f"{figure(made.noise_budget)} C², uniform would need {figure(made.uniform_noise_budget)}"),
+        ("noise budget", _on_noise(made)),
         ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
         (
             "in words",
@@ -99,6 +116,8 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
             f"rightly {shown_rate(power.true_positive_rate)} of the time at 1 % wrong accusations",
         ),
     ]
+    if not by_size:
+        summary.append(("weights", _on_weights(made)))
     if made.floor is not None:
         learned = float((made.mechanism_information + made.floor).max())
         bound = made.target.bound
@@ -113,6 +132,25 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     if made.advice:
         picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
     return picture
+
+
+def _on_noise(made: Plan) -> str:
+    """Says how much noise enters the model, beside one multiplier for all."""
+    pooled = " where regions agree" if made.server != "sum" else ""
+    return f"{figure(model_noise(made))} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
+
+
+def _on_weights(made: Plan) -> str:
+    """Says what silos count for, and who has less voice than by size."""
+    inner = made.federation.innermost
+    sizes = sum_by(inner.parent_of, made.federation.sizes, len(inner.nodes)) / made.federation.sizes.sum()
+    voice = made.node_influence(inner.name) / sizes
+    least = int(np.argmin(voice))
+    pooled = ", and the server pools regional sums by their noise: these are the shares where regions agree"
+    return (
+        f"{made.weights_rule}{'' if made.server == 'sum' else pooled}; {inner.name} {inner.nodes[least]!r} has "
+        f"{voice[least]:.2g} times its share by size"
+    )
 
 
 def show_plan(made: Plan, output: Path | None, style: str) -> None:

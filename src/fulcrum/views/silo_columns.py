@@ -30,7 +30,8 @@ def silo_table(plan: Plan) -> dict[str, Any]:
         columns.append(
             {"heading": "group", "kind": "text", "values": list(group.nodes), "codes": group.parent_of.tolist()}
         )
-    columns.append(_numbers("records", federation.sizes))
+    if federation.sizes_known:
+        columns.append(_numbers("records", federation.sizes))
     columns += silo_figures(plan)
     return {"rows": len(federation), "columns": columns}
 
@@ -43,6 +44,8 @@ def silo_figures(plan: Plan) -> list[SiloColumn]:
     else:
         drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
         columns = [_numbers("noise on the sum", drawn)]
+    if plan.weights_rule != "sizes" or plan.server != "sum":
+        columns.append(_numbers("influence", plan.influence))
     if federation.preferences is not None:
         columns.append(_numbers("ε declared", federation.preferences))
     columns.append(_numbers("ε above", plan.epsilon_above, epsilon=True))

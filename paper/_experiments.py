@@ -27,16 +27,17 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError
 from fulcrum.federation.profiles import RECORDS, profile
 from fulcrum.planning.advice import signal_to_noise
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.planning.comparing import least_influence, model_noise
+from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
 from fulcrum.simulation.partition import Partition, coupled_partition
 from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.runs import LEARNING_RATE
+from fulcrum.simulation.runs import LEARNING_RATE, worst_region_of
 from fulcrum.simulation.tasks import DATA_VARIABLE, Task, load_task
 
 RESULTS = Path(__file__).parents[1] / "out" / "paper" / "results.csv"
 TASKS = ("cifar10", "agnews")
 PROFILES = ("balanced", "balanced-4", "mild", "severe")
-SIZE_LAWS = ("equal", "lognormal")
+SIZE_LAWS = ("equal", "lognormal")  # equal, or as the profile declares them
 SEEDS = 10
 ROUNDS = 10
 EPSILON = 0.99
@@ -54,6 +55,21 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 """What plans promise, as arguments of `fulcrum.plan`."""
 
 
+PARTS: Mapping[str, Mapping[str, Any]] = {
+    "sizes": {},
+    "least noise": {"weights": "least-noise"},
+    "equal": {"weights": "equal"},
+    "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
+    "clipped": {"recipe": "joint", "shrink": False},
+    "joint": {"recipe": "joint"},
+}
+"""What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
+of the joint recipe one after the other."""
+
+SHARES: Mapping[str, Mapping[str, float]] = {"coupled": {}, "strong": {"coupling": 1.0, "reach": 0.45}}
+"""How far class shares follow the region: as in the paper; or the region alone sets them, to 0.05 or 0.95."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     """One way of adding noise; "none" adds none and does not clip.
@@ -62,11 +78,13 @@ class Arm:
         allocation: The rule.
         variant: One of `VARIANTS`.
         epsilon: In place of the variant's own, or None.
+        parts: One of `PARTS`.
     """
 
     allocation: str
     variant: str = "paper"
     epsilon: float | None = None
+    parts: str = "sizes"
 
 
 OPTIMAL, UNIFORM = Arm(allocation="optimal"), Arm(allocation="uniform")
@@ -87,6 +105,8 @@ class Setting:
         arms: The arms; `NO_PRIVACY` stands alone.
         components: Principal components; None for the task's own.
         whitened: Whether every component is scaled to the same variance.
+        every_class: Whether all classes of the data are told apart, not two.
+        shares: One of `SHARES`.
         hidden: Hidden units of a network trained from scratch; None for the linear head.
         learning_rate: Of the local steps; None for the study's.
         steps: Local steps a round.
@@ -98,6 +118,8 @@ class Setting:
     arms: tuple[Arm, ...] = ARMS
     components: int | None = None
     whitened: bool = False
+    every_class: bool = False
+    shares: str = "coupled"
     hidden: int | None = None
     learning_rate: float | None = None
     steps: int = 10
@@ -106,6 +128,7 @@ class Setting:
     def model(self) -> str:
         """What is trained, in words."""
         head = "head" if self.hidden is None else f"network of {self.hidden} in {self.steps} steps"
+        head += " of every class" if self.every_class else ""
         return f"{head} on whitened components" if self.whitened else head
 
 
@@ -128,11 +151,13 @@ def federation_of(name: str, size_law: str, seed: int) -> fulcrum.Federation:
 
 
 @cache
-def plan_of(name: str, size_law: str, arm: Arm, seed: int) -> fulcrum.Plan:
-    """Returns the plan of an arm; `misallocated` deals by the seed."""
+def plan_of(name: str, size_law: str, arm: Arm, seed: int, parameters: int | None = None) -> fulcrum.Plan:
+    """Returns the plan of an arm; `misallocated` deals by the seed, and what is chosen beside noise follows from d."""
     if size_law == "equal" and arm.allocation != "misallocated" and seed != 0:
-        return plan_of(name, size_law, arm, 0)
-    promise = dict(VARIANTS[arm.variant])
+        return plan_of(name, size_law, arm, 0, parameters)
+    promise = dict(VARIANTS[arm.variant]) | dict(PARTS[arm.parts])
+    if arm.parts != "sizes":
+        promise["parameters"] = parameters
     if arm.epsilon is not None:
         promise["epsilon"] = arm.epsilon
     return fulcrum.plan(
@@ -152,15 +177,19 @@ class Runs:
 
     def accuracy(self, setting: Setting, arm: Arm) -> FloatArray:
         """Returns the accuracy of one arm by seed."""
-        return np.array([run.accuracy for run in self.of(setting, arm)])
+        return self.figure(setting, arm, "accuracy")
 
-    def gain(self, setting: Setting, arm: Arm, over: Arm = UNIFORM) -> Estimate:
-        """Returns the paired difference of two arms in points."""
-        return Estimate.of(100 * (self.accuracy(setting, arm) - self.accuracy(setting, over)))
+    def figure(self, setting: Setting, arm: Arm, name: str) -> FloatArray:
+        """Returns a figure of the runs of one arm by seed."""
+        return np.array([getattr(run, name) for run in self.of(setting, arm)])
+
+    def gain(self, setting: Setting, arm: Arm, over: Arm = UNIFORM, name: str = "accuracy") -> Estimate:
+        """Returns the paired difference of two arms in points, of the accuracy or of the worst region's."""
+        return Estimate.of(100 * (self.figure(setting, arm, name) - self.figure(setting, over, name)))
 
     def mean(self, setting: Setting, arm: Arm, name: str) -> float:
         """Returns the mean of a figure of the runs."""
-        return float(np.mean([getattr(run, name) for run in self.of(setting, arm)]))
+        return float(self.figure(setting, arm, name).mean())
 
 
 class Study:
@@ -179,20 +208,34 @@ class Study:
         self.learning_rate = learning_rate
         self.trained = 0
         """How many runs were not in the file."""
-        self._tasks: dict[tuple[str, int | None, bool], Task] = {}
+        self._tasks: dict[tuple[str, int | None, bool, bool], Task] = {}
 
-    def task(self, name: str, components: int | None = None, *, whitened: bool = False) -> Task:
+    def task(
+        self, name: str, components: int | None = None, *, whitened: bool = False, every_class: bool = False
+    ) -> Task:
         """Returns a task, loaded once."""
-        key = (name, components, whitened)
+        key = (name, components, whitened, every_class)
         if key not in self._tasks and whitened:
-            self._tasks[key] = _whitened(self.task(name, components))
+            self._tasks[key] = _whitened(self.task(name, components, every_class=every_class))
         elif key not in self._tasks:
-            self._tasks[key] = load_task(name, data_dir=self.data_dir, components=components)
+            self._tasks[key] = load_task(name, data_dir=self.data_dir, components=components, every_class=every_class)
         return self._tasks[key]
 
     def task_of(self, setting: Setting) -> Task:
         """Returns what a setting is trained on."""
-        return self.task(setting.task, setting.components, whitened=setting.whitened)
+        return self.task(setting.task, setting.components, whitened=setting.whitened, every_class=setting.every_class)
+
+    def parameters_of(self, setting: Setting) -> int:
+        """Returns d of what a setting trains."""
+        task = self.task_of(setting)
+        features, classes = int(task.features_train.shape[1]), len(task.classes)
+        if setting.hidden is None:
+            return (features + 1) * classes
+        return (features + 1) * setting.hidden + (setting.hidden + 1) * classes
+
+    def plan(self, setting: Setting, arm: Arm, seed: int) -> fulcrum.Plan:
+        """Returns the plan of an arm under a seed."""
+        return plan_of(setting.profile, setting.size_law, arm, seed, self.parameters_of(setting))
 
     def rate_of(self, setting: Setting) -> float:
         """Returns the learning rate of a setting."""
@@ -201,7 +244,7 @@ class Study:
     def partition(self, setting: Setting, seed: int) -> Partition:
         """Returns who holds what under a seed."""
         federation = federation_of(setting.profile, setting.size_law, seed)
-        return coupled_partition(self.task_of(setting), federation, seed=seed)
+        return coupled_partition(self.task_of(setting), federation, seed=seed, **SHARES[setting.shares])
 
     def runs(self, settings: Iterable[Setting], *, seeds: Sequence[int] | None = None) -> Runs:
         """Returns the runs of all settings, training those that the results file does not hold.
@@ -227,22 +270,17 @@ class Study:
 
     def _identity(self, setting: Setting, arm: Arm, seed: int) -> Identity:
         federation = federation_of(setting.profile, setting.size_law, seed)
-        plan = None if arm == NO_PRIVACY else plan_of(setting.profile, setting.size_law, arm, seed)
-        task = self.task_of(setting)
-        features, classes = task.features_train.shape[1], len(task.classes)
-        if setting.hidden is None:
-            parameters = (features + 1) * classes
-        else:
-            parameters = (features + 1) * setting.hidden + (setting.hidden + 1) * classes
+        plan = None if arm == NO_PRIVACY else self.plan(setting, arm, seed)
         return Identity(
             task=setting.task,
             profile=setting.profile,
             size_law=setting.size_law,
+            shares=setting.shares,
             allocation=arm.allocation,
-            variant="none" if plan is None else arm.variant,
+            variant="none" if plan is None else arm.variant if arm.parts == "sizes" else f"{arm.variant}, {arm.parts}",
             model=setting.model,
             seed=seed,
-            parameters=parameters,
+            parameters=self.parameters_of(setting),
             rounds=ROUNDS,
             learning_rate=self.rate_of(setting),
             federation=_federation_digest(setting.profile, setting.size_law, federation.name),
@@ -267,13 +305,14 @@ class Study:
         print(f"training {what}, {size}: {len(seeds)} seeds x {len(setting.arms)} arms", end=" ", file=sys.stderr)
         sys.stderr.flush()
         jobs = [self._job(setting, seed) for seed in seeds]
-        accuracy = self._accuracy(setting, jobs)
+        runs = self._trained(setting, jobs)
         print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr)
         fresh = []
-        for job, of_arms in zip(jobs, accuracy, strict=True):
-            for arm, value in zip(setting.arms, of_arms, strict=True):
+        for job, run in zip(jobs, runs, strict=True):
+            worst = worst_region_of(job, run, self.task_of(setting))
+            for place, arm in enumerate(setting.arms):
                 identity = asked[arm, job.seed]
-                plan = None if arm == NO_PRIVACY else plan_of(setting.profile, setting.size_law, arm, job.seed)
+                plan = None if arm == NO_PRIVACY else self.plan(setting, arm, job.seed)
                 federation = federation_of(setting.profile, setting.size_law, job.seed)
                 fresh.append(
                     Run(
@@ -282,10 +321,12 @@ class Study:
                         epsilon=math.inf if plan is None else float(plan.epsilon_above.max()),
                         epsilon_inside=math.inf if plan is None else float(plan.epsilon_inside.max()),
                         dispersion=fulcrum.dispersion(federation),
-                        noise_budget=0.0 if plan is None else plan.noise_budget,
+                        noise_budget=0.0 if plan is None else model_noise(plan),
                         saving=1.0 if plan is None else plan.saving,
                         signal_to_noise=math.inf if plan is None else signal_to_noise(plan, identity.parameters),
-                        accuracy=float(value),
+                        accuracy=float(run.accuracy[-1, place]),
+                        worst_region=float(worst[place]),
+                        least_influence=1.0 if plan is None else least_influence(plan),
                     )
                 )
         self.trained += len(fresh)
@@ -293,24 +334,24 @@ class Study:
 
     def _job(self, setting: Setting, seed: int) -> Job:
         if setting.arms == (NO_PRIVACY,):
-            arms = Arms.from_plans([plan_of(setting.profile, setting.size_law, UNIFORM, seed)]).without_privacy()
+            arms = Arms.from_plans([self.plan(setting, UNIFORM, seed)]).without_privacy()
         else:
-            arms = Arms.from_plans([plan_of(setting.profile, setting.size_law, arm, seed) for arm in setting.arms])
+            arms = Arms.from_plans([self.plan(setting, arm, seed) for arm in setting.arms])
         return Job(seed=seed, partition=self.partition(setting, seed), arms=arms)
 
-    def _accuracy(self, setting: Setting, jobs: Sequence[Job]) -> list[FloatArray]:
-        """Returns by job the final accuracy of every arm."""
+    def _trained(self, setting: Setting, jobs: Sequence[Job]) -> list[FederationRun]:
+        """Returns what came of every job."""
         task = self.task_of(setting)
         training = LocalTraining(learning_rate=self.rate_of(setting), steps=setting.steps)
         if setting.hidden is None:
-            return [run.accuracy[-1] for run in train_jobs(jobs, task, training, every_round=False)]
+            return train_jobs(jobs, task, training, every_round=False)
         model = network(
             features=task.features_train.shape[1],
             hidden=setting.hidden,
             classes=len(task.classes),
             learning_rate=self.rate_of(setting),
         )
-        return [train_slowly(job, task, training, model).accuracy[-1] for job in jobs]
+        return [train_slowly(job, task, training, model) for job in jobs]
 
 
 def _whitened(task: Task) -> Task:

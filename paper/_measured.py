@@ -98,6 +98,14 @@ class Measurements:
             return replace(row, explained=printed["explained"], note=printed["explained"])
         return row
 
+    def at_least(self, section: str, quantity: str, ours: Estimate) -> list[Measured]:
+        """Returns a row of how far ours falls short of what is promised; none where nothing is."""
+        name = f"{section}, {quantity}"
+        if "least" not in self._values.get(name, {}):
+            return []
+        promised = self._values[name]["least"]
+        return [self.check(section, f"{quantity}, short of {promised}", max(0.0, promised - ours.mean), 0.0)]
+
     def check(self, section: str, quantity: str, ours: float, theory: float, tolerance: float = 0.0) -> Measured:
         """Returns a row that the theory, not the paper's print, holds ours to."""
         return Measured(

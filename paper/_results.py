@@ -29,8 +29,9 @@ class Identity:
         task: The data's name.
         profile: The federation's name.
         size_law: How silo sizes were drawn.
+        shares: How far class shares follow the region.
         allocation: The rule of the noise; "none" without privacy.
-        variant: Which promise the plan keeps.
+        variant: Which promise the plan keeps, and what was chosen along with the noise.
         model: What was trained.
         seed: Of partition, batches and noise; of sizes and misallocation where these are drawn.
         parameters: d.
@@ -48,6 +49,7 @@ class Identity:
     task: str
     profile: str
     size_law: str
+    shares: str
     allocation: str
     variant: str
     model: str
@@ -78,6 +80,8 @@ class Run:
         saving: The share of the uniform budget that the plan does not need.
         signal_to_noise: Predicted, at its best.
         accuracy: On the test split after the last round.
+        worst_region: The same on test records mixed as a region's are, for the region that it is least for.
+        least_influence: Of the region quietened most, its share of the model over its share by size.
     """
 
     identity: Identity
@@ -89,6 +93,8 @@ class Run:
     saving: float
     signal_to_noise: float
     accuracy: float
+    worst_region: float
+    least_influence: float
 
 
 _IDENTITY = {field.name: field.type for field in fields(Identity)}
@@ -131,6 +137,7 @@ def engine_digest(*more: str) -> str:
         *(f"fulcrum.simulation.{name}" for name in _ENGINE),
         "fulcrum.noise.sources",
         "fulcrum.noise.clipping",
+        *(f"fulcrum.estimation.{name}" for name in ("arms", "random_effects", "server", "shrinkage")),
         *more,
     ]
     content = sha256()

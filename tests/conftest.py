@@ -1,42 +1,18 @@
 """Settings shared by all tests: property tests draw the same examples on every machine; a browser where there is one."""
 
 import os
-import shutil
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+from browsers import chromium, installed_browser
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("fixed")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def installed_browser():
-    """The Chromium of this system, or None; `FULCRUM_BROWSER` names another executable."""
-    return os.environ.get("FULCRUM_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-@contextmanager
-def chromium(executable):
-    """A browser, driven by Playwright, that asks for nothing of its own."""
-    from playwright import sync_api
-
-    with sync_api.sync_playwright() as playwright, launched(playwright.chromium, executable) as opened:
-        yield opened
-
-
-@contextmanager
-def launched(kind, executable, **options):
-    """A browser of a kind that Playwright knows; `env` replaces the variables it runs under."""
-    quiet = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
-    quiet = (*quiet, "disable-component-update", "disable-sync")
-    opened = kind.launch(executable_path=executable, args=[f"--{flag}" for flag in quiet], **options)
-    yield opened
-    opened.close()
+# Loaded for their fixtures; searched for doctests, several files of one name would be taken for one another.
+collect_ignore_glob = ["*conftest.py"]
 
 
 @pytest.fixture(scope="session")

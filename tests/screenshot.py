@@ -28,7 +28,7 @@ def take(browser, folder):
 
 def main():
     """Takes the pictures anew."""
-    from conftest import chromium, installed_browser
+    from browsers import chromium, installed_browser
 
     found = installed_browser()
     if found is None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.errors import SignatureError as SignatureError
     from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
+    from fulcrum.estimation.server import ServerRule as ServerRule
     from fulcrum.exchange.layout import Layout as Layout
     from fulcrum.exchange.release import Release as Release
     from fulcrum.federation.profiles import PROFILES as PROFILES
@@ -88,6 +89,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.simulation.tasks import load_task as load_task
     from fulcrum.simulation.trials import TrainedComparison as TrainedComparison
     from fulcrum.simulation.trials import compare_trained as compare_trained
+    from fulcrum.simulation.tuning import Try as Try
+    from fulcrum.simulation.tuning import Tuned as Tuned
+    from fulcrum.simulation.tuning import tune as tune
     from fulcrum.views.report import report as report
 
     __version__: str
@@ -138,6 +142,7 @@ _MODULES = {
     "Requirement": "privacy.allocation",
     "SecureNoise": "noise.sources",
     "SeededNoise": "noise.sources",
+    "ServerRule": "estimation.server",
     "SignatureError": "errors",
     "StorageError": "errors",
     "Target": "planning.targets",
@@ -145,6 +150,8 @@ _MODULES = {
     "Tier": "federation.structure",
     "TrainedComparison": "simulation.trials",
     "TrainingRun": "simulation.runs",
+    "Try": "simulation.tuning",
+    "Tuned": "simulation.tuning",
     "UnreachableTargetError": "errors",
     "allocate": "privacy.allocation",
     "check_signature": "planning.signing",
@@ -169,6 +176,7 @@ _MODULES = {
     "report": "views.report",
     "sign_plan": "planning.signing",
     "train": "simulation.runs",
+    "tune": "simulation.tuning",
     "verify": "planning.verifying",
     "verify_ledger": "ledger.ledger",
 }

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.intp]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 NameArray: TypeAlias = np.ndarray[Any, Any]  # of numpy's StringDType, which its stubs cannot name
 
 ArrayLike: TypeAlias = npt.NDArray[Any] | list[float] | tuple[float, ...]

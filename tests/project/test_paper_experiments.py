@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.simulation.partition import target_shares
 from fulcrum.simulation.tasks import DATA_VARIABLE
 
 PAPER = Path(__file__).parents[2] / "paper"
@@ -213,12 +214,90 @@ def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_pat
 
 def test_the_other_scripts_run_on_digits(tmp_path, capsys):
     path = tmp_path / "results.csv"
-    others = ("accuracy_by_parameters", "beyond_the_paper", "higher_dimension", "informativeness", "privacy_utility")
+    others = ("accuracy_by_parameters", "better_accounting", "higher_dimension", "informativeness", "privacy_utility")
     for name in (*others, "learning_rate"):
         load(name).main(arguments(path, "--format", "json"))
         assert json.loads(capsys.readouterr().out)["rows"], name
     assert (tmp_path / "accuracy_by_parameters.json").is_file()
     assert (tmp_path / "privacy_utility.json").is_file()
+
+
+@pytest.fixture(scope="module")
+def joint(tmp_path_factory):
+    """The script that goes beyond the paper, on two seeds of the digits and few cells, and what it found."""
+    script = load("beyond_the_paper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "EPSILONS", (0.99, 10))
+        patch.setattr(script, "HIDDEN", 2)
+        asked = study(tmp_path_factory.mktemp("joint") / "results.csv")
+        yield script, asked, script.rows(asked)
+
+
+def test_the_parts_of_the_recipe_are_added_one_after_the_other_at_the_same_guarantee(joint):
+    script, asked, _ = joint
+    for cell in script.steps("digits"):
+        runs = asked.runs([cell.setting])
+        assert [run.epsilon for part in cell.parts for run in runs.of(cell.setting, cell.arm(part))] == pytest.approx(
+            [cell.epsilon] * 12
+        )
+    plans = {part: asked.plan(cell.setting, cell.arm(part), 0) for part in cell.parts}
+    assert [plans[part].weights_rule for part in script.STEPS] == ["sizes", "least-noise", *["equal"] * 4]
+    assert [plans[part].server for part in script.STEPS] == ["sum"] * 3 + ["random-effects"] * 3
+    assert [plans[part].clip_share < 1 for part in script.STEPS] == [False] * 4 + [True] * 2
+    assert [bool(plans[part].shrink) for part in script.STEPS] == [False] * 5 + [True]
+
+
+def test_cells_are_trained_once_and_redrawn_from_the_file(joint, capsys, monkeypatch):
+    script, asked, found = joint
+    monkeypatch.setattr(experiments.Study, "_train", lambda *_: pytest.fail("nothing is to be trained"))
+    status = script.main(arguments(asked.results))
+    printed = capsys.readouterr().out
+    assert "+ shrunk:" in printed
+    assert status == (1 if any(row.off for row in found) else 0)
+    assert all(math.isfinite(row.ours) for row in found)
+
+
+def test_strong_shares_are_set_by_the_region_alone(joint):
+    script, asked, _ = joint
+    setting = next(cell.setting for cell in script.factors("digits") if cell.name.startswith("strong"))
+    federation = experiments.federation_of("severe", "equal", 0)
+    shares = target_shares(federation.innermost.parent_of, seed=0, **experiments.SHARES[setting.shares])
+    assert shares == pytest.approx(np.repeat([0.95, 0.05, 0.95, 0.05, 0.95], [60, 20, 8, 4, 4]))
+    held = asked.partition(setting, 0)
+    assert held.shares == pytest.approx(np.rint(held.counts * shares) / held.counts)
+
+
+def test_every_class_of_the_data_is_told_apart_where_asked(joint):
+    script, asked, _ = joint
+    setting = next(cell.setting for cell in script.factors("digits") if cell.name.startswith("every class"))
+    task = asked.task_of(setting)
+    assert len(task.classes) == 10
+    assert asked.parameters_of(setting) == 170
+    odd = [int(name) % 2 for name in task.classes]
+    assert [number in task.sensitive for number in range(10)] == [bool(value) for value in odd]
+    halves = asked.task("digits")
+    assert np.isin(task.labels_train, task.sensitive).astype(int).tolist() == halves.labels_train.tolist()
+
+
+def test_a_promise_that_is_missed_is_off_and_so_is_a_cell_behind_the_optimum(tmp_path, monkeypatch):
+    (tmp_path / "expected.toml").write_text('[script]\n"t, cell" = { least = 0.9 }\n')
+    monkeypatch.setattr(measured, "EXPECTED", tmp_path / "expected.toml")
+    printed = measured.Measurements("script.py")
+
+    def off(mean):
+        return [row.off for row in printed.at_least("t", "cell", measured.Estimate(mean=mean, error=0.1, seeds=10))]
+
+    assert (off(0.9), off(0.95), off(0.8999)) == ([False], [False], [True])
+    assert printed.at_least("t", "other", measured.Estimate(mean=0.1, error=0.1, seeds=10)) == []
+
+    class Found:
+        def __init__(self, mean, error):
+            self.gain = lambda *_: measured.Estimate(mean=mean, error=error, seeds=10)
+
+    script = load("beyond_the_paper")
+    cell = script.steps("digits")[0]
+    kept = [script._lost(Found(mean, 0.5), cell, "accuracy") for mean in (1.0, -1.29, -1.31)]
+    assert kept == [False, False, True]
 
 
 def test_the_learning_rate_must_be_the_best_of_the_grid(tmp_path, monkeypatch):

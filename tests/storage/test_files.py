@@ -34,6 +34,22 @@ def test_the_bytes_are_synced_before_they_get_their_name_and_the_name_after(tmp_
     assert name_synced.names == {".": tmp_path.stat().st_ino, "plan.json": written}
 
 
+def test_content_that_is_written_piece_by_piece_is_there_whole_or_not_at_all(tmp_path, syncs):
+    path = tmp_path / "checkpoint.npz"
+    write_whole(path, lambda file: file.writelines([b"one ", b"two"]))
+    assert path.read_bytes() == b"one two"
+    assert (syncs[0].inode, syncs[0].size) == (path.stat().st_ino, 7)
+
+    def half(file):
+        file.write(b"three")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_whole(path, half)
+    assert path.read_bytes() == b"one two"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.npz"]
+
+
 def test_the_folder_synced_is_that_of_the_file_a_link_leads_to(tmp_path, syncs):
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far" / "plan.json")

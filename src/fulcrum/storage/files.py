@@ -11,7 +11,9 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from fulcrum.errors import StorageError
 
@@ -19,11 +21,16 @@ if sys.platform == "darwin":
     import fcntl
 
 
-def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None:
+def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *, private: bool = False) -> None:
     """Writes a file so that it is there whole or not at all; what stood there stays until then. Synced when it returns.
 
     A new file gets the permissions that the process gives to new files, one that stood there keeps its own. A private
     one is for its owner's eyes alone, whatever stood there.
+
+    Args:
+        path: The file.
+        data: What it holds, or what writes that into a file: large content then need not be in memory twice.
+        private: Whether it is for its owner's eyes alone.
     """
     target = Path(path)
     try:
@@ -39,7 +46,10 @@ def write_whole(path: str | Path, data: bytes, *, private: bool = False) -> None
             try:
                 if mode is not None:
                     temporary.chmod(mode)
-                file.write(data)
+                if callable(data):
+                    data(file)
+                else:
+                    file.write(data)
                 file.flush()
                 sync_file(file.fileno())
                 file.close()

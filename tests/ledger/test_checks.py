@@ -1,0 +1,126 @@
+"""The chain of entries and its verification."""
+
+import contextlib
+import dataclasses
+import hashlib
+import math
+import shutil
+import sqlite3
+
+import pytest
+from ledgers import COST, PLAN, holds, opened, release, says
+
+from fulcrum.errors import LedgerError
+from fulcrum.ledger.ledger import Cost
+
+
+def test_entries_tell_what_was_released_and_chain_up(path):
+    with opened(path) as ledger:
+        empty = ledger.head
+        release(ledger, 1, b"one")
+        release(ledger, 2, b"two", basis="model-1")
+        first, second = ledger.entries()
+        assert (first.sequence, first.plan_digest, first.round_number, first.basis) == (1, "plan-a", 1, "model")
+        assert second.payload_digest == hashlib.sha256(b"two").hexdigest()
+        assert (second.cost, second.spent) == (COST, ledger.spent)
+        assert len({empty, first.chain_hash, second.chain_hash}) == 3
+        assert ledger.head == second.chain_hash
+
+
+def test_the_hash_covers_the_silo_and_every_field(tmp_path):
+    heads = set()
+    for number, (silo, plan, round_number, basis, payload, cost) in enumerate(
+        [
+            ("lyon", "p", 1, "m", b"x", COST),
+            ("nice", "p", 1, "m", b"x", COST),
+            ("lyon", "q", 1, "m", b"x", COST),
+            ("lyon", "p", 2, "m", b"x", COST),
+            ("lyon", "p", 1, "n", b"x", COST),
+            ("lyon", "p", 1, "m", b"y", COST),
+            ("lyon", "p", 1, "m", b"x", Cost(shift_above=0.25, shift_inside=math.nextafter(1.0, 2))),
+            ("lyon", "p", 1, "m", b"x", Cost(shift_above=math.nextafter(0.25, 1), shift_inside=1.0)),
+        ]
+    ):
+        with opened(tmp_path / f"{number}", dataclasses.replace(PLAN, plan_digest=plan), silo) as ledger:
+            release(ledger, round_number, payload, basis, cost)
+            heads.add(ledger.head)
+    assert len(heads) == 8
+
+
+def test_a_sound_ledger_passes_every_check(path):
+    with opened(path) as ledger:
+        assert all(check.holds for check in ledger.checks())
+        release(ledger, 1)
+        release(ledger, 2)
+        head = ledger.head
+        assert all(check.holds for check in ledger.checks(least_sequence=2, witnessed_hash=head))
+    seen = holds(path, least_sequence=2, witnessed_hash=head)
+    assert list(seen) == [
+        "file", "sequence", "chain", "sums", "rounds", "allowance", "payloads", "witness", "witnessed hash",
+    ]  # fmt: skip
+    assert all(seen.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "failing"),
+    [
+        ("UPDATE entry SET basis = 'other' WHERE sequence = 2", {"chain"}),
+        ("UPDATE entry SET plan = 'plan-z' WHERE sequence = 2", {"chain", "allowance"}),
+        ("UPDATE entry SET round = 4 WHERE sequence = 2", {"chain"}),
+        ("UPDATE entry SET shift_above = 0.125 WHERE sequence = 2", {"chain", "sums"}),
+        ("UPDATE entry SET spent_inside = 0 WHERE sequence = 3", {"chain", "sums"}),
+        ("UPDATE entry SET hash = 'f00d' WHERE sequence = 3", {"chain"}),
+        ("DELETE FROM entry WHERE sequence = 1", {"sequence", "chain", "sums", "payloads"}),
+        ("DELETE FROM entry WHERE sequence = 2", {"sequence", "chain", "sums", "payloads"}),
+        ("DELETE FROM entry WHERE sequence = 3", {"payloads"}),
+        ("UPDATE payload SET bytes = x'00' WHERE sequence = 2", {"payloads"}),
+        ("DELETE FROM payload WHERE sequence = 2", {"payloads"}),
+        ("UPDATE plan SET rounds = 2", {"allowance"}),
+        ("UPDATE silo SET name = 'nice'", {"chain"}),
+        (
+            "UPDATE entry SET sequence = 9 WHERE sequence = 1; UPDATE entry SET sequence = 1 WHERE sequence = 2;"
+            "UPDATE entry SET sequence = 2 WHERE sequence = 9",
+            {"chain", "payloads"},
+        ),
+    ],
+)
+def test_a_changed_removed_or_reordered_entry_is_noticed(path, change, failing):
+    with opened(path) as ledger:
+        for number in (1, 2, 3):
+            release(ledger, number)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(change)
+    assert {name for name, held in holds(path).items() if not held} == failing
+    if failing != {"payloads"}:
+        with pytest.raises(LedgerError, match=r"damaged|is the ledger of silo") as error:
+            opened(path)
+        says(error)
+
+
+def test_a_round_released_twice_is_noticed(path):
+    with opened(path) as ledger:
+        release(ledger, 1)
+        release(ledger, 2)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE copied AS SELECT * FROM entry; DROP TABLE entry; ALTER TABLE copied RENAME TO entry;"
+            "UPDATE entry SET round = 1"
+        )
+    assert not holds(path)["rounds"]
+
+
+def test_a_restored_old_copy_is_noticed_by_whoever_saw_the_newer_number(path, tmp_path):
+    with opened(path) as ledger:
+        release(ledger, 1)
+    copy = shutil.copy(path, tmp_path / "backup")
+    with opened(path) as ledger:
+        release(ledger, 2, b"sent")
+        seen, head = ledger.sequence, ledger.head
+    assert all(holds(path, least_sequence=seen, witnessed_hash=head).values())
+    shutil.copy(copy, path)
+    assert all(holds(path).values())
+    assert [name for name, held in holds(path, least_sequence=seen).items() if not held] == ["witness"]
+    with opened(path) as ledger:
+        release(ledger, 2, b"something else")
+    assert all(holds(path, least_sequence=seen).values())
+    assert not holds(path, witnessed_hash=head)["witnessed hash"]

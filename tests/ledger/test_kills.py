@@ -1,0 +1,117 @@
+"""Processes killed while they release."""
+
+import json
+import os
+import subprocess
+import sys
+
+from ledgers import forks
+
+KILLS = int(os.environ.get("FULCRUM_KILLS", "300"))
+
+
+RELEASE_UNTIL_KILLED = '''
+import json, os, random, signal, struct, sys, time
+from pathlib import Path
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
+
+folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+cost = Cost(shift_above=0.001, shift_inside=0.01)
+plan = Allowance(plan_digest="plan", rounds=10**6, shift_above=1e3, shift_inside=1e4)
+rng = random.Random(seed)
+
+
+def releasing(path, sent, tell, size, last=10**6):
+    """Resends the last release, which may not have left, then releases on until killed."""
+    with Ledger.open(path, silo="lyon") as ledger:
+        ledger.enter_plan(plan)
+        out = os.open(sent, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number in range(max(1, ledger.sequence), min(ledger.sequence + last, 10**6) + 1):
+            basis = f"model-{number}"
+            os.write(tell, b".")
+            payload = ledger.stored(plan, number, basis)
+            if payload is None:
+                fresh = os.urandom(size)
+                os.write(tell, b"(")
+                payload = ledger.record(plan, round_number=number, basis=basis, payload=fresh, cost=cost).payload
+                os.write(tell, b")")
+            os.write(out, struct.pack("<qq", number, len(payload)) + payload)
+
+
+def checked(path, sents, totals):
+    """Everything sent is in the ledger with the same bytes, and paid for."""
+    assert all(check.holds for check in verify_ledger(path)), verify_ledger(path)
+    contents = {}
+    for sent in sents:
+        data, place = sent.read_bytes(), 0
+        while place + 16 <= len(data):
+            number, size = struct.unpack_from("<qq", data, place)
+            payload = data[place + 16 : place + 16 + size]
+            contents.setdefault(number, []).append(payload)
+            totals["sent"] += 1
+            place += 16 + size
+    with Ledger.open(path, silo="lyon") as ledger:
+        assert len(ledger.entries()) >= len(contents)
+        for number, payloads in contents.items():
+            stored = ledger.stored(plan, number, f"model-{number}")
+            assert stored is not None, number
+            # The last bytes of a killed sender may be cut short: what left is a part of what is stored.
+            assert all(stored.startswith(payload) for payload in payloads), number
+            totals["resent"] += len(payloads) - 1
+        assert ledger.spent.shift_above >= 0.001 * len(contents) * (1 - 1e-12)
+        assert ledger.spent.shift_inside >= 0.01 * len(contents) * (1 - 1e-12)
+        totals["releases"] += ledger.sequence
+
+
+totals = {"kills": 0, "in_record": 0, "sent": 0, "resent": 0, "releases": 0}
+while totals["kills"] < kills:
+    ledger_number = totals["kills"]
+    path, sents = folder / f"{ledger_number}.ledger", []
+    while totals["kills"] < min(kills, ledger_number + 50):
+        sents.append(folder / f"{totals['kills']}.sent")
+        size = rng.choice([10, 5_000, 100_000, 400_000])
+        receive, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                releasing(path, sents[-1], tell, size)
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}\\n".encode())
+            os._exit(1)
+        os.close(tell)
+        for _ in range(rng.choice([0, 1, 2, 2, 3, 5])):  # 0: while it opens, or creates, or rolls back
+            while os.read(receive, 1) not in (b".", b""):
+                pass
+        time.sleep(rng.uniform(0, 0.004))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, "the child failed by itself"
+        totals["kills"] += 1
+        totals["in_record"] += os.read(receive, 10**6).endswith(b"(")
+        os.close(receive)
+        sents[-1].touch()
+    sents.append(folder / f"{ledger_number}.last")
+    receive, tell = os.pipe()
+    releasing(path, sents[-1], tell, 1_000, last=3)
+    os.close(receive)
+    os.close(tell)
+    checked(path, sents, totals)
+print(json.dumps(totals))
+'''
+
+
+@forks
+def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", RELEASE_UNTIL_KILLED, str(tmp_path), str(KILLS), "1"],
+        capture_output=True,
+        text=True,
+        timeout=60 + KILLS,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    totals = json.loads(done.stdout)
+    assert totals["kills"] == KILLS
+    # The test means something only if kills fell inside `record` and releases were sent again.
+    assert totals["in_record"] >= KILLS // 20
+    assert totals["resent"] >= KILLS // 20
+    assert totals["sent"] > KILLS // 2

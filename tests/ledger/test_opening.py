@@ -1,0 +1,194 @@
+"""What a ledger is on disk, what opens as one, and what is refused."""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from ledgers import COST, PLAN, forks, holds, in_child, opened, release, says
+
+from fulcrum.errors import LedgerError
+from fulcrum.ledger.ledger import Ledger, verify_ledger
+
+
+def test_reading_changes_nothing_and_records_nothing(path):
+    with opened(path) as ledger:
+        release(ledger, 1, b"noisy")
+    before = path.read_bytes()
+    with Ledger.read(path) as ledger:
+        assert (ledger.silo, ledger.sequence, ledger.spent, ledger.allowance) == ("lyon", 1, COST, PLAN)
+        with pytest.raises(LedgerError, match="opened to be read"):
+            release(ledger, 2)
+        with pytest.raises(LedgerError, match="opened to be read"):
+            ledger.enter_plan(PLAN)
+        assert "opened to be read" in ledger.would_exceed(PLAN, COST, 2)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_closed_ledger_still_tells_and_does_nothing(path):
+    with opened(path) as ledger:
+        release(ledger, 1)
+    ledger.close()
+    assert (ledger.sequence, ledger.spent, len(ledger.entries())) == (1, COST, 1)
+    for work in (
+        lambda: release(ledger, 2),
+        lambda: ledger.stored(PLAN, 1, "model"),
+        lambda: ledger.enter_plan(PLAN),
+        ledger.checks,
+    ):
+        with pytest.raises(LedgerError, match="is closed"):
+            work()
+
+
+def test_a_ledger_is_one_private_file(path):
+    with opened(path) as ledger:
+        release(ledger, 1)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_copy_of_an_open_ledger_needs_its_log_and_is_refused_without(path, tmp_path):
+    with opened(path) as ledger:
+        release(ledger, 1, b"noisy")
+        for name in ("whole", "half"):
+            shutil.copy(path, tmp_path / name)
+        shutil.copy(f"{path}-wal", tmp_path / "whole-wal")
+    assert all(holds(tmp_path / "whole", least_sequence=1).values())
+    for work in (opened, verify_ledger):
+        with pytest.raises(LedgerError, match="half was not closed, and its log half-wal is missing") as error:
+            work(tmp_path / "half")
+        says(error)
+
+
+def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path):
+    with opened(path) as ledger:
+        release(ledger, 1, b"noisy")
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", tmp_path / f"crashed{suffix}")
+    with Ledger.read(tmp_path / "crashed") as ledger:
+        assert ledger.sequence == 1
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["crashed", path.name]
+
+
+def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_reads(path):
+    script = (
+        "import sys; from fulcrum.ledger.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
+        "plan = Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0); ledger.enter_plan(plan);"
+        "cost = Cost(shift_above=0.25, shift_inside=1.0);"
+        "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    assert all(holds(path, least_sequence=1).values())
+    with opened(path) as ledger:
+        assert ledger.stored(PLAN, 1, "model") == b"noisy"
+
+
+def test_the_settings_that_durability_rests_on_are_in_force(path):
+    with opened(path) as ledger:
+        for pragma, value in (("synchronous", 2), ("journal_mode", "wal"), ("locking_mode", "exclusive")):
+            assert ledger._file.connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+
+
+def test_another_silos_ledger_is_refused(path):
+    opened(path).close()
+    with pytest.raises(LedgerError, match="is the ledger of silo 'lyon', not of 'nice'") as error:
+        Ledger.open(path, silo="nice")
+    says(error)
+    opened(path).close()
+
+
+def test_another_format_is_refused(path):
+    opened(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 3")
+    for work in (opened, verify_ledger):
+        with pytest.raises(LedgerError, match="is a ledger of format 3, this Fulcrum knows format 2") as error:
+            work(path)
+        says(error)
+
+
+def test_another_sqlite_file_is_refused_and_left_alone(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE stock (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match="is an SQLite file but not a ledger"):
+        opened(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"silo,records\nlyon,200\n" * 1000, bytes(100_000)])
+def test_a_file_that_is_no_ledger_is_refused_and_left_alone(path, content):
+    path.write_bytes(content)
+    for work in (opened, verify_ledger):
+        with pytest.raises(LedgerError, match=r"not a ledger|is empty") as error:
+            work(path)
+        says(error)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_and_a_missing_one_are_refused(tmp_path):
+    with pytest.raises(LedgerError, match="is a folder"):
+        opened(tmp_path)
+    with pytest.raises(LedgerError, match=r"does not exist. Make it first"):
+        opened(tmp_path / "missing" / "lyon.ledger")
+    with pytest.raises(LedgerError, match="No such file"):
+        verify_ledger(tmp_path / "missing.ledger")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_without_waiting_for_it(path):
+    os.mkfifo(path)
+    with pytest.raises(LedgerError, match="not a file"):
+        opened(path)
+
+
+@forks
+@pytest.mark.parametrize(("what", "mode"), [("file", 0o444), ("folder", 0o555)])
+def test_a_read_only_ledger_cannot_be_opened_but_can_be_read(what, mode):
+    def work():
+        if os.geteuid() == 0:
+            os.setuid(65_534)
+        seen = []
+        try:
+            opened(path)
+        except LedgerError as error:
+            seen.append(str(error))
+        seen.append(all(holds(path).values()))
+        return seen
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "lyon.ledger"
+        with opened(path) as ledger:
+            release(ledger, 1)
+        folder.chmod(0o777)
+        path.chmod(0o666)
+        target = path if what == "file" else folder
+        target.chmod(mode)
+        said = in_child(work)
+        folder.chmod(0o777)
+        assert said == str([f"{target.resolve()} is read-only: a release cannot be recorded. Make it writable", True])
+
+
+@forks
+def test_a_folder_that_cannot_be_written_gets_no_ledger():
+    def work():
+        if os.geteuid() == 0:
+            os.setuid(65_534)
+        return opened(Path(name) / "lyon.ledger")
+
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o555)
+        said = in_child(work)
+        Path(name).chmod(0o777)
+        assert said.startswith("LedgerError: ")
+        assert "Permission denied" in said
+        assert not list(Path(name).iterdir())

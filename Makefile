@@ -25,8 +25,8 @@ demo: $(VENV)/core.stamp
 	@$(BIN)/fulcrum compare consortium --rounds 10 --epsilon 3 --train --data digits --seeds 10 -o out/run
 	@$(BIN)/fulcrum report out/plan.json --run out/run -o out/report.html
 	@echo "Shown: how exposed each country of a consortium of 50 hospitals is, the noise each hospital must add for"
-	@echo "epsilon 3 against everyone above its country, what the plan learns on the digits, and what other"
-	@echo "allocations need and learn at the same guarantee."
+	@echo "epsilon 3 against anyone outside its country who sees its sums, what the plan learns on the digits, and what"
+	@echo "other allocations, weights and servers need and learn at the same guarantee, and whom they quieten."
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 	@echo "All of it to look at, to print and to sign: open out/report.html in a browser."
 

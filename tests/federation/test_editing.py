@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fulcrum.errors import FederationError
 from fulcrum.federation.as_json import federation_of, roster_of
-from fulcrum.federation.editing import added, merged, removed, renamed, rescaled, resized, split
+from fulcrum.federation.editing import added, merged, moves, removed, renamed, rescaled, resized, split
 from fulcrum.federation.profiles import profile
 from fulcrum.federation.structure import Federation, Tier
 from fulcrum.planning.making import plan
@@ -60,6 +60,32 @@ def test_a_merge_across_countries_takes_the_place_of_the_first_and_leaves_no_emp
     assert after.tier("continent").nodes == ("europe",)
     assert merged(NESTED, ["east", "south"]).tier("country").nodes == ("france", "poland")
     assert after.preferences[[0, 4]].tolist() == [1.0, 2.0]
+
+
+def test_a_split_region_stands_beside_its_origin_however_the_file_is_ordered():
+    mixed = Federation.from_columns(
+        silo=list("abcdefg"),
+        records=np.arange(1.0, 8.0),
+        tiers={"region": ["n", "s", "n", "e", "s", "n", "n"], "land": ["x", "x", "x", "y", "x", "x", "x"]},
+    )
+    after = split(mixed, "n")
+    assert after.innermost.nodes == ("n", "n 2", "s", "e")
+    assert places(after) == {"a": "n", "c": "n", "f": "n 2", "g": "n 2", "b": "s", "d": "e", "e": "s"}
+    assert dict(zip(after.silo_names.tolist(), after.sizes.tolist(), strict=True)) == dict(
+        zip("abcdefg", range(1, 8), strict=True)
+    )
+    assert split(mixed, "s").innermost.nodes == ("n", "s", "s 2", "e")
+
+
+def test_a_merge_says_whom_it_moves_on_every_outer_tier():
+    across = moves(NESTED, ["south", "east", "north"])
+    assert [(move.region, move.silos, move.tier, move.left, move.joined) for move in across] == [
+        ("east", 2, "country", "poland", "france")
+    ]
+    after = places(merged(NESTED, ["south", "east", "north"]), "country")
+    before = places(NESTED, "country")
+    assert {silo for silo in before if before[silo] != after[silo]} == {"d", "e"}
+    assert moves(NESTED, ["north", "south"]) == []
 
 
 def test_a_split_parts_the_silos_in_their_order():

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from sources import COLUMNS, CSV, FRAMES, doc_example, frames, parquet, refusal, written
 
-from fulcrum.federation import reading
+from fulcrum.federation import reading, sheets
 from fulcrum.federation.profiles import PROFILES, profile
 from fulcrum.federation.reading import read_federation
 
@@ -91,6 +91,7 @@ def test_whole_numbers_are_fine_as_names(tmp_path):
 
 def test_several_batches_are_joined_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "_BATCH", 1_000)
+    monkeypatch.setattr(sheets, "BATCH", 1_000)
     rows = 2_600
     silo = [f"s{k}" for k in range(rows)]
     region = [f"r{k // 900 if k % 2 else 0}" for k in range(rows)]

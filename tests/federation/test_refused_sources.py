@@ -11,6 +11,8 @@ from sources import CSV, refusal, written
 from fulcrum.errors import MissingExtraError
 from fulcrum.federation.profiles import PROFILES
 
+KNOWN = ".toml, .csv, .tsv, .txt, .parquet, .yml, .yaml"
+
 
 def test_an_unknown_name_is_refused_with_the_nearest():
     known = ", ".join(PROFILES)
@@ -27,13 +29,23 @@ def test_a_name_too_long_for_a_file_is_refused():
 
 
 def test_a_directory_is_refused(tmp_path):
-    assert refusal(tmp_path) == f"{str(tmp_path)!r} is a directory. Give a file: .toml, .csv, .parquet, .yml, .yaml"
+    assert refusal(tmp_path) == f"{str(tmp_path)!r} is a directory. Give a file: {KNOWN}"
 
 
-def test_an_unknown_extension_is_refused(tmp_path):
-    known = ".toml, .csv, .parquet, .yml, .yaml"
-    message = f"silos.xlsx: files that end in '.xlsx' cannot be read. Known: {known}. Save it as CSV"
-    assert refusal(written(tmp_path, "silos.xlsx", b"")) == message
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("silos.json", "Save it as CSV"),
+        ("silos.xlsx", "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"),
+        ("silos.XLS", "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"),
+        ("silos.ods", "In LibreOffice: File, Save As, 'Text CSV'; then give that .csv file"),
+        ("silos.numbers", "In Numbers: File, Export To, CSV; then give that .csv file"),
+    ],
+)
+def test_an_unknown_extension_is_refused_with_how_to_export_it(tmp_path, name, remedy):
+    ending = Path(name).suffix
+    message = f"{name}: files that end in {ending!r} cannot be read. Known: {KNOWN}. {remedy}"
+    assert refusal(written(tmp_path, name, b"")) == message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

@@ -13,28 +13,40 @@ from fulcrum.errors import OverlapError
 # The columns
 
 HEADERS = [
-    ("silo,records", "the column 'region' is missing. Every table needs silo, region"),
-    ("silo,region,size", "the column 'records' is missing. Did you mean the column 'size' to be 'records'?"),
+    (
+        "silo,records",
+        "the column 'region' is missing. Every table needs silo, region. "
+        "Where it has another name: --column region=NAME",
+    ),
     ("silo,region,wieght", "unknown column 'wieght'. Did you mean 'weight'?"),
-    ("silo,size,region", "the column 'records' is missing. Did you mean the column 'size' to be 'records'?"),
     ("silo,recrods,region", "the column 'records' is missing. Did you mean the column 'recrods' to be 'records'?"),
-    ("client,records,region", "the column 'silo' is missing. Did you mean the column 'client' to be 'silo'?"),
-    ("silo,records,Region", "the column 'region' is missing. Did you mean the column 'Region' to be 'region'?"),
-    ("silo,records,cluster", "the column 'region' is missing. Did you mean the column 'cluster' to be 'region'?"),
+    (
+        "client,site,region",
+        "the columns 'client' and 'site' can both be 'silo'. Say which: --column silo=client",
+    ),
+    (
+        "silo,patients,Cases 2024,region",
+        "the columns 'patients' and 'Cases 2024' can both be 'records'. Say which: --column records=patients",
+    ),
     ("silo,records,region,epsilom", "unknown column 'epsilom'. Did you mean 'epsilon'?"),
-    ("silo,records,region,eps", "unknown column 'eps'. Did you mean 'epsilon'?"),
     ("silo,records,region,record", "unknown column 'record'. Did you mean 'records'?"),
-    ("silo,records,region,Group", "unknown column 'Group'. Did you mean 'group'?"),
+    ("silo,records,region,group,groupe", "unknown column 'groupe'. Did you mean 'group'?"),
     (
         "silo,records,note,region",
         "unknown column 'note'. Known: silo, records, epsilon, group, weight, region. "
-        "An outer tier stands after 'region'; remove the column if it is none",
+        "An outer tier stands after 'region'. If it holds the regions: --column region=note; "
+        "if it is no part of the federation: --column ignore=note",
     ),
     (
         "silo,records,region,federation",
         "a tier cannot be called 'federation': that name has a meaning of its own. Rename the column",
     ),
-    ("silo,records,region,", "column 4 has no name. Name it or remove it"),
+    (
+        "silo,records,phone no,region",
+        "unknown column 'phone no'. Known: silo, records, epsilon, group, weight, region. "
+        "An outer tier stands after 'region'. If it holds the regions: --column 'region=phone no'; "
+        "if it is no part of the federation: --column 'ignore=phone no'",
+    ),
 ]
 
 
@@ -47,6 +59,16 @@ def test_a_wrong_column_is_refused_alike_in_every_table(tmp_path, header, messag
     for library, frame in frames(columns).items():
         if library != "duckdb" or all(names):  # DuckDB gives a column without a name one
             assert refusal(frame) == f"data frame: {message}"
+
+
+@pytest.mark.parametrize("library", [*FRAMES, "parquet"])
+def test_a_column_without_a_name_is_refused_in_parquet_and_frames(tmp_path, library):
+    columns = {**COLUMNS, "": ["x", "y", "z"]}
+    message = "column 4 has no name. Name it or remove it"
+    if library == "parquet":
+        assert refusal(parquet(tmp_path, columns)) == f"silos.parquet: {message}"
+    elif library != "duckdb":  # DuckDB gives a column without a name one
+        assert refusal(frames(columns)[library]) == f"data frame: {message}"
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path):
@@ -62,13 +84,49 @@ def test_a_column_that_stands_twice_is_refused(tmp_path):
 
 # CSV
 
+SAVE = "Save it as UTF-8 (in Excel: 'CSV UTF-8'; in LibreOffice: Text CSV, character set Unicode (UTF-8))"
+
 WRONG_CSV = [
     ("", "a.csv is empty. Its first line must be: silo,records,region"),
     ("\n  \n\n", "a.csv is empty. Its first line must be: silo,records,region"),
     (HEAD, "a.csv has no silos. Add a row for each silo"),
     (f"{HEAD}\n\n", "a.csv has no silos. Add a row for each silo"),
-    ("silo;records;region\na;1;r\n", "a.csv line 1: columns are separated by semicolons. Separate them by commas"),
-    ("\nsilo\trecords\tregion\n", "a.csv line 2: columns are separated by tabs. Separate them by commas"),
+    ("\nsilo\trecords\tregion\n", "a.csv has no silos. Add a row for each silo"),
+    ("sep=:\nsilo:region\na:r\n", "a.csv line 1: cells are separated by ':'. Separate them by commas"),
+    (
+        "silo;records;region\na;1;r;s\n",
+        "a.csv line 2: 4 cells in place of 3. Give one to each column, and quote a name that holds a semicolon",
+    ),
+    (
+        "silo;region;weight\na;r;850\nb;r;2.631\n",
+        "a.csv line 3: weight=2.631 can be 2631 or 2.631. Write the one that is meant, without separator of thousands",
+    ),
+    (
+        "silo;region;epsilon\na;r;0,5\nb;r;1.125\n",
+        "a.csv line 3: epsilon=1.125 can be 1125 or 1.125. Write the one that is meant, without separator of thousands",
+    ),
+    (
+        "silo;region;epsilon\na;r;0,5\nb;r;1.25\n",
+        "a.csv line 2: epsilon=0,5 has a decimal comma, and 1.25 (a.csv line 3) a decimal point. Write both with a point",
+    ),
+    (
+        "silo;region;epsilon\na;r;1.234.567\nb;r;1.25\n",
+        "a.csv line 3: epsilon=1.25 has a decimal '.', and 1.234.567 (a.csv line 2) has it between thousands. "
+        "Write both in plain digits",
+    ),
+    ("silo,region\na,r\nsilo,region\nb,r\n", "a.csv line 3: the header stands there again. Remove the line"),
+    (
+        "'silo';'region'\n'a';'r'\n",
+        "a.csv line 1: cells are quoted by apostrophes. Quote them by double quotes, or not at all",
+    ),
+    (f"{HEAD}\n,5,\n", "a.csv line 2: silo is missing. Give it a name"),
+    (f"{HEAD}\na,5,r\nb,6,r\n,12,\n", "a.csv line 4: silo is missing. Give it a name"),
+    (f"{HEAD}\nTotal,5,\n", "a.csv line 2: 'Total' has no region and looks like a sum of other lines. Remove the line"),
+    (f"{HEAD},\na,5,r,x\n", "a.csv line 1: column 4 has no name. Name it or remove it"),
+    (
+        f"Nr,{HEAD}\n7a,a,5,r\n",
+        "a.csv line 1: column 1, 'Nr', does not only number the rows. Rename it or remove it",
+    ),
     (
         f"{HEAD}\na,1,r\nb,2\n",
         "a.csv line 3: 2 cells in place of 3. Give one to each column, and quote a name that holds a comma",
@@ -85,7 +143,18 @@ WRONG_CSV = [
     (f"{HEAD}\na,-inf,r\n", "a.csv line 2: records=-inf must be a finite number"),
     (f"{HEAD}\na,1e300,r\n", "a.csv line 2: records=1e300 must be at most 9007199254740992"),
     (f"{HEAD}\na,many,r\n", "a.csv line 2: records='many' is not a number. Write it in plain digits, such as 1200"),
-    (f'{HEAD}\na,"1,200",r\n', "a.csv line 2: records='1,200' is not a number. Write it in plain digits, such as 1200"),
+    (
+        f'{HEAD}\na,"1,200",r\n',
+        "a.csv line 2: records=1,200 can be 1200 or 1.200. Write the one that is meant, without separator of thousands",
+    ),
+    (
+        f"{HEAD}\na,850,r\nb,2.631,r\n",
+        "a.csv line 3: records=2.631 can be 2631 or 2.631. Write the one that is meant, without separator of thousands",
+    ),
+    (
+        f"{HEAD}\na,850,r\nb,80.5,r\n",
+        "a.csv line 3: records=80.5 must be a whole number. Where a dot or comma separates thousands, leave it out",
+    ),
     (f"{HEAD}\nlyon, ,r\n", "a.csv line 2: records is missing. Give the number of records of silo 'lyon'"),
     (f"{HEAD}\n\n,5,r\n", "a.csv line 3: silo is missing. Give it a name"),
     (f"{HEAD}\na,5,\n", "a.csv line 2: region is missing. Name the region of silo 'a'"),
@@ -94,6 +163,7 @@ WRONG_CSV = [
     (f'{HEAD}\n"a\nb",5,r\n', "a.csv line 2: a silo's name must be printable and not empty, got 'a\\nb'"),
     (f'{HEAD}\na,5,"r\x07s"\n', "a.csv line 2: a region's name must be printable and not empty, got 'r\\x07s'"),
     (f'{HEAD},group\na,5,r,"x\x07"\n', "a.csv line 2: a group's name must be printable and not empty, got 'x\\x07'"),
+    ('silo\tregion\n"a"b\tr\n', "a.csv line 2: 'tab' expected after '\"'. Check the quotes"),
     (f'{HEAD}\na,5,r\n"b,6,r\nc,7,r\n', "a.csv line 3: unexpected end of data. Check the quotes"),
     (
         f"{HEAD},epsilon\na,5,r,1\nb,5,r,low\n",
@@ -110,9 +180,14 @@ WRONG_CSV = [
         f"{HEAD},group\na,5,r,b\nb,5,r,\n",
         "a.csv line 3: silo 'b' has no group, and a group bears its name. Name its group",
     ),
-    (f"{HEAD}\na,5,r\nb\xe9,5,r\n".encode("latin-1"), "a.csv line 3 is not UTF-8. Save it as UTF-8"),
-    (f"{HEAD}\r\na,5,r\r\nb\xe9,5,r\r\n".encode("latin-1"), "a.csv line 3 is not UTF-8. Save it as UTF-8"),
-    (f"{HEAD}\na,5,r\n".encode("utf-16"), "a.csv line 1 is not UTF-8. Save it as UTF-8"),
+    (f"{HEAD}\r\na,5,r\r\nKöln,5,r\r\n".encode("cp850"), f"a.csv line 3 is not UTF-8, and not Windows-1252. {SAVE}"),
+    (f"{HEAD}\na,5,r\nMünchen,5,r\n".encode("mac-roman"), f"a.csv line 3 is not UTF-8, and not Windows-1252. {SAVE}"),
+    (f"{HEAD}\na,5,r\n".encode("utf-32"), f"a.csv is neither UTF-8 nor UTF-16 text. {SAVE}"),
+    (
+        b"PK\x03\x04 and so on",
+        "a.csv holds a workbook, not text. "
+        "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file",
+    ),
 ]
 
 
@@ -140,6 +215,10 @@ def test_a_region_in_two_countries_is_refused(tmp_path):
 WRONG_ROWS = [
     ({"records": [800, -3, 5]}, "row 2: records=-3 must be at least 1"),
     ({"records": [800.0, 0.0, 5.0]}, "row 2: records=0 must be at least 1"),
+    (
+        {"records": [850.0, 2.631, 5.0]},
+        "row 2: records=2.631 must be a whole number. Where a dot or comma separates thousands, leave it out",
+    ),
     ({"records": [800.0, float("inf"), 5.0]}, "row 2: records=inf must be a finite number"),
     ({"records": [800, None, 5]}, "row 2: records is missing. Give the number of records of silo 'paris'"),
     ({"records": [800.0, float("nan"), 5.0]}, "row 2: records is missing. Give the number of records of silo 'paris'"),

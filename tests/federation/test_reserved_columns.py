@@ -8,7 +8,7 @@ from sources import frames, parquet, written
 import fulcrum
 from fulcrum.errors import FederationError
 from fulcrum.federation.as_json import Roster, federation_of, roster_of
-from fulcrum.federation.reading import federation_from_bytes, read_federation
+from fulcrum.federation.reading import read_federation, reading_of_bytes
 from fulcrum.federation.structure import KNOWN_COLUMNS, RESERVED_COLUMNS, Tier
 from fulcrum.planning.exporting import exported
 
@@ -42,7 +42,7 @@ def test_a_reserved_column_of_any_table_is_refused_wherever_it_stands(tmp_path, 
     )
     expected = f"a column cannot be called {name!r}: {REMEDY}"
     assert refused(read_federation, written(tmp_path, "a.csv", text)) == f"a.csv line 1: {expected}"
-    assert refused(federation_from_bytes, text.encode(), "a.csv") == f"a.csv line 1: {expected}"
+    assert refused(reading_of_bytes, text.encode(), "a.csv") == f"a.csv line 1: {expected}"
     assert refused(read_federation, parquet(tmp_path, columns)).endswith(f".parquet: {expected}")
     for frame in frames(columns).values():
         assert refused(read_federation, frame) == f"data frame: {expected}"
@@ -57,7 +57,7 @@ def test_a_reserved_tier_is_refused_by_every_tree(tmp_path, name):
     assert refused(lambda: fulcrum.Federation(name="x", sizes=np.ones(2), tiers=(tier,))) == expected
     tree = f'tiers = ["region", "{name}"]\n[region.north]\nlille = 800\n[{name}]\nx = ["north"]\n'
     assert refused(read_federation, written(tmp_path, "a.toml", tree)) == f"a.toml line 1: {expected}"
-    assert refused(federation_from_bytes, tree.encode(), "a.toml") == f"a.toml line 1: {expected}"
+    assert refused(reading_of_bytes, tree.encode(), "a.toml") == f"a.toml line 1: {expected}"
     roster = msgspec.to_builtins(roster_of(fulcrum.Federation.from_sizes(sizes)))
     roster["tiers"][0]["name"] = name
     assert refused(federation_of, msgspec.convert(roster, Roster)) == expected

@@ -100,7 +100,8 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
         (
             {"tiers": {"region": ["north", "south", "south"], "country": ["france", "france", "italy"]}},
             "row 3: region 'south' is in two of the tier 'country', 'france' and 'italy'. "
-            "Columns after 'region' are outer tiers: give it one, or remove the column 'country'",
+            "Columns after 'region' are outer tiers: give it one, or remove the column 'country': "
+            "--column ignore=country",
         ),
         ({"tiers": {}}, "federation has no tier. Give each silo a region (its own, if it is flat)"),
         (

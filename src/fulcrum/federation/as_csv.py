@@ -1,10 +1,11 @@
-"""A federation as the CSV file that `fulcrum plan` reads back the same."""
+"""A federation as the CSV file that is read back the same: also the clean table of a spreadsheet that was not."""
 
 from typing import Any
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import FederationError
 from fulcrum.federation.as_json import roster_of
+from fulcrum.federation.reading import reading_of_bytes
 from fulcrum.federation.silo_table import checked_header
 from fulcrum.federation.structure import Federation
 
@@ -12,11 +13,12 @@ from fulcrum.federation.structure import Federation
 def federation_csv(federation: Federation) -> str:
     """Returns a federation as CSV: a line for each silo.
 
-    >>> print(federation_csv(Federation.from_sizes({"north": [120, 80.5], "south": [300]})).splitlines()[:3])
-    ['silo,records,region', 'north-1,120,north', 'north-2,80.5,north']
+    >>> print(federation_csv(Federation.from_sizes({"north": [120, 80], "south": [300]})).splitlines()[:3])
+    ['silo,records,region', 'north-1,120,north', 'north-2,80,north']
 
     Raises:
-        FederationError: No CSV file has such tiers: the innermost is not called "region".
+        FederationError: It would be read back as another, or refused: records are fractions, the innermost tier is not
+            called "region", or a name means something else in a table.
     """
     roster = roster_of(federation)
     places = [*roster.tiers, *([roster.group] if roster.group else [])]
@@ -30,4 +32,18 @@ def federation_csv(federation: Federation) -> str:
         checked_header(list(columns), "its header")
     except FederationError as error:
         raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
-    return csv_text([columns, *zip(*columns.values(), strict=True)])
+    table = csv_text([columns, *zip(*columns.values(), strict=True)])
+    _check_back(table, federation)
+    return table
+
+
+def _check_back(table: str, federation: Federation) -> None:
+    try:
+        found = reading_of_bytes(table.encode(), "table.csv").federation
+    except FederationError as error:
+        raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
+    if found.digest != federation.digest:
+        raise FederationError(
+            f"{federation.name} cannot be written as CSV: a column or row of it would be read as something else. "
+            "Use names that are not words for another column or for a sum"
+        )

@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 
 from fulcrum.errors import FederationError
-from fulcrum.federation.silo_table import MOST_COLUMNS, Labels, Silos
+from fulcrum.federation.column_names import MOST_COLUMNS
+from fulcrum.federation.silo_table import Labels, Silos
 from fulcrum.federation.structure import Federation, tier_name_problem
 
 
@@ -78,7 +79,7 @@ def federation_of(roster: Roster) -> Federation:
         if problem or tier.name in labels or (is_group and tier.name != "group"):
             raise FederationError(problem or f"the tier {tier.name!r} stands there twice, or has the name of another")
         labels[tier.name] = _codes(tier, count), tier.nodes
-    silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count)
+    silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count, fractions=True)
     if count:
         epsilon = None if roster.epsilon is None else np.array([math.nan if e is None else e for e in roster.epsilon])
         records = None if roster.records is None else np.array(roster.records, dtype=np.float64)

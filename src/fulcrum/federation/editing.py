@@ -10,8 +10,8 @@ Each function returns a new federation. Outer tiers follow: a node that no regio
 """
 
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -40,8 +40,43 @@ def merged(federation: Federation, regions: Sequence[str]) -> Federation:
     return _rebuilt(federation, codes=codes, regions=nodes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A region whose silos a merge takes to another node of an outer tier."""
+
+    region: str
+    silos: int
+    tier: str
+    left: str
+    joined: str
+
+
+def moves(federation: Federation, regions: Sequence[str]) -> list[Move]:
+    """Returns whom merging some regions moves: the others follow the first of them on every outer tier.
+
+    >>> fed = Federation.from_sizes({"nrw": [9], "tirol": [5, 4]}, outer={"land": {"DE": ["nrw"], "AT": ["tirol"]}})
+    >>> [(move.region, move.silos, move.left, move.joined) for move in moves(fed, ["nrw", "tirol"])]
+    [('tirol', 2, 'AT', 'DE')]
+    """
+    wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
+    codes, silos = _by_silo(federation), np.bincount(federation.innermost.parent_of)
+    found = []
+    for level, tier in enumerate(federation.tiers[1:], 1):
+        first, *others = (int(codes[level][np.argmax(codes[0] == node)]) for node in wanted)
+        for node, outer in zip(wanted[1:], others, strict=True):
+            if outer != first:
+                name, there = federation.innermost.nodes[node], tier.nodes[first]
+                found.append(
+                    Move(region=name, silos=int(silos[node]), tier=tier.name, left=tier.nodes[outer], joined=there)
+                )
+    return found
+
+
 def split(federation: Federation, region: str) -> Federation:
-    """Returns the federation with the second half of a region's silos in a new region beside it."""
+    """Returns the federation with the second half of a region's silos in a new region beside it.
+
+    Regions stand in the order of their first silos, so those of both halves are brought together.
+    """
     node = _node(federation, region)
     members = np.flatnonzero(federation.innermost.parent_of == node)
     if len(members) < 2:
@@ -49,15 +84,17 @@ def split(federation: Federation, region: str) -> Federation:
     nodes = [*federation.innermost.nodes, _numbered(region, federation.innermost.nodes, first=2)]
     codes = _by_silo(federation)
     codes[0][members[(len(members) + 1) // 2 :]] = len(nodes) - 1
-    return _rebuilt(federation, codes=codes, regions=nodes)
+    others = np.delete(np.arange(len(federation)), members)
+    together = np.insert(others, np.searchsorted(others, members[0]), members)
+    return _rebuilt(federation, codes=codes, regions=nodes, rows=together)
 
 
 def removed(federation: Federation, region: str) -> Federation:
     """Returns the federation without a region and its silos."""
-    kept = federation.innermost.parent_of != _node(federation, region)
-    if not kept.any():
+    kept = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
+    if not len(kept):
         raise FederationError(f"{region!r} is the last {federation.innermost.name}. A federation needs at least one")
-    return _rebuilt(federation, codes=_by_silo(federation), kept=kept)
+    return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
 
 
 def added(federation: Federation, *, silos: int = 5) -> Federation:
@@ -93,9 +130,8 @@ def resized(federation: Federation, region: str, *, silos: int) -> Federation:
             f"{inner.name} {region!r}: silos={silos} must be at least 1. Remove the {inner.name} instead"
         )
     if silos <= len(members):
-        kept = np.ones(len(federation), dtype=bool)
-        kept[members[silos:]] = False
-        return _rebuilt(federation, codes=_by_silo(federation), kept=kept)
+        kept = np.delete(np.arange(len(federation)), members[silos:])
+        return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
     more = silos - len(members)
     if len(federation) + more > MOST_SILOS:
         raise FederationError(f"{inner.name} {region!r}: silos={silos:,} would make more than {MOST_SILOS:,} in all")
@@ -139,10 +175,10 @@ def _rebuilt(
     codes: Sequence[IntArray],
     regions: Sequence[str] | None = None,
     sizes: FloatArray | None = None,
-    kept: Any = None,
+    rows: IntArray | None = None,
     new: tuple[str, int, float] | None = None,
 ) -> Federation:
-    """Returns the federation of these places: silos not `kept` left out, `new` ones of a region appended."""
+    """Returns the federation of these places: `new` silos of a region appended, then the `rows` alone, in order."""
     names = federation.silo_names.tolist()
     sizes = federation.sizes if sizes is None else sizes
     epsilon, weight = federation.preferences, federation.declared_weights
@@ -161,7 +197,7 @@ def _rebuilt(
         epsilon = None if epsilon is None else np.append(epsilon, np.full(more, np.nan))
         groups = None if groups is None else groups + fresh
         weight = None if weight is None else np.append(weight, np.full(more, weight.mean()))
-    rows = np.arange(len(names)) if kept is None else np.flatnonzero(kept)
+    rows = np.arange(len(names)) if rows is None else rows
     tiers = {}
     for level, tier in enumerate(federation.tiers):
         nodes = tier.nodes if level or regions is None else regions

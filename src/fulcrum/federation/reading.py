@@ -10,36 +10,54 @@
 Every message names the file and the line, or the row. A column that is not known is refused, never ignored.
 """
 
-import csv
-import io
 import math
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.csv_text import plain_cell
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
+from fulcrum.federation.column_names import IGNORE, Columns, Meaning, column_option, expected_tier, meaning_of
+from fulcrum.federation.near_names import MOST_NAMES, remarks_on
 from fulcrum.federation.profiles import PROFILES, profile
-from fulcrum.federation.silo_table import USUAL_COLUMNS, Numbers, Silos, checked_header, label_columns
-from fulcrum.federation.structure import SILO, Federation
+from fulcrum.federation.sheet_text import WORKBOOKS, how_to_export, not_utf8
+from fulcrum.federation.sheets import sheet_federation
+from fulcrum.federation.silo_table import NUMBER_COLUMNS, Numbers, Silos, checked_header, label_columns
+from fulcrum.federation.structure import SILO, Federation, Tier
+from fulcrum.federation.totals import called_total, silent_sums, summed_silo
 from fulcrum.federation.tree_files import nvflare_federation, toml_federation
 
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_TABLES = (".csv", ".tsv", ".txt")
+_KINDS = (".toml", *_TABLES, ".parquet", ".yml", ".yaml")
 _BATCH = 1 << 18
 
 
-def read_federation(source: Any) -> Federation:
-    """Returns the federation that `source` describes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationReading:
+    """A federation, and how its description was read.
+
+    Attributes:
+        federation: The federation; `federation_csv` writes it as a clean table.
+        notes: What was not plain and how it was taken, a sentence each, for whoever knows the file to confirm.
+    """
+
+    federation: Federation
+    notes: tuple[str, ...] = ()
+
+
+def read_federation(source: Any, *, columns: Columns | None = None) -> Federation:
+    """Returns the federation that `source` describes; `reading_of` also says how it was read.
 
     Args:
-        source: A name of `PROFILES`; the path of a .toml, .csv, .parquet, .yml or .yaml file; a data frame that
-            narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation,
+        source: A name of `PROFILES`; the path of a .toml, .csv, .tsv, .txt, .parquet, .yml or .yaml file; a data frame
+            that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation,
             which is returned unchanged. A built-in name wins over a file so named; write ./severe for the file.
+        columns: Of a table, by meaning the column that has it: {"silo": "hospital", "ignore": ["phone", "remarks"]}.
 
     Raises:
         FederationError: The description is wrong or cannot be read.
@@ -47,68 +65,133 @@ def read_federation(source: Any) -> Federation:
 
     The formats are described in docs/federation-files.md.
     """
-    if isinstance(source, Federation):
-        return source
+    return reading_of(source, columns=columns).federation
+
+
+def reading_of(source: Any, *, columns: Columns | None = None) -> FederationReading:
+    """Returns the federation that `source` describes, and how it was read; takes what `read_federation` takes."""
     if isinstance(source, str) and source in PROFILES:
-        return profile(source)
+        source = profile(source)
+    if isinstance(source, Federation):
+        _refuse_columns(columns, source.name)
+        return FederationReading(federation=source)
     if isinstance(source, str | Path):
-        return _read_file(Path(source), str(source))
-    return _read_frame(source)
+        return _read_file(Path(source), str(source), columns)
+    return _read_frame(source, columns)
 
 
-def federation_from_bytes(data: bytes, file: str) -> Federation:
-    r"""Returns the federation of a CSV or TOML file that is at hand as bytes; its name decides which of them it is.
+def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) -> FederationReading:
+    r"""Returns the federation of a table or TOML file that is at hand as bytes; its name decides which of them it is.
 
-    >>> federation_from_bytes(b"silo,records,region\nlille,800,north\nlyon,1200,south", "sites.csv").weights.tolist()
-    [0.4, 0.6]
+    >>> found = reading_of_bytes(b"hospital;region\nlille;north\nlyon;south", "sites.csv")
+    >>> found.federation.silo_names.tolist()
+    ['lille', 'lyon']
+    >>> found.notes
+    ('cells are separated by semicolons', "columns are read as: silo from 'hospital'")
 
     Raises:
-        FederationError: The description is wrong, or the name ends in neither .csv nor .toml.
+        FederationError: The description is wrong, or the name ends in none of .csv, .tsv, .txt and .toml.
     """
     path = Path(file)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise _not_utf8(data, file) from None
-    if path.suffix.lower() == ".toml":
-        return toml_federation(text, file, _stem(path))
-    if path.suffix.lower() == ".csv":
-        return _csv_federation(io.StringIO(text, newline=""), file, _stem(path))
-    raise FederationError(f"{file}: it must be a CSV or TOML file, and its name end in .csv or .toml. Save it as CSV")
+    if path.suffix.lower() in _TABLES or path.suffix.lower() == ".toml":
+        return _parsed(data, path, file, columns)
+    raise FederationError(
+        f"{file}: it must be a CSV or TOML file, and its name end in .csv, .tsv, .txt or .toml. {_export(path)}"
+    )
 
 
-def _read_file(path: Path, given: str) -> Federation:
+def _read_file(path: Path, given: str, columns: Columns | None) -> FederationReading:
     file = path.name if path.name.isprintable() else repr(path.name)
     try:
-        return _reader_of(path, given, file)(path, file)
+        _check_kind(path, given, file)
+        if path.suffix.lower() == ".parquet":
+            return _read_parquet(path, file, columns)
+        return _parsed(path.read_bytes(), path, file, columns)
     except OSError as error:
         raise FederationError(f"{file} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise _not_utf8(path.read_bytes(), file) from None
 
 
-def _reader_of(path: Path, given: str, file: str) -> Callable[[Path, str], Federation]:
-    """Returns the reader of a file's format, or raises when there is no such file or format."""
+def _check_kind(path: Path, given: str, file: str) -> None:
+    """Raises where there is no such file, or none of a kind that can be read."""
     if not given or not path.exists():
         near = suggestion(given, PROFILES)
         raise FederationError(f"no built-in federation or file {given!r}. Known: {listing(PROFILES)}.{near}")
     if path.is_dir():
-        raise FederationError(f"{given!r} is a directory. Give a file: {listing(_READERS)}")
-    if path.suffix.lower() not in _READERS:
+        raise FederationError(f"{given!r} is a directory. Give a file: {listing(_KINDS)}")
+    if path.suffix.lower() not in _KINDS:
         raise FederationError(
-            f"{file}: files that end in {path.suffix!r} cannot be read. Known: {listing(_READERS)}. Save it as CSV"
+            f"{file}: files that end in {path.suffix!r} cannot be read. Known: {listing(_KINDS)}. {_export(path)}"
         )
-    return _READERS[path.suffix.lower()]
 
 
-def _not_utf8(data: bytes, file: str) -> FederationError:
+def _export(path: Path) -> str:
+    """Returns what to do with a file that cannot be read."""
+    return how_to_export(path.suffix.lower()) if path.suffix.lower() in WORKBOOKS else "Save it as CSV"
+
+
+def _parsed(data: bytes, path: Path, file: str, columns: Columns | None) -> FederationReading:
+    """Returns what a text file says, whose kind is known."""
+    if path.suffix.lower() in _TABLES:
+        federation, notes = sheet_federation(data, file, _stem(path), columns)
+        return _reading(federation, file, notes, columns)
+    _refuse_columns(columns, file)
     try:
-        data.decode("utf-8")
-        start = 0
-    except UnicodeDecodeError as error:
-        start = error.start
-    line = data[:start].replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
-    return FederationError(f"{file} line {line} is not UTF-8. Save it as UTF-8")
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise not_utf8(data, file) from None
+    tree = toml_federation if path.suffix.lower() == ".toml" else nvflare_federation
+    federation = tree(text, file, _stem(path))
+    return FederationReading(federation=federation, notes=tuple(remarks_on(federation)))
+
+
+def _refuse_columns(columns: Columns | None, source: str) -> None:
+    if columns:
+        raise FederationError(
+            f"{source} is no table: it has no column to read as {next(iter(columns))!r}. Leave it out"
+        )
+
+
+def _reading(federation: Federation, where: str, notes: Sequence[str], columns: Columns | None) -> FederationReading:
+    """Returns the reading of a table, after a look at its names and at columns that may be tiers by accident."""
+    tiers = [_doubt(tier, federation) for tier in federation.tiers[1:] if tier.name not in (columns or {})]
+    return FederationReading(
+        federation=federation,
+        notes=(*notes, *filter(None, tiers), *_totals(federation, where), *remarks_on(federation)),
+    )
+
+
+def _doubt(tier: Tier, federation: Federation) -> str:
+    """Returns that a column was read as a tier, where it may be none."""
+    figures = all(re.fullmatch(r"[-+0-9 .,'/()%]+", label) for label in tier.nodes)
+    if expected_tier(tier.name) and not figures:
+        return ""
+    records = (
+        "" if federation.sizes_known or not figures else f"; if it holds records: {column_option('records', tier.name)}"
+    )
+    return (
+        f"the column {tier.name!r} is read as an outer tier, with {listing(map(repr, tier.nodes), 3)}. "
+        f"If it is none: {column_option(IGNORE, tier.name)}{records}"
+    )
+
+
+def _totals(federation: Federation, where: str) -> list[str]:
+    """Returns a note on each silo that is called a sum; refuses one that is a sum."""
+    if len(federation) > MOST_NAMES:
+        return []
+    names, sizes = federation.silo_names.tolist(), federation.sizes.tolist()
+    summed = summed_silo(names, sizes) if federation.sizes_known else None
+    if summed is not None:
+        raise FederationError(
+            f"{where}: silo {summed!r} has as many records as silos before it have together. "
+            "Remove it if it is their sum, else give it another name"
+        )
+    inner = federation.innermost
+    regions = [inner.nodes[place] for place in inner.parent_of.tolist()]
+    silent = silent_sums(names, sizes, regions) if federation.sizes_known else []
+    return [
+        f"silo {name!r} is read as a silo. If it is a sum of others, remove it"
+        for name in dict.fromkeys([*filter(called_total, names), *silent])
+    ]
 
 
 def _text(cell: Any) -> str:
@@ -122,63 +205,12 @@ def _text(cell: Any) -> str:
     return cell.decode("utf-8", "backslashreplace").strip() if isinstance(cell, bytes) else str(cell)
 
 
-def _read_csv(path: Path, file: str) -> Federation:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        return _csv_federation(stream, file, _stem(path))
-
-
-def _csv_federation(stream: TextIO, file: str, name: str) -> Federation:
-    lines = array("q")
-    rows = _csv_rows(csv.reader(stream, strict=True), file)
-    line, first = next(rows, (1, []))
-    if not first:
-        raise FederationError(f"{file} is empty. Its first line must be: {','.join(USUAL_COLUMNS)}")
-    for separator, word in _SEPARATORS.items():
-        if len(first) == 1 and separator in first[0]:
-            raise FederationError(f"{file} line {line}: columns are separated by {word}. Separate them by commas")
-    header = checked_header([plain_cell(name.strip()) for name in first], f"{file} line {line}")
-    silos = Silos(label_columns(header), lambda row: f"{file} line {lines[row]}")
-    batch: list[list[str]] = []
-    for line, row in rows:
-        if len(row) != len(header):
-            raise FederationError(
-                f"{file} line {line}: {len(row)} cells in place of {len(header)}. "
-                f"Give one to each column, and quote a name that holds a comma"
-            )
-        lines.append(line)
-        batch.append(row)
-        if len(batch) == _BATCH:
-            _add_cells(silos, header, batch)
-            batch.clear()
-    if batch:
-        _add_cells(silos, header, batch)
-    return silos.federation(name, file)
-
-
-def _csv_rows(reader: Any, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the rows that are not blank, with the line each begins on."""
-    line = 1
-    try:
-        for row in reader:
-            if len(row) > 1 or (row and row[0].strip()):
-                yield line, row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise FederationError(f"{file} line {line}: {error}. Check the quotes") from None
-
-
-def _add_cells(silos: Silos, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    columns = dict(zip(header, (list(map(str.strip, column)) for column in zip(*rows, strict=True)), strict=True))
-    labels = {name: list(map(plain_cell, columns[name])) for name in label_columns(header)}
-    silos.add(list(map(plain_cell, columns[SILO])), labels=labels, **_numbers(columns, lambda cells: cells))
-
-
 def _numbers(columns: Mapping[str, Any], read: Callable[[Any], Numbers]) -> dict[str, Numbers | None]:
     """Returns the columns of numbers, None for one that the table does not have."""
-    return {name: read(columns[name]) if name in columns else None for name in ("records", "epsilon", "weight")}
+    return {name: read(columns[name]) if name in columns else None for name in NUMBER_COLUMNS}
 
 
-def _read_parquet(path: Path, file: str) -> Federation:
+def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationReading:
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -188,18 +220,26 @@ def _read_parquet(path: Path, file: str) -> Federation:
         pass
     try:
         with pa.parquet.ParquetFile(path) as table:
-            header = checked_header(table.schema_arrow.names, file)
+            meaning = _checked_meaning(table.schema_arrow.names, file, columns)
+            header = [name for name in meaning.names if name is not None]
             silos = Silos(label_columns(header), lambda row: f"{file} row {row + 1}", table.metadata.num_rows)
             for batch in table.iter_batches(batch_size=_BATCH):
-                columns = dict(zip(header, batch.columns, strict=True))
-                labels = {name: _arrow_labels(columns[name]) for name in label_columns(header)}
-                silo = _arrow_strings(columns[SILO]).to_numpy(zero_copy_only=False).tolist()
-                silos.add(silo, labels=labels, **_numbers(columns, _arrow_numbers))
+                found = {name: cells for name, cells in zip(meaning.names, batch.columns, strict=True) if name}
+                labels = {name: _arrow_labels(found[name]) for name in label_columns(header)}
+                silo = _arrow_strings(found[SILO]).to_numpy(zero_copy_only=False).tolist()
+                silos.add(silo, labels=labels, **_numbers(found, _arrow_numbers))
     except FederationError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise FederationError(f"{file} is not a Parquet file, or it is damaged. Write it again") from None
-    return silos.federation(_stem(path), file)
+    return _reading(silos.federation(_stem(path), file), file, meaning.notes, columns)
+
+
+def _checked_meaning(header: Sequence[str], where: str, columns: Columns | None) -> Meaning:
+    """Returns what the columns of a table are, after the checks that every table shares."""
+    meaning = meaning_of(header, where, columns)
+    checked_header([name for name in meaning.names if name is not None], where, meaning.said)
+    return meaning
 
 
 def _arrow_strings(column: Any) -> Any:
@@ -234,7 +274,7 @@ def _arrow_numbers(column: Any) -> Numbers:
     return [cell.strip() if isinstance(cell, str) else cell for cell in column.to_pylist()]
 
 
-def _read_frame(source: Any) -> Federation:
+def _read_frame(source: Any, columns: Columns | None) -> FederationReading:
     try:
         frame = nw.from_native(source)
         original = frame.collect_schema().names()
@@ -244,7 +284,8 @@ def _read_frame(source: Any) -> Federation:
         ) from None
     except nw.exceptions.DuplicateError:
         raise FederationError("data frame: a column name stands there twice. Remove or rename one") from None
-    header = checked_header([str(name) for name in original], "data frame")
+    meaning = _checked_meaning([str(name) for name in original], "data frame", columns)
+    header = [name for name in meaning.names if name is not None]
     try:
         eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
     except Exception as error:
@@ -253,10 +294,10 @@ def _read_frame(source: Any) -> Federation:
     silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
     for start in range(0, len(eager), _BATCH):
         rows = eager[start : start + _BATCH]
-        columns = {name: rows.get_column(key) for name, key in zip(header, original, strict=True)}
-        labels = {name: list(map(_text, _cells(columns[name]))) for name in label_columns(header)}
-        silos.add(list(map(_text, _cells(columns[SILO]))), labels=labels, **_numbers(columns, _frame_numbers))
-    return silos.federation("federation", "data frame")
+        found = {name: rows.get_column(key) for name, key in zip(meaning.names, original, strict=True) if name}
+        labels = {name: list(map(_text, _cells(found[name]))) for name in label_columns(header)}
+        silos.add(list(map(_text, _cells(found[SILO]))), labels=labels, **_numbers(found, _frame_numbers))
+    return _reading(silos.federation("federation", "data frame"), "data frame", meaning.notes, columns)
 
 
 def _cells(column: nw.Series[Any]) -> list[Any]:
@@ -274,22 +315,5 @@ def _frame_numbers(column: nw.Series[Any]) -> Numbers:
     return [cell.strip() if isinstance(cell, str) else cell for cell in _cells(column)]
 
 
-def _read_toml(path: Path, file: str) -> Federation:
-    return toml_federation(path.read_text(encoding="utf-8-sig"), file, _stem(path))
-
-
-def _read_project(path: Path, file: str) -> Federation:
-    return nvflare_federation(path.read_text(encoding="utf-8-sig"), file, _stem(path))
-
-
 def _stem(path: Path) -> str:
     return path.stem if path.stem.isprintable() else "federation"
-
-
-_READERS: Mapping[str, Callable[[Path, str], Federation]] = {
-    ".toml": _read_toml,
-    ".csv": _read_csv,
-    ".parquet": _read_parquet,
-    ".yml": _read_project,
-    ".yaml": _read_project,
-}

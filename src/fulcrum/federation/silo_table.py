@@ -8,32 +8,27 @@
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, NameArray
 from fulcrum.errors import FederationError, listing
+from fulcrum.federation.column_names import IGNORE, column_option, expected_tier, without_accents
 from fulcrum.federation.structure import KNOWN_COLUMNS, SILO, Federation, Tier, reserved_problem, tier_name_problem
 
 REQUIRED_COLUMNS = (SILO, "region")
 """Columns that every table must have."""
 
+NUMBER_COLUMNS = ("records", "epsilon", "weight")
+"""Columns of numbers."""
+
 USUAL_COLUMNS = (SILO, "records", "region")
 """Columns that most tables have; without `records` sizes stay secret."""
 
-MOST_COLUMNS = 100
-"""Columns that a table may have: far more than any tree has tiers."""
-
 MOST_RECORDS = 2**53
 """The largest size of a silo: above it, floating point no longer counts single records."""
-
-_SYNONYMS = {
-    SILO: ("client", "client_id", "site", "hospital", "device", "participant", "silo_id", "name", "id"),
-    "records": ("size", "n", "count", "samples", "n_samples", "num_samples", "examples", "num_examples", "rows"),
-    "region": ("cluster", "area", "zone", "edge", "hub", "aggregator", "station", "country"),
-}
 
 Numbers: TypeAlias = Sequence[Any] | FloatArray
 """A column of numbers as it was met: cells of any type, or an array with NaN for what is missing."""
@@ -42,25 +37,27 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 """A column of labels, or codes into its distinct labels in the order of their rows."""
 
 
-def checked_header(header: Sequence[str], where: str) -> list[str]:
+def checked_header(header: Sequence[str], where: str, said: Container[str] = ()) -> list[str]:
     """Returns the column names, stripped; refuses one that no table of silos has.
 
     `silo` and `region` are required; `records`, `epsilon`, `group` and `weight` may stand anywhere; `share`, `from` and
-    `until` are reserved; every other column must stand after `region` and is an outer tier, inner to outer.
+    `until` are reserved; every other column is an outer tier, and must stand after `region` unless its name is one that
+    outer tiers usually have, or somebody `said` what it is.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
     ['silo', 'records', 'region', 'country']
     """
-    if len(header) > MOST_COLUMNS:
-        raise FederationError(
-            f"{where}: {len(header):,} columns are more than {MOST_COLUMNS}. Remove those that are no tiers"
-        )
     names = [name.strip() for name in header]
     for k, name in enumerate(names):
         if not name:
             raise FederationError(f"{where}: column {k + 1} has no name. Name it or remove it")
         if name in names[:k]:
             raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+        if alike := [other for other in names[:k] if without_accents(other) == without_accents(name)]:
+            raise FederationError(
+                f"{where}: the columns {alike[0]!r} and {name!r} differ in capitals or accents alone. Remove or rename "
+                f"one, or leave it out: {column_option(IGNORE, name)}"
+            )
         if reserved := reserved_problem(name):
             raise FederationError(f"{where}: a column cannot be called {name!r}: {reserved}")
         if name.endswith("noise_multiplier"):
@@ -70,7 +67,9 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
     for usual in USUAL_COLUMNS:
         meant = "" if usual in names else _stand_in(usual, names)
         if meant or (usual not in names and usual in REQUIRED_COLUMNS):
-            meant = meant or f" Every table needs {listing(REQUIRED_COLUMNS)}"
+            meant = meant or (
+                f" Every table needs {listing(REQUIRED_COLUMNS)}. Where it has another name: --column {usual}=NAME"
+            )
             raise FederationError(f"{where}: the column {usual!r} is missing.{meant}")
     for k, name in enumerate(names):
         if name in KNOWN_COLUMNS or name == "region":
@@ -78,10 +77,11 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
         near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
             raise FederationError(f"{where}: unknown column {name!r}. Did you mean {near!r}?")
-        if k < names.index("region"):
+        if k < names.index("region") and name not in said and not expected_tier(name):
             raise FederationError(
                 f"{where}: unknown column {name!r}. Known: {listing((*KNOWN_COLUMNS, 'region'))}. "
-                f"An outer tier stands after 'region'; remove the column if it is none"
+                f"An outer tier stands after 'region'. If it holds the regions: {column_option('region', name)}; "
+                f"if it is no part of the federation: {column_option(IGNORE, name)}"
             )
         if problem := tier_name_problem(name):
             raise FederationError(f"{where}: {problem}. Rename the column")
@@ -91,16 +91,22 @@ def checked_header(header: Sequence[str], where: str) -> list[str]:
 def _stand_in(required: str, names: Sequence[str]) -> str:
     """Returns the question whether a column there was meant to be the missing one; nothing where none looks like it."""
     for name in names:
-        if name not in (*KNOWN_COLUMNS, "region") and (
-            name.lower() in _SYNONYMS[required] or misspelt(name, [required])
-        ):
+        if name not in (*KNOWN_COLUMNS, "region") and misspelt(name, [required]):
             return f" Did you mean the column {name!r} to be {required!r}?"
     return ""
 
 
 def label_columns(header: Sequence[str]) -> list[str]:
-    """Returns the columns whose cells are labels: the tiers, inner to outer, and the group."""
-    return [name for name in header if name not in (SILO, "records", "epsilon", "weight")]
+    """Returns the columns whose cells are labels: the tiers, inner to outer, and the group.
+
+    Outer tiers before `region` stand outermost first, as one writes an address from its country on.
+
+    >>> label_columns(["country", "region", "silo", "records"])
+    ['region', 'country']
+    """
+    labels = [name for name in header if name not in (SILO, *NUMBER_COLUMNS)]
+    inner = labels.index("region") if "region" in labels else 0
+    return labels[inner:] + labels[:inner][::-1]
 
 
 def misspelt(word: str, known: Iterable[str]) -> str | None:
@@ -119,8 +125,11 @@ def misspelt(word: str, known: Iterable[str]) -> str | None:
 class Silos:
     """Collects batches of rows into arrays; 10^8 rows of a known number are never held twice."""
 
-    def __init__(self, tiers: Sequence[str], locate: Callable[[int], str], rows: int = 0) -> None:
+    def __init__(
+        self, tiers: Sequence[str], locate: Callable[[int], str], rows: int = 0, *, fractions: bool = False
+    ) -> None:
         self.locate = locate
+        self.fractions = fractions  # of records: what somebody computed may have them, no file or frame may
         self.filled = 0
         self.names: NameArray = np.empty(rows, dtype=np.dtypes.StringDType())
         self.rows = rows
@@ -164,8 +173,9 @@ class Silos:
             codes, distinct = column if isinstance(column, tuple) else _encoded(column)
             if "" in distinct and tier != "group":
                 row = int(np.argmax(codes == list(distinct).index("")))
+                no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
                 raise FederationError(
-                    f"{self.locate(start + row)}: {tier} is missing. Name the {tier} of silo {silo[row]!r}"
+                    f"{self.locate(start + row)}: {tier} is missing. Name the {tier} of silo {silo[row]!r}{no_tier}"
                 )
             index = self.nodes[tier]
             unified = np.array([index.setdefault(label, len(index)) for label in distinct], dtype=np.intp)
@@ -215,15 +225,21 @@ class Silos:
     def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)
         good = (values >= 1) & (values <= MOST_RECORDS)
-        if good.all():
+        whole = good if self.fractions else good & (values == np.floor(values))
+        if whole.all():
             return values
-        row = int(np.argmin(good))
+        row = int(np.argmin(whole if good.all() else good))
         cell, value, where = cells[row], values[row], self.locate(self.filled + row)
         if _is_missing(cell):
             raise FederationError(f"{where}: records is missing. Give the number of records of silo {silo[row]!r}")
         if not _is_number(cell):
             raise FederationError(
                 f"{where}: records={_shown(cell)} is not a number. Write it in plain digits, such as 1200"
+            )
+        if good[row]:
+            raise FederationError(
+                f"{where}: records={_shown(cell)} must be a whole number. "
+                f"Where a dot or comma separates thousands, leave it out"
             )
         rule = "at least 1" if value < 1 else f"at most {MOST_RECORDS}"
         if not math.isfinite(value):
@@ -275,7 +291,8 @@ def _floats(cells: Numbers) -> FloatArray:
     """Returns the cells as numbers, NaN where a cell is none."""
     if isinstance(cells, np.ndarray):
         return cells
-    if set(map(type, cells)) <= {str, int, float}:
+    kinds = set(map(type, cells))
+    if kinds <= {int, float} or (kinds == {str} and "_" not in "".join(cells)):
         try:
             return np.fromiter(map(float, cells), np.float64, len(cells))
         except (ValueError, OverflowError):
@@ -284,8 +301,8 @@ def _floats(cells: Numbers) -> FloatArray:
 
 
 def _float(cell: Any) -> float:
-    if isinstance(cell, bool | np.bool_):
-        return math.nan
+    if isinstance(cell, bool | np.bool_) or (isinstance(cell, str) and "_" in cell):
+        return math.nan  # Python reads 10_20 as 1020
     try:
         return float(cell)
     except OverflowError:

@@ -12,6 +12,7 @@ silo reports to one region, every region to one node of the next tier, and so on
 """
 
 import hashlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -473,6 +474,7 @@ def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier
         raise FederationError(
             f"{locate(row)}: {inner.name} {inner.nodes[node]!r} is in two of the tier {tier.name!r}, "
             f"{tier.nodes[parent[node]]!r} and {tier.nodes[tier.parent_of[row]]!r}. "
-            f"Columns after {inner.name!r} are outer tiers: give it one, or remove the column {tier.name!r}"
+            f"Columns after {inner.name!r} are outer tiers: give it one, or remove the column {tier.name!r}: "
+            f"--column {shlex.quote(f'ignore={tier.name}')}"
         )
     return Tier(name=tier.name, nodes=tier.nodes, parent_of=parent)

@@ -1,4 +1,8 @@
-"""Figures of a guarantee rounded so that what is printed is true."""
+"""Figures of a guarantee rounded so that what is printed is true.
+
+Files hold six significant digits, people are shown four, both rounded up: what is shown is never below what a file
+says, and the same epsilon reads the same in a sentence, a table and a chart.
+"""
 
 import math
 
@@ -14,3 +18,12 @@ def rounded_up(epsilon: float, digits: int = 6) -> float:
     places = digits - 1 - math.floor(math.log10(abs(epsilon)))
     rounded = round(epsilon, places)
     return rounded if rounded >= epsilon else round(epsilon + 10.0**-places, places)
+
+
+def shown(epsilon: float) -> float:
+    """Returns an epsilon as people are shown it everywhere, whether it was rounded for a file before or not.
+
+    >>> shown(23.880454), shown(rounded_up(23.880454))
+    (23.89, 23.89)
+    """
+    return rounded_up(epsilon, digits=4)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fulcrum.federation.editing import merged
 from fulcrum.federation.structure import Federation
-from fulcrum.planning.advice import best_merge, signal_to_noise
+from fulcrum.planning.advice import WEAK_SIGNAL, best_merge, most_parameters, signal_to_noise
 from fulcrum.planning.making import plan
 
 
@@ -47,6 +48,60 @@ def test_the_advised_merge_is_the_best_of_all_pairs(sizes, inside, colluders):
     assert (0.0 if found is None else found.saving) == pytest.approx(max(best, 0.0), abs=2e-9)
 
 
+RULES = (
+    {"weights": "equal"},
+    {"weights": "least-noise"},
+    {"weights": 0.3},
+    {"weights": "least-noise", "least_influence": 0.5},
+    {"weights": "sizes", "server": "random-effects"},
+    {"weights": "equal", "server": "random-effects", "least_influence": 0.25},
+    {"recipe": "joint", "parameters": 34},
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join(map(str, rule.values())))
+@settings(max_examples=8, deadline=None)
+@given(
+    sizes=st.lists(st.lists(st.floats(1, 20), min_size=1, max_size=4), min_size=2, max_size=4),
+    colluders=st.integers(0, 1),
+)
+def test_the_advised_merge_follows_the_weights_and_the_server(rule, sizes, colluders):
+    def made(regions):
+        federation = Federation.from_sizes({f"r{k}": silos for k, silos in enumerate(regions)})
+        return plan(federation, rounds=10, epsilon=1.0, colluders=colluders, **rule)
+
+    now = made(sizes)
+    after = {
+        (f"r{j}", f"r{i}"): made([*(silos for k, silos in enumerate(sizes) if k not in (i, j)), sizes[j] + sizes[i]])
+        for i in range(len(sizes))
+        for j in range(i)
+    }
+    saved = {regions: 1 - made_so.model_noise / now.model_noise for regions, made_so in after.items()}
+    found = best_merge(now)
+    assert (0.0 if found is None else found.saving) == pytest.approx(max(*saved.values(), 0.0), abs=1e-7)
+    if found is not None:
+        assert saved[found.regions] == pytest.approx(found.saving, abs=1e-7)
+
+
+@pytest.mark.parametrize("server", ["sum", "random-effects"])
+def test_weights_given_by_silo_stay_with_their_silos(server):
+    federation = Federation.from_sizes({"a": [5, 3], "b": [4, 4, 9], "c": [7]})
+    settings = {"rounds": 10, "epsilon": 1.0, "server": server, "weights": dict.fromkeys(federation.silo_names, 1.0)}
+    settings["weights"]["b-3"] = 4.0
+    made = plan(federation, **settings)
+    found = best_merge(made)
+    after = plan(merged(federation, found.regions), **settings)
+    assert found.saving == pytest.approx(1 - after.model_noise / made.model_noise, rel=1e-9)
+
+
+def test_weights_that_merge_otherwise_change_the_advice():
+    sizes = {"a": [100.0] * 3, "b": [100.0] * 3, "c": [5.0] * 9, "d": [5.0] * 9}
+    federation = Federation.from_sizes(sizes)
+    by_size = best_merge(plan(federation, rounds=10, epsilon=1.0))
+    by_noise = best_merge(plan(federation, rounds=10, epsilon=1.0, weights="least-noise"))
+    assert (by_size.regions, by_noise.regions) == (("a", "b"), ("c", "d"))
+
+
 def test_merges_stay_within_one_parent():
     federation = Federation.from_sizes(
         {"a": [1.0], "b": [1.0], "c": [0.5]}, outer={"country": {"x": ["a", "c"], "y": ["b"]}}
@@ -63,6 +118,25 @@ def test_signal_to_noise_warns_when_the_model_will_not_train():
     assert signal_to_noise(uniform, 66) == pytest.approx(expected, rel=1e-12)
     assert [a.warning for a in head.advice if a.kind == "signal"] == [False]
     assert [a.warning for a in network.advice if a.kind == "signal"] == [True]
+
+
+def test_the_signal_is_held_against_the_noise_that_enters_the_model():
+    by_size = plan("severe", rounds=10, epsilon=0.99, parameters=258)
+    joint = plan("severe", rounds=10, epsilon=0.99, parameters=258, recipe="joint")
+    # regions of equal silos that count by size, and pooled by precision: noise in proportion to 5 and to 96² / sum m²
+    ratio = 5 / (96**2 / (60**2 + 20**2 + 8**2 + 2 * 4**2))
+    assert signal_to_noise(joint, 258) / signal_to_noise(by_size, 258) == pytest.approx(math.sqrt(ratio), rel=1e-9)
+    said = next(advice.text for advice in joint.advice if advice.kind == "signal")
+    assert f"is at most {signal_to_noise(joint, 258):.2g}" in said
+
+
+@pytest.mark.parametrize("recipe", ["paper", "joint"])
+def test_the_most_parameters_are_those_at_which_the_signal_is_still_strong_enough(recipe):
+    made = plan("severe", rounds=10, epsilon=0.3, parameters=500_000, recipe=recipe)
+    most = most_parameters(made)
+    assert signal_to_noise(made, most) >= WEAK_SIGNAL > signal_to_noise(made, most + 1)
+    said = next(advice.text for advice in made.advice if advice.kind == "signal")
+    assert f"Train at most about {most:,} parameters" in said
 
 
 def test_a_bound_that_says_nothing_is_called_so():
@@ -99,3 +173,58 @@ def test_an_information_bound_is_rounded_up():
     made = plan("severe", rounds=10, information=0.88049, floor=0.85)
     text = next(advice.text for advice in made.advice if advice.kind == "information")
     assert text.startswith("The information bound 0.881 nats")
+
+
+@pytest.mark.parametrize(
+    ("rule", "most"),
+    [
+        ({"weights": "least-noise"}, 20_000),
+        ({"recipe": "joint", "parameters": 34}, 20_000),
+        ({"weights": 0.5}, 200),
+        ({"weights": "least-noise", "epsilon": {"region": 1.0, "silo": 30.0}}, 200),
+    ],
+    ids=str,
+)
+def test_no_reader_waits_for_merges_of_very_many_silos(rule, most):
+    def merge(silos):
+        federation = Federation.from_sizes({"a": [1.0] * (silos - 60), "b": [1.0] * 40, "c": [1.0] * 20})
+        return best_merge(plan(federation, **({"rounds": 10, "epsilon": 1.0} | rule)))
+
+    assert merge(most) is not None
+    assert merge(most + 1) is None
+
+
+def _offered(made, kind):
+    [found] = [advice for advice in made.advice if advice.kind == kind]
+    return found
+
+
+def test_advice_offers_settings_that_do_what_it_says():
+    settings = {"rounds": 10, "epsilon": {"region": 1.0}}
+    made = plan("consortium", **settings)
+    curious = _offered(made, "curious-aggregator")
+    [(name, inside)] = curious.offers
+    assert name == "epsilon_inside"
+    held = plan("consortium", rounds=10, epsilon={"region": 1.0, "silo": inside})
+    assert held.worst_epsilon("silo") <= inside < made.worst_epsilon("silo")
+    assert [advice for advice in held.advice if advice.kind == "curious-aggregator"] == []
+    [(name, (one, other))] = _offered(made, "merge").offers
+    assert name == "merge"
+    assert plan(merged(made.federation, [one, other]), **settings).noise_budget < made.noise_budget
+    split = plan(Federation.from_sizes({"n": [100, 100, 300], "s": [200, 100, 100]}), **settings)
+    for name, value in _offered(split, "dropout").offers:
+        provided = plan(split.federation, **settings, **{name: value})
+        assert provided.epsilon(dropouts=1, colluders=0).max() <= 1.0 + 1e-9
+    wide = plan("consortium", rounds=10, epsilon=1.0, delta=0.1)
+    [(name, delta)] = _offered(wide, "delta").offers
+    assert (name, [a for a in plan("consortium", rounds=10, epsilon=1.0, delta=delta).advice if a.kind == name]) == (
+        "delta",
+        [],
+    )
+
+
+def test_a_finding_stands_without_its_remedy():
+    for advice in plan("consortium", rounds=10, epsilon=1.0).advice:
+        assert advice.text.startswith(advice.finding)
+        assert "--" not in advice.finding
+        assert advice.finding.endswith(".")

@@ -1,6 +1,11 @@
+from dataclasses import replace
+
+import msgspec
+
 from fulcrum.federation.structure import Federation
-from fulcrum.planning.differences import differences
+from fulcrum.planning.differences import differences, on_digests
 from fulcrum.planning.making import plan
+from fulcrum.planning.plan_file import PlanFile, to_json
 
 NESTED = Federation.from_sizes(
     {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
@@ -36,7 +41,8 @@ def test_differences_say_what_changed_for_whom():
         for difference in differences(before, after)
     }
     assert found["settings", "epsilon at region"] == (1.0, 2.0)
-    assert ("a", "noise_multiplier") in found
+    assert ("a", "noise on the sum") in found
+    assert ("a", "noise_multiplier") not in found  # that is what each of its silos adds
     assert ("guarantee", "statement") in found
     assert ("a-1", "noise_multiplier") in found
     assert ("a-1", "records") not in found
@@ -58,3 +64,25 @@ def test_silos_that_join_or_leave_are_differences():
         if difference.subject == "a-3" and difference.what == "records"
     ]
     assert (joined[0].before, joined[0].after) == (None, 1)
+
+
+def test_keys_alone_change_the_digest_and_nothing_that_is_promised():
+    before = plan(NESTED, rounds=10, epsilon=1.0)
+    after = replace(before, keys={"a": "x25519:" + "A" * 43 + "=", "a-1": "A" * 43 + "="})
+    first, second = (msgspec.json.decode(to_json(made.content()), type=PlanFile) for made in (before, after))
+    found = differences(first, second)
+    assert [(one.kind, one.subject, one.before) for one in found] == [("key of", "a", None), ("key of", "a-1", None)]
+    assert on_digests(first, second) == (
+        f"Both promise the same, with the same noise. The digest is {second.digest[:12]} in place of "
+        f"{first.digest[:12]} since the second carries keys that the first does not, of 2 sites."
+    )
+    assert "carries other keys, of 2 sites" in on_digests(second, first)
+    newer = msgspec.structs.replace(first, made_by="fulcrum 9", digest="f" * 64)
+    assert on_digests(first, newer).endswith(f"since the first was made by {first.made_by}, the second by fulcrum 9.")
+
+
+def test_plans_that_promise_otherwise_need_no_word_on_digests():
+    one, other = (plan(NESTED, rounds=10, epsilon=epsilon) for epsilon in (1.0, 2.0))
+    keyed = replace(other, keys={"a": "x25519:" + "A" * 43 + "="})
+    assert on_digests(one, keyed) == ""
+    assert on_digests(one, one) == ""

@@ -247,7 +247,8 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
             "information=0.8 nats is not above the lateral floor 0.85, which no noise lowers. Ask for more than 0.85",
         ),
         ({"rounds": 1, "information": -1.0}, "information must be above 0 and at most 1e+06 nats, got -1.0"),
-        ({"rounds": 1, "budget": 0.0}, "budget must be a finite number above 0, got 0.0"),
+        ({"rounds": 1, "budget": 0.0}, "budget must be from 1e-100 to 1e+100, got 0.0"),
+        ({"rounds": 1, "budget": 1e-300}, "budget must be from 1e-100 to 1e+100, got 1e-300"),
         (
             {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
             "budget stands in for a target: give it without epsilon and information",

@@ -7,6 +7,8 @@ import pytest
 
 from fulcrum.federation.structure import Federation, Tier
 from fulcrum.planning import verifying as verification
+from fulcrum.planning import verifying_floors as verification_of_floors
+from fulcrum.planning import verifying_masking as verification_of_masking
 from fulcrum.planning import verifying_weights as verification_of_weights
 from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.plan_file import content_digest
@@ -85,13 +87,15 @@ def test_a_multiplier_that_conceals_nothing_is_told_apart_without_a_traceback(mu
 def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
     shared = {
         node.module
-        for module in (verification, verification_of_weights)
+        for module in (verification, verification_of_floors, verification_of_masking, verification_of_weights)
         for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
         if isinstance(node, ast.ImportFrom)
     }
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
     words_and_file = {"planning.guarantee", "planning.plan", "planning.plan_file", "planning.plan_reading"} | {
-        "planning.verifying_weights"
+        "planning.verifying_floors",
+        "planning.verifying_masking",
+        "planning.verifying_weights",
     }
     assert ours == {"privacy.accounting", "federation.structure", *words_and_file}
     assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}

@@ -220,3 +220,115 @@ def test_exports_of_a_plan_with_secret_sizes_say_none():
     rows = exported(fulcrum.plan(federation, rounds=5, epsilon=1.0, weights="equal"), "csv").splitlines()
     assert rows[0].startswith("silo,records,region,weight")
     assert rows[1].startswith("a,,x,0.5,")
+
+
+# ------------------------------------------------------------------------------------------------- forged weights
+
+SKEWED = {"a-1": 8.9, "a-2": 0.05, "a-3": 0.05, "b-1": 7.9, "b-2": 0.1, "c-1": 7.0, "d-1": 1.0, "d-2": 1.0, "d-3": 11.0}
+"""By region what sizes give; within regions one silo has nearly all of it."""
+
+
+def with_settings(content, **settings):
+    return msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, **settings))
+
+
+def with_rule_weights(content, weights):
+    nodes = [msgspec.structs.replace(node, rule_weight=weights.get(node.name)) for node in content.tiers["region"]]
+    return msgspec.structs.replace(content, tiers={**content.tiers, "region": nodes})
+
+
+@pytest.mark.parametrize("mix", [0.5, 0.999, 1.0])
+@pytest.mark.parametrize("rule", ["sizes", "equal", "least-noise", 0.3])
+def test_one_silo_cannot_take_the_voice_of_its_region_behind_shares_that_are_mixed_in(rule, mix):
+    """However much of the regions' weights is by share, silos count within them as the rule says."""
+    honest = plan(NESTED, rounds=5, epsilon=1.0, weights=SKEWED).content()
+    share = {
+        node.name: sum(w for silo, w in SKEWED.items() if silo.startswith(node.name)) for node in honest.tiers["region"]
+    }
+    total = sum(share.values())
+    lying = with_settings(honest, weights=rule, least_influence=1.0, influence_mix=mix)
+    assert failed(with_rule_weights(lying, {region: part / total for region, part in share.items()})) == {"weights"}
+
+
+@pytest.mark.parametrize("least", [0.7, 0.999999, 1 - 1e-9, 1 - 2**-53, 1.0])
+@pytest.mark.parametrize("rule", ["equal", "least-noise", 0.2])
+def test_weights_hold_however_much_of_them_is_by_share(rule, least, tmp_path):
+    made = plan(NESTED, rounds=5, epsilon={"region": 1.0, "country": 0.6}, weights=rule, least_influence=least)
+    made.save(tmp_path / "plan.json")
+    assert failed(tmp_path / "plan.json") == set()
+    again = read_plan(tmp_path / "plan.json")
+    assert again.digest == made.digest
+    if made.influence_mix:
+        assert again.rule_weights.tolist() == made.rule_weights.tolist()
+        shifted = made.rule_weights * [1.001, 1, 1, 1]
+        content = with_rule_weights(made.content(), dict(zip("abcd", shifted.tolist(), strict=True)))
+        assert "weights" in failed(content)
+
+
+@pytest.mark.parametrize("rule", [0.99, 0.999999999, 1 - 2**-53])
+def test_weights_next_to_least_noise_hold_and_others_do_not(rule):
+    made = plan(NESTED, rounds=5, epsilon=1.0, weights=rule)
+    assert failed(made.content()) == set()
+    shifted = made.weights * (1 + 1e-4 * np.arange(9))
+    assert failed(forged(made, shifted / shifted.sum())) == {"weights"}
+
+
+def test_weights_that_a_federation_declares_are_those_that_count():
+    columns = {
+        "silo": list("abcd"),
+        "records": np.array([1.0, 2, 3, 4]),
+        "tiers": {"region": ["n", "n", "s", "s"]},
+        "weight": np.array([1.0, 1, 1, 1]),
+    }
+    federation = Federation.from_columns(**columns)
+    declared = plan(federation, rounds=5, epsilon=1.0)
+    given = plan(federation, rounds=5, epsilon=1.0, weights={"a": 97, "b": 1, "c": 1, "d": 1})
+    assert (declared.weights_rule, given.weights_rule) == ("declared", "by-silo")
+    assert failed(declared.content()) == failed(given.content()) == set()
+    assert failed(with_settings(given.content(), weights="declared")) == {"weights"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"weights": "loudest"}, "names weights 'loudest', known are sizes, equal, least-noise, declared, by-silo and"),
+        ({"required_multiplier": {"region": 1e-300}}, "a required multiplier is out of its range"),
+        ({"required_multiplier": {"region": 0.0}}, "its targets ask for no noise"),
+        ({"rounds": 10**30}, "a setting is out of its range"),
+        ({"allocation": "optimal\x1b[2J"}, "the allocation's name is not printable"),
+        ({"floor": -1.0}, "a floor is out of its range"),
+        ({"floor": [0.0] * 8 + [-1e-9]}, "a floor is out of its range"),
+        ({"clip_share": 0.0}, "a setting is out of its range"),
+        ({"clip_share": -0.5}, "a setting is out of its range"),
+        ({"clip_share": 1.5}, "a setting is out of its range"),
+        ({"influence_mix": 0.3}, "weights by the rule alone stand elsewhere"),
+    ],
+)
+def test_settings_that_no_plan_has_are_refused_in_one_line(tmp_path, settings, told):
+    path = tmp_path / "plan.json"
+    content = with_settings(plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", parameters=10).content(), **settings)
+    path.write_bytes(to_json(content))
+    for work in (verify, read_plan):
+        with pytest.raises(PlanError) as caught:
+            work(path)
+        assert told in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_plan_in_which_nobody_draws_noise_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "plan.json"
+    for injection in ("silo", "aggregator"):
+        content = plan(NESTED, rounds=5, epsilon=1.0, injection=injection).content()
+        silos = [msgspec.structs.replace(entry, noise_multiplier=0.0) for entry in content.silos]
+        nodes = [msgspec.structs.replace(node, noise_multiplier=0.0) for node in content.tiers["region"]]
+        bare = msgspec.structs.replace(content, silos=silos, tiers={**content.tiers, "region": nodes})
+        path.write_bytes(to_json(bare))
+        with pytest.raises(PlanError, match="nobody draws any noise"):
+            read_plan(path)
+
+
+def test_a_silo_of_whom_no_noise_is_asked_fails_and_does_not_end_verification():
+    content = plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", weights="least-noise", parameters=10).content()
+    asked = content.settings.required_multiplier["region"]
+    lying = with_settings(content, required_multiplier={"region": [0.0, *[asked] * 8]})
+    assert {"weights", "clip share", "requirement at region"} <= failed(lying)

@@ -281,8 +281,24 @@ def test_floors_by_group_are_unequal_targets_too():
         (1.5, "weights must be one of sizes, equal, least-noise, a number from 0 to 1 or a mapping, got 1.5"),
         (True, "weights must be one of sizes, equal, least-noise, a number from 0 to 1 or a mapping, got True"),
         ({"a": 1}, "weights have no value for silo 'b'. Give one for each"),
-        ({"a": 1, "b": 0}, "weights must be finite numbers above 0 for every silo"),
-        ({"a": 1, "b": "many"}, "weights must be finite numbers above 0 for every silo"),
+        *(
+            (
+                {"a": 1, "b": value},
+                f"weights must be numbers above 0 and at most 1e+100 for every silo, got {shown} for 'b'",
+            )
+            for value, shown in (
+                (0, "0"),
+                (-1.0, "-1.0"),
+                ("many", "many"),
+                ("3", "3"),
+                (True, "True"),
+                (float("nan"), "nan"),
+                (1 + 2j, "(1+2j)"),
+                (None, "None"),
+                (1.7e308, "1.7e+308"),  # two of them have no sum
+                (10**400, "1" + 39 * "0"),
+            )
+        ),
         (
             "declared",
             "weights='declared' need a weight for every silo, and x gives none. Give the column weight, or weights by silo",

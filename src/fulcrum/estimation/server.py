@@ -136,6 +136,14 @@ class ServerState:
     step: float
     rounds: int
 
+    @property
+    def finite(self) -> bool:
+        """Whether all of it is numbers that a next round can go on from."""
+        arrays = (self.moved, self.heard, self.noise, np.array([self.steps, self.step]))
+        return all(np.isfinite(array).all() for array in arrays) and (
+            self.said is None or all(np.isfinite(said).all() for said in self.said)
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDiagnostics:

@@ -158,15 +158,6 @@ def row_of(made: Plan) -> str | None:
     return "joint" if together and made.clip_share < 1 else None
 
 
-def model_noise(made: Plan) -> float:
-    """Returns the noise variance entering the model, in units of C²: each region's sum by what it counts for."""
-    if made.server == "sum":
-        return made.noise_budget
-    inner = made.federation.innermost.name
-    scale = made.node_influence(inner) / made.server_rule.weight
-    return float((scale**2 * made.node_noise(inner)).sum())
-
-
 def least_influence(made: Plan) -> float:
     """Returns, of the region that is quietened most, its share of the model over its share by size."""
     inner = made.federation.innermost
@@ -178,7 +169,7 @@ def summarised(made: Plan, name: str) -> Comparison:
     """Returns the row of one plan."""
     return Comparison(
         allocation=name,
-        noise_budget=model_noise(made),
+        noise_budget=made.model_noise,
         epsilon_above_worst=float(made.epsilon_above.max()),
         epsilon_above_mean=float(made.epsilon_above.mean()),
         epsilon_inside_worst=float(made.epsilon_inside.max()),
@@ -208,7 +199,8 @@ def observer_trade(made: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     """Returns divisions of noise from the one that looks at the sums alone to one multiplier for all.
 
     Between them stand targets inside that grow tighter, each met with the least noise. Empty where there is nothing to
-    trade: aggregators inject the noise, single updates alone have a target, or the two ends are the same.
+    trade: aggregators inject the noise, sums are masked, single updates alone have a target, or the two ends are the
+    same.
 
     >>> ends = observer_trade(plan("consortium", rounds=10, epsilon=1.0), points=2)
     >>> [(round(end.epsilon_inside, 2), round(end.noise_budget, 2)) for end in ends]
@@ -216,7 +208,7 @@ def observer_trade(made: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     """
     federation = made.federation
     others = {tier: asked for tier, asked in made.requirement.multiplier.items() if tier != SILO}
-    if made.injection == "aggregator" or not others:
+    if made.injection == "aggregator" or made.aggregation == "masked" or not others:
         return ()
     outside = replace(made.requirement, multiplier=others)
     least = float(allocate(federation, outside).min())

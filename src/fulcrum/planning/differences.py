@@ -15,13 +15,20 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import PlanFile
 from fulcrum.planning.plan_reading import content_in
 
+NOISE_ON_SUM = "noise on the sum"
+"""What a region's sum has of noise, over the clip norm. A noise multiplier is that of a silo, everywhere."""
+
+
+KEY = "key of"
+"""The kind of a difference between the keys that plans carry; its subject is the site."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One difference between two plans.
 
     Attributes:
-        kind: What the subject is: a tier, "silo", or empty for the plan as a whole.
+        kind: What the subject is: a tier, "silo", `KEY` for a site whose key it is, or empty for the plan as a whole.
         subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
         what: Which figure.
         before: In the first plan, None where it has none.
@@ -45,12 +52,34 @@ def differences(before: str | Path | Plan | PlanFile, after: str | Path | Plan |
         old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
         new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
         for name in {**old_nodes, **new_nodes}:
-            found += _between(tier, name, _fields(old_nodes.get(name)), _fields(new_nodes.get(name)))
+            found += _between(tier, name, _node_fields(old_nodes.get(name)), _node_fields(new_nodes.get(name)))
+    for name in {**first.keys, **second.keys}:
+        keys = ({"key": held.keys[name]} if name in held.keys else {} for held in (first, second))
+        found += _between(KEY, name, *keys)
     old = {entry.silo: entry for entry in first.silos}
     new = {entry.silo: entry for entry in second.silos}
     for name in {**old, **new}:
         found += _between(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
     return tuple(found)
+
+
+def on_digests(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> str:
+    """Returns why two plans have different digests where both promise the same; empty where that needs no word."""
+    first, second = content_in(before), content_in(after)
+    same = first.digest == second.digest or first.purpose != second.purpose
+    if same or {found.kind for found in differences(first, second)} - {KEY}:
+        return ""
+    why = []
+    if first.keys != second.keys:
+        sites = sum(first.keys.get(name) != second.keys.get(name) for name in {**first.keys, **second.keys})
+        added = "carries keys that the first does not" if not first.keys else "carries other keys"
+        why.append(f"the second {added}, of {sites} site{'' if sites == 1 else 's'}")
+    if first.made_by != second.made_by:
+        why.append(f"the first was made by {first.made_by}, the second by {second.made_by}")
+    return (
+        f"Both promise the same, with the same noise. The digest is {second.digest[:12]} in place of "
+        f"{first.digest[:12]} since {' and '.join(why) or 'their advice is worded differently'}."
+    )
 
 
 def _fields(entry: object) -> dict[str, object]:
@@ -63,6 +92,11 @@ def _fields(entry: object) -> dict[str, object]:
         elif name not in ("silo", "name"):
             found[name] = value
     return found
+
+
+def _node_fields(entry: object) -> dict[str, object]:
+    """The figures of one node; the noise of its sum is not called by the name that the noise of a silo has."""
+    return {NOISE_ON_SUM if name == "noise_multiplier" else name: value for name, value in _fields(entry).items()}
 
 
 def _between(kind: str, subject: str, before: Mapping[str, object], after: Mapping[str, object]) -> list[Difference]:

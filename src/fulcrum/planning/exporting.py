@@ -78,11 +78,12 @@ def _flower(plan: Plan) -> str:
 
 
 def _flower_beyond_the_paper(plan: Plan) -> list[str]:
-    """The clip share and the server, where they are not the paper's."""
+    """The clip share, the server and the aggregation, where they are not the paper's."""
     server = {"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}
     return [
         *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
         *(f"fulcrum-{name} = {_quoted(value)}" for name, value in server.items()),
+        *([f"fulcrum-aggregation = {_quoted(plan.aggregation)}"] if plan.aggregation != "trusted" else []),
     ]
 
 
@@ -117,6 +118,7 @@ def _nvflare(plan: Plan) -> str:
         **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
         **({"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}),
         "injection": plan.injection,
+        **({"aggregation": plan.aggregation} if plan.aggregation != "trusted" else {}),
         "sites": sites,
         "aggregators": aggregators,
     }

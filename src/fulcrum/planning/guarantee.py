@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.rounding import rounded_up
+from fulcrum.rounding import rounded_up, shown
 
 _FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
@@ -37,6 +37,8 @@ class Guarantee:
         follows: Whether silos released before this plan, which the epsilons include.
         sizes_known: Whether the sizes of silos are given, and so public.
         server: What the server does with the sums, "sum" or how it pools them.
+        aggregation: Who sees single updates: "trusted" aggregators, or nobody where sums are "masked".
+        masked_tier: The tier whose sums are masked, where they are.
     """
 
     rounds: int
@@ -52,6 +54,8 @@ class Guarantee:
     follows: bool = False
     sizes_known: bool = True
     server: str = "sum"
+    aggregation: str = "trusted"
+    masked_tier: str = "region"
 
     @property
     def adjacency(self) -> str:
@@ -61,14 +65,22 @@ class Guarantee:
 
     @property
     def statement(self) -> str:
-        """The guarantee in one sentence."""
+        """The guarantee in one sentence, as files hold it."""
+        return self._said(self.worst)
+
+    @property
+    def promise(self) -> str:
+        """The same sentence with epsilons as people are shown them: four digits, rounded up."""
+        return self._said({tier: None if epsilon is None else shown(epsilon) for tier, epsilon in self.worst.items()})
+
+    def _said(self, worst: Mapping[str, float | None]) -> str:
         rounds, colluders, dropouts = self.rounds, self.colluders, self.dropouts
         over = "1 round" if rounds == 1 else f"{rounds} rounds"
         if self.follows:
             over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
         clauses = [
             f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self._whom(tier)}"
-            for tier, epsilon in self.worst.items()
+            for tier, epsilon in worst.items()
         ]
         said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
         even = []
@@ -142,9 +154,18 @@ class Guarantee:
         aggregators = f"{self.innermost} aggregators"
         if self.injection == "aggregator":
             return f"{aggregators} are trusted to see what they aggregate and to add the noise"
+        if self.aggregation == "masked":
+            return (
+                f"no one sees single updates: the server gets {self._masked} from masked updates, and learns nothing "
+                "finer while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
+            )
         if self.curious_aggregator:
             return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
         return f"{aggregators} are trusted to see what they aggregate; no one is trusted to add noise"
+
+    @property
+    def _masked(self) -> str:
+        return "the global sum alone" if self.masked_tier == ROOT else f"the sum of each {self.masked_tier}"
 
     @property
     def _on_noise(self) -> str:
@@ -159,8 +180,15 @@ class Guarantee:
     def _whom(self, tier: str) -> str:
         """Who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none."""
         always = ", in this plan and all before," if self.follows else ""
+        if tier == SILO and self.aggregation == "masked":
+            count = max(1, self.colluders)
+            if self.masked_tier == ROOT:
+                return f"the server{always} together with {_silos(count)} of each {self.innermost}"
+            return f"the server{always} together with {_silos(count)} of its {self.innermost}"
         if tier == SILO:
             return f"whoever sees its own updates, such as its {self.innermost} aggregator"
+        if self.aggregation == "masked" and self.masked_tier == ROOT != tier:
+            return f"anyone outside its {tier}{always} who sees the global sum, the one sum that is not masked"
         if tier == ROOT:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"

@@ -18,24 +18,27 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
-from fulcrum.estimation.random_effects import mixed, mixing
 from fulcrum.estimation.server import HEADS
 from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import SILO, Federation
+from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.planning.plan import Plan, drawn_noise
-from fulcrum.planning.plan_file import INJECTIONS, PURPOSES
-from fulcrum.planning.recipes import RECIPES, SERVERS
+from fulcrum.planning.plan_file import AGGREGATIONS, INJECTIONS, PURPOSES
+from fulcrum.planning.recipes import BY_SILO, DECLARED, RECIPES, SERVERS
 from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
+from fulcrum.planning.weighing import weighed
 from fulcrum.privacy.accounting import epsilon_of
 from fulcrum.privacy.allocation import AllocationRule, Requirement, allocate
-from fulcrum.privacy.exposure import check_count, sum_by
+from fulcrum.privacy.exposure import check_count
 from fulcrum.privacy.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.privacy.leakage import mechanism_information
 from fulcrum.privacy.prior import Coupling
-from fulcrum.privacy.weights import least_noise_of_one_tier, region_shares, weights_by
+from fulcrum.privacy.unmasking import silos_of_one_key, tolerates
+from fulcrum.privacy.weights import least_noise_of_one_tier
+from fulcrum.rounding import rounded_up, shown
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
+_MOST_RESERVE = 0.01  # of delta, for lattice noise; a delta that can pay more is no promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ def plan(
     colluders: int = 0,
     dropouts: int = 0,
     injection: str = "silo",
+    aggregation: str = "trusted",
     purpose: str = "research",
     keys: Mapping[str, str] | None = None,
     seed: int = 0,
@@ -145,6 +149,9 @@ def plan(
         dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
             counted without the worst colluders and dropouts together.
         injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
+        aggregation: "trusted", or "masked" if nobody sees single updates: the server gets masked sums (regional ones,
+            or that of the federation where it alone has a target). The tier "silo" is then the server together with
+            `colluders` silos of each region, one at least.
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, to be carried by the plan.
         seed: For "misallocated".
@@ -153,7 +160,7 @@ def plan(
     accountant = accountant or ("renyi" if purpose == "deployment" else "exact")
     check_known("recipe", recipe, RECIPES)
     chosen = RECIPES[recipe]
-    own_weights = chosen.weights if federation.declared_weights is None else "declared"
+    own_weights = chosen.weights if federation.declared_weights is None else DECLARED
     execution = Execution(
         allocation=allocation,
         seed=seed,
@@ -185,6 +192,7 @@ def plan(
         budget=None if budget is None else float(budget),
         colluders=colluders,
         dropouts=dropouts,
+        aggregation=aggregation,
     )
     return planned(federation, target, execution)
 
@@ -196,6 +204,7 @@ def planned(federation: Federation, target: Target, execution: Execution, past: 
     whole = replace(target, spent=_spent_everywhere(federation, past.spent), reserve=past.reserve)
     _check_target(federation, whole, execution.injection)
     _check_server(federation, whole, execution)
+    _check_masking(federation, whole, execution)
     _check_moved(federation, past)
     made = _allocated(federation, whole, execution, past)
     if execution.purpose == "research":
@@ -206,10 +215,17 @@ def planned(federation: Federation, target: Target, execution: Execution, past: 
 def _allocated(federation: Federation, target: Target, execution: Execution, past: Past) -> Plan:
     """Returns the plan whose noise the target requires, distributed by the allocation."""
     rule, seed = execution.allocation, int(execution.seed)
-    federation, mix = _weighted(federation, target, execution)
-    if target.budget is not None:
+    bought = target.budget is not None  # what a budget buys follows from the weights
+    requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
+    if not bought:
+        requirement = target.requirement(federation)
+    counting = weighed(
+        federation, execution.weights, requirement, server=execution.server, least_influence=execution.least_influence
+    )
+    federation = counting.federation
+    if bought:
         target = target.reached_with_budget(federation, rule, seed)
-    requirement = target.requirement(federation)
+        requirement = target.requirement(federation)
     multiplier = allocate(federation, requirement, rule, seed=seed)
     own, injected = drawn_noise(federation, multiplier, execution.injection)
     return Plan(
@@ -223,7 +239,8 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
         clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
         weights_rule=_rule_name(execution.weights),
         least_influence=float(execution.least_influence),
-        influence_mix=mix,
+        influence_mix=counting.mix,
+        rule_weights=counting.by_rule,
         server=execution.server,
         shrink=execution.shrink if execution.server != "sum" else False,
         injection=execution.injection,
@@ -237,29 +254,8 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
 def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
     """Returns the rule as the plan names it."""
     if isinstance(weights, Mapping):
-        return "declared"
+        return BY_SILO
     return weights if isinstance(weights, str) else float(weights)
-
-
-def _weighted(federation: Federation, target: Target, execution: Execution) -> tuple[Federation, float]:
-    """Returns the federation with the weights that were asked for, and which part of them is by share.
-
-    Where the server adds up, the regions' weights are mixed with their shares so far as `least_influence` needs; within
-    a region silos keep their proportions. A server that pools sees to it itself.
-    """
-    federation = replace(federation, chosen_weights=None)
-    if execution.weights == "sizes" and federation.sizes_known and federation.declared_weights is None:
-        return federation, 0.0
-    requirement = target.requirement(federation) if target.budget is None else Requirement(multiplier={})
-    uncounted = target.colluders + target.dropouts
-    weights = weights_by(execution.weights, federation, requirement.multiplier, uncounted=uncounted)
-    if execution.server != "sum":
-        return federation.weighted(weights), 0.0
-    inner, shares = federation.innermost, region_shares(federation)
-    counted = sum_by(inner.parent_of, weights, len(inner.nodes))
-    mix = float(mixing(counted, shares, execution.least_influence))
-    raised = weights * (mixed(counted, shares, mix) / counted)[inner.parent_of] if mix else weights
-    return federation.weighted(raised), mix
 
 
 def _check_target(federation: Federation, target: Target, injection: str) -> None:
@@ -292,7 +288,8 @@ def _clip_share(federation: Federation, requirement: Requirement, target: Target
         raise ParameterError(
             "clip_norm='auto' needs the number of trainable parameters. Give parameters (--parameters)"
         )
-    least = least_noise_of_one_tier(federation, requirement.multiplier, uncounted=requirement.uncounted)
+    above = requirement.by_observer(federation)[0]
+    least = least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)
     return 1 / (1 + target.parameters * least)
 
 
@@ -312,6 +309,36 @@ def _check_server(federation: Federation, target: Target, execution: Execution) 
             f"whoever sees the sums of {outside[0]!r} alone more than they do: no target there can be kept. "
             "Use server='sum'"
         )
+
+
+def _check_masking(federation: Federation, target: Target, execution: Execution) -> None:
+    """Raises unless sums that are to be masked can be, with as many silos missing as the target allows for."""
+    check_known("aggregation", target.aggregation, AGGREGATIONS)
+    if target.aggregation == "trusted":
+        return
+    if pair := silos_of_one_key(federation.silo_names.tolist(), execution.keys):
+        raise ParameterError(
+            f"silos {pair[0]!r} and {pair[1]!r} have one key, and would count as two where a sum is masked. Give each "
+            "its own"
+        )
+    if execution.injection != "silo":
+        raise ParameterError(
+            "whoever masks sums sees none to add noise to. Use injection='silo', or aggregation='trusted'"
+        )
+    inner = federation.innermost
+    whole = target.budget is None and target.requirement(federation).group_tier(federation) == ROOT
+    sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes))
+    names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
+    for name, parts in zip(names, groups, strict=True):
+        members = int(parts.sum())
+        colluders = int(np.minimum(max(1, target.colluders), parts).sum())  # as the observer inside
+        dropouts = int(np.minimum(target.dropouts, parts).sum())
+        if not tolerates(members, colluders=min(colluders, members - 1), dropouts=min(dropouts, members - 1)):
+            raise UnreachableTargetError(
+                f"{name!r} has {members} silos, which cannot be masked with {dropouts} of them missing and {colluders} "
+                f"colluding: more than two thirds must be left to unmask a sum. Plan with fewer dropouts or colluders, "
+                f"or join it with another {inner.name}"
+            )
 
 
 def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -355,20 +382,27 @@ def _reserve(made: Plan) -> float:
             members=len(federation),
             silo=federation.silo_name(silo),
         )
+    inside = made.group_tier if made.aggregation == "masked" else SILO
     reserve = 2 * max(
         delta_reserve(
             rounds=made.rounds,
             parameters=check_parameters(made.parameters),
-            members=int(np.bincount(federation.membership(tier)).max()),
+            members=int(np.bincount(federation.membership(inside if tier == SILO else tier)).max()),
             epsilon=made.worst_epsilon(tier),
-            single=tier == SILO,
+            single=tier == inside == SILO,
         )
         for tier in federation.tier_names
     )
     if reserve > made.delta / 2:
+        largest = f"{shown(float(made.epsilon_inside.max())):g}"
+        if reserve > _MOST_RESERVE:
+            raise ParameterError(
+                f"lattice noise costs delta in proportion to e^epsilon, and no delta covers the largest epsilon, "
+                f"{largest} against whoever sees single updates. Add a target on the tier 'silo' (--epsilon-inside)"
+            )
         raise ParameterError(
-            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is "
-            f"{made.epsilon_inside.max():.4g}. Add a target on the tier 'silo' (--epsilon-inside), or raise delta"
+            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is {largest}. "
+            f"Add a target on the tier 'silo' (--epsilon-inside), or raise delta to {rounded_up(2 * reserve, 2):g}"
         )
     return reserve
 

@@ -15,7 +15,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ForeignPlanError, PlanError
 from fulcrum.estimation.random_effects import mixed, mixing
 from fulcrum.estimation.server import ServerRule
-from fulcrum.federation.structure import SILO, Federation
+from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.fingerprint import fingerprint_of
 from fulcrum.planning.advice import Advice, advice_on
 from fulcrum.planning.guarantee import Guarantee
@@ -48,6 +48,7 @@ class Plan:
         weights_rule: How the federation's weights were chosen.
         least_influence: How much of its share by size every region has of the model at least.
         influence_mix: Which part of the regions' weights is by share, so that they have that much.
+        rule_weights: By region, what it counts for by the rule alone; None where no shares are mixed in.
         server: One of `SERVERS`.
         shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
         injection: One of `INJECTIONS`.
@@ -71,6 +72,7 @@ class Plan:
     weights_rule: str | float = "sizes"
     least_influence: float = 0.0
     influence_mix: float = 0.0
+    rule_weights: FloatArray | None = None
     server: str = "sum"
     shrink: bool | str = False
     injection: str
@@ -94,13 +96,12 @@ class Plan:
         regions = len(inner.nodes)
         if self.server == "sum":
             return ServerRule.adding_up(regions)
+        above = self.requirement.by_observer(self.federation)[0]
         return ServerRule.pooling(
             shares=read_only(region_shares(self.federation)),
             weight=read_only(sum_by(inner.parent_of, self.weights, regions)),
             variance=read_only(self.node_noise(inner.name) * self.clip_norm**2),
-            least_noise=least_noise_of_one_tier(
-                self.federation, self.requirement.multiplier, uncounted=self.requirement.uncounted
-            ),
+            least_noise=least_noise_of_one_tier(self.federation, above.multiplier, uncounted=above.uncounted),
             scale=self.clip_share,
             clip_norm=self.clip_norm,
             shrinks=self.shrink,
@@ -157,6 +158,16 @@ class Plan:
         return self.target.dropouts
 
     @property
+    def aggregation(self) -> str:
+        """Who sees single updates, one of `AGGREGATIONS`."""
+        return self.target.aggregation
+
+    @property
+    def group_tier(self) -> str:
+        """The tier whose sums are masked, where they are: the root where it alone has a target."""
+        return self.requirement.group_tier(self.federation)
+
+    @property
     def follows(self) -> bool:
         """Whether silos released before this plan, which its epsilons include."""
         return bool(self.target.spent)
@@ -191,12 +202,17 @@ class Plan:
         """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
 
         Args:
-            tier: Where the observer stands.
+            tier: Where the observer stands. "silo" is inside: it sees single updates or, where sums are masked, is the
+                server together with one silo of each region at least.
             colluders: Silos of each region that collude with the observer; the plan's own number by default.
             dropouts: Silos of each region that are missing from the sum; the plan's own number by default. Noise that
                 aggregators inject is neither colluded away nor missing.
         """
         tier = self.federation.innermost.name if tier is None else tier
+        if self.aggregation == "masked" and tier == SILO:
+            tier, colluders = self.group_tier, max(1, self.colluders if colluders is None else colluders)
+        elif self.aggregation == "masked" and self.group_tier == ROOT:  # nobody sees a sum further in
+            tier = ROOT
         if tier == SILO:
             return self.noise_multiplier
         if self.server != "sum":  # the model is a function of regional sums: further out nothing more is concealed
@@ -283,7 +299,10 @@ class Plan:
 
     @cached_property
     def epsilon_inside(self) -> FloatArray:
-        """By silo, against whoever sees its own update, such as a curious regional aggregator."""
+        """By silo, against whoever is inside: sees its own update, such as a curious regional aggregator.
+
+        Where sums are masked nobody does, and inside is the server together with one silo of its region at least.
+        """
         return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
 
     @cached_property
@@ -305,6 +324,18 @@ class Plan:
         return float(self.noise_variance.sum())
 
     @cached_property
+    def model_noise(self) -> float:
+        """The noise variance entering the model, in units of C²: each region's sum by what it counts for.
+
+        `noise_budget` where the server adds the sums up; with one that pools them, where regions agree.
+        """
+        if self.server == "sum":
+            return self.noise_budget
+        inner = self.federation.innermost.name
+        scale = self.node_influence(inner) / self.server_rule.weight
+        return float((scale**2 * self.node_noise(inner)).sum())
+
+    @cached_property
     def uniform_noise_budget(self) -> float:
         """The budget that one multiplier for all needs to meet the same target."""
         uniform = allocate(self.federation, self.requirement, "uniform")
@@ -314,6 +345,11 @@ class Plan:
     def saving(self) -> float:
         """The share of the uniform budget that this plan does not need."""
         return 1 - self.noise_budget / self.uniform_noise_budget
+
+    @cached_property
+    def model_saving(self) -> float:
+        """The share of the uniform budget that does not enter the model: `saving`, unless the server pools sums."""
+        return 1 - self.model_noise / self.uniform_noise_budget
 
     @cached_property
     def dispersion(self) -> float:
@@ -327,8 +363,13 @@ class Plan:
 
     @property
     def statement(self) -> str:
-        """The guarantee in one sentence."""
+        """The guarantee in one sentence, as the file holds it."""
         return self._guarantee.statement
+
+    @property
+    def promise(self) -> str:
+        """The guarantee in one sentence, with epsilons as people are shown them: four digits, rounded up."""
+        return self._guarantee.promise
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -359,6 +400,8 @@ class Plan:
             follows=self.follows,
             sizes_known=self.federation.sizes_known,
             server=self.server,
+            aggregation=self.aggregation,
+            masked_tier=self.group_tier,
         )
 
     @cached_property

@@ -102,6 +102,7 @@ def _beyond_the_paper(plan: "Plan") -> dict[str, Any]:
         "shrink": plan.shrink,
         "least_influence": plan.least_influence,
         "influence_mix": plan.influence_mix,
+        "aggregation": plan.aggregation,
     }
     # msgspec leaves a default out only where the value is that very object, which no float is that was computed.
     usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}
@@ -145,6 +146,7 @@ def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
     np.maximum.at(worst, federation.membership(tier.name), plan.epsilon(tier.name))
     injected = plan.aggregator_noise_multiplier if depth == 0 else None
     noise = np.sqrt(plan.node_noise(tier.name)) if injected is None else injected
+    steps, counted = (None, None) if depth else (plan.lattice_steps, plan.rule_weights)
     return [
         NodeEntry(
             name=name,
@@ -153,7 +155,8 @@ def _node_entries(plan: "Plan", depth: int) -> list[NodeEntry]:
             exposure=float(profile.exposure[index]),
             noise_multiplier=float(noise[index]),
             epsilon_worst=epsilon_entry(float(worst[index])),
-            lattice_step=None if plan.lattice_steps is None or depth > 0 else float(plan.lattice_steps[index]),
+            lattice_step=None if steps is None else float(steps[index]),
+            rule_weight=None if counted is None else float(counted[index]),
         )
         for index, name in enumerate(tier.nodes)
     ]

@@ -17,6 +17,9 @@ PURPOSES = ("research", "deployment")
 INJECTIONS = ("silo", "aggregator")
 """Who draws the noise: every silo its own, or once a trusted regional aggregator."""
 
+AGGREGATIONS = ("trusted", "masked")
+"""Who sees single updates: whoever adds them up, or nobody, since sums are masked (`fulcrum.masking`)."""
+
 Epsilon: TypeAlias = float | None
 Required: TypeAlias = float | list[float]
 
@@ -33,8 +36,9 @@ class FederationEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What was asked for; `required_multiplier` is what it means by tier, one number or one by silo.
 
-    Weights, clip share and server are left out where they are the paper's. `influence_mix` is the part of the regions'
-    weights that is by share, so that every region keeps `least_influence` of its own.
+    Weights, clip share, server and aggregation are left out where they are the paper's. `weights` is "declared" where
+    silos count for what the federation declares, "by-silo" for weights that were given by silo. `influence_mix` is the
+    part of the regions' weights that is by share, so that every region keeps `least_influence` of its own.
     """
 
     rounds: int
@@ -61,6 +65,7 @@ class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     shrink: bool | str = False
     least_influence: float = 0.0
     influence_mix: float = 0.0
+    aggregation: str = "trusted"
 
 
 class PlanGuarantee(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -88,7 +93,8 @@ class PlanSummary(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """One sum that an observer of a tier sees; `noise_multiplier` is the noise in it over the clip norm.
 
-    In deployment the innermost nodes carry the step of the lattice that their silos release on.
+    In deployment the innermost nodes carry the step of the lattice that their silos release on. Where shares are mixed
+    into the regions' weights, `rule_weight` is what an innermost node counts for by the rule alone.
     """
 
     name: str
@@ -98,6 +104,7 @@ class NodeEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     noise_multiplier: float
     epsilon_worst: Epsilon
     lattice_step: float | None = None
+    rule_weight: float | None = None
 
 
 class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -9,13 +9,21 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import FulcrumError, PlanError
+from fulcrum.errors import FulcrumError, PlanError, listing
 from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import FORMAT, INJECTIONS, PURPOSES, PlanFile, content_digest
-from fulcrum.planning.recipes import SERVERS, SHRINKS
+from fulcrum.planning.plan_file import (
+    AGGREGATIONS,
+    FORMAT,
+    INJECTIONS,
+    PURPOSES,
+    PlanFile,
+    Required,
+    content_digest,
+)
+from fulcrum.planning.recipes import SERVERS, SHRINKS, WEIGHTS_NAMED
 from fulcrum.planning.targets import Target, floor_by_silo
-from fulcrum.privacy.accounting import ACCOUNTANTS
+from fulcrum.privacy.accounting import ACCOUNTANTS, MOST_ROUNDS
 from fulcrum.privacy.allocation import Requirement
 from fulcrum.privacy.leakage import BOUNDS
 
@@ -26,6 +34,7 @@ _OUTDATED = {
 """Formats whose plans are not read, and why."""
 
 _LARGEST = 1e100
+_SMALLEST = 1e-100  # a multiplier below would underflow when squared
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -45,11 +54,15 @@ def read_content(path: str | Path) -> PlanFile:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from None
+        raise PlanError(
+            f"{path} cannot be read: {error.strerror}. Give a plan; make one with: fulcrum plan FEDERATION -o plan.json"
+        ) from None
     try:
         header = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(f"{path} is not JSON: {error}. Make a plan with: fulcrum plan FEDERATION -o {path}") from None
+        raise PlanError(
+            f"{path} is not a plan, for it is not JSON: {error}. Make one with: fulcrum plan FEDERATION -o plan.json"
+        ) from None
     found = header.get("format") if isinstance(header, dict) else None
     if isinstance(found, str) and found in _OUTDATED:
         raise PlanError(
@@ -83,11 +96,12 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         },
         colluders=settings.colluders,
         dropouts=settings.dropouts,
+        masked=settings.aggregation == "masked",
     )
-    noise = None
-    if settings.injection == "aggregator":
-        entries = {entry.name: entry.noise_multiplier for entry in content.tiers[federation.innermost.name]}
-        noise = read_only(np.array([entries[name] for name in federation.innermost.nodes]))
+    entries = {entry.name: entry for entry in content.tiers[federation.innermost.name]}
+    inner = [entries[name] for name in federation.innermost.nodes]
+    noise = read_only(np.array([node.noise_multiplier for node in inner])) if settings.injection != "silo" else None
+    counted = _all_or_none([node.rule_weight for node in inner])
     found = Plan(
         federation=federation,
         target=Target(
@@ -103,6 +117,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
             budget=settings.budget,
             colluders=settings.colluders,
             dropouts=settings.dropouts,
+            aggregation=settings.aggregation,
             reserve=settings.reserve,
             spent=_spent_by_tier(content),
         ),
@@ -115,6 +130,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         weights_rule=settings.weights,
         least_influence=settings.least_influence,
         influence_mix=settings.influence_mix,
+        rule_weights=None if counted is None else read_only(counted),
         server=settings.server,
         shrink=settings.shrink,
         injection=settings.injection,
@@ -164,7 +180,7 @@ def federation_in(content: PlanFile) -> Federation:
 
 
 def _all_or_none(values: list[float | None]) -> FloatArray | None:
-    """Returns a column of the roster, or None where its first silo has no value; `_problems` refuses what is mixed."""
+    """Returns a column of a table, or None where its first row has no value; `_problems` refuses what is mixed."""
     return None if values[0] is None else np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
@@ -195,11 +211,16 @@ def _problems_of_tree(content: PlanFile) -> Iterator[str]:
         for node in content.tiers[inner or ""]:
             if node.parent not in above:
                 yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
-            if not 0 <= node.noise_multiplier <= _LARGEST:
+            if not _no_or_some(node.noise_multiplier):
                 yield f"{inner} {node.name!r} has the noise multiplier {node.noise_multiplier}"
     stepped = {tier for tier in tiers for node in content.tiers[tier] if node.lattice_step is not None}
     if not stepped <= ({tiers[0]} if content.purpose == "deployment" else set()):
         yield "steps of a lattice stand elsewhere than with the innermost nodes of a deployment"
+    mixed = [(tier, node.rule_weight) for tier in tiers for node in content.tiers[tier]]
+    if any((weight is not None) != (tier == tiers[0] and content.settings.influence_mix > 0) for tier, weight in mixed):
+        yield "weights by the rule alone stand elsewhere than with the innermost nodes of a plan that mixes in shares"
+    if any(weight is not None and not 0 < weight <= 1 for _, weight in mixed):
+        yield f"a {tiers[0]} has a weight by the rule alone that is no share"
 
 
 def _problems_of_silos(content: PlanFile) -> Iterator[str]:
@@ -212,7 +233,7 @@ def _problems_of_silos(content: PlanFile) -> Iterator[str]:
             yield f"silo {entry.silo!r} is in {tiers[0]} {entry.node!r}, which is not there"
         if list(entry.epsilon) != observers:
             yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
-        if not 0 <= entry.noise_multiplier <= _LARGEST:
+        if not _no_or_some(entry.noise_multiplier):
             yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
         if entry.records is not None and not 0 < entry.records <= _LARGEST:
             yield f"silo {entry.silo!r} has {entry.records} records"
@@ -243,26 +264,40 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
     """Yields settings that are not known, out of range, or of another federation."""
     settings, silos = content.settings, len(content.silos)
     required = settings.required_multiplier
+    inner = content.federation.tiers[0]
+    drawn = content.silos if settings.injection == "silo" else content.tiers[inner]
+    if not any(entry.noise_multiplier for entry in drawn):
+        yield "nobody draws any noise"
     if any(isinstance(values, list) and len(values) != silos for values in (settings.floor, *required.values())):
         yield "a list by silo has another length than the roster"
-    for values in required.values():
-        if not all(0 <= asked <= _LARGEST for asked in (values if isinstance(values, list) else [values])):
-            yield "a required multiplier is out of its range"
+    if not all(0 <= each <= _LARGEST for each in _each(settings.floor or 0.0)):
+        yield "a floor is out of its range"
+    asked = [each for values in required.values() for each in _each(values)]
+    if not all(map(_no_or_some, asked)):
+        yield "a required multiplier is out of its range"
     if not required or not required.keys() | settings.epsilon.keys() <= {SILO, *content.federation.tiers, ROOT}:
         yield "its targets are not on its tiers"
+    if not any(asked):
+        yield "its targets ask for no noise"
+    if not settings.allocation.isprintable():
+        yield "the allocation's name is not printable"
+    if isinstance(settings.weights, str) and settings.weights not in WEIGHTS_NAMED:
+        yield f"it names weights {settings.weights!r}, known are {listing(WEIGHTS_NAMED)} and numbers from 0 to 1"
     if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
         yield "it names an accountant, bound or injection that is not known"
+    if settings.aggregation not in AGGREGATIONS or (settings.aggregation == "masked" and settings.injection != "silo"):
+        yield "its aggregation is not known, or masks sums to which aggregators add the noise"
     deployed = content.purpose == "deployment"
     if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
         yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
     if not (
-        settings.rounds >= 1
+        1 <= settings.rounds <= MOST_ROUNDS
         and 0 < settings.delta < 1
         and 1 / _LARGEST <= settings.clip_norm <= _LARGEST
         and 0 <= settings.reserve < settings.delta
         and settings.colluders >= 0
         and settings.dropouts >= 0
-        and 0 < settings.clip_share <= 1
+        and _SMALLEST <= settings.clip_share <= 1
         and 0 <= settings.least_influence <= 1
         and 0 <= settings.influence_mix <= 1
         and settings.server in SERVERS
@@ -273,3 +308,13 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
         and (settings.coupling is None or 0 < settings.coupling <= _LARGEST)
     ):
         yield "a setting is out of its range"
+
+
+def _each(value: Required) -> list[float]:
+    """One number, or one by silo, as a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def _no_or_some(multiplier: float) -> bool:
+    """Whether a multiplier is 0, or one whose square is a number."""
+    return multiplier == 0 or _SMALLEST <= multiplier <= _LARGEST

@@ -11,9 +11,16 @@ observer has seen.
 from dataclasses import dataclass
 
 from fulcrum.estimation.server import HEADS
+from fulcrum.privacy.weights import WEIGHTS
 
 SERVERS = ("sum", "random-effects")
 """What the server does with regional sums: adds them up, or pools them over all rounds so far (`estimation`)."""
+
+DECLARED, BY_SILO = "declared", "by-silo"
+"""What silos count for where nobody chose a rule: what the federation declares, or weights given by silo."""
+
+WEIGHTS_NAMED = (*WEIGHTS, DECLARED, BY_SILO)
+"""All that a plan may name beside a number from 0 to 1."""
 
 SHRINKS = (True, False, HEADS)
 """Whether a server that pools shrinks its estimate: whatever the model, never, or for softmax heads alone."""
@@ -41,3 +48,13 @@ RECIPES = {
     "joint": Recipe(weights="equal", clip_norm="auto", server="random-effects", shrink=HEADS),
 }
 """The recipes that have a name."""
+
+
+def recipe_named(*, weights: str | float, clip_norm: float | str, server: str, shrink: bool | str) -> str | None:
+    """Returns the name of the recipe that these parts make up, or None where no recipe has all of them.
+
+    >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)
+    'paper'
+    """
+    asked = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
+    return next((name for name, recipe in RECIPES.items() if recipe == asked), None)

@@ -6,62 +6,89 @@
 """
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
+from fulcrum.estimation.server import HEADS
 from fulcrum.federation.profiles import PROFILES, profile
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.recipes import BY_SILO, RECIPES
 
 
-def reproducing_commands(plan: Plan) -> list[str]:
-    """Returns the commands that make the plan again, check it and write this report; FEDERATION stands for its file."""
+def reproducing_commands(plan: Plan, *, trained: Sequence[str] = (), written: str = "") -> list[str]:
+    """Returns the commands that make the plan again, check it and write its report; FEDERATION stands for its file.
+
+    Weights given by silo are a column `weight` of that file: FEDERATION_WITH_WEIGHTS.
+
+    Args:
+        plan: What to make again.
+        trained: The commands that trained what the report shows, into the folder `run`.
+        written: The date that the report bears.
+    """
+    report = ["fulcrum report plan.json"]
+    report += ["--run run"] if trained else []
+    report += [f"--date {written}"] if written else []
+    return [_planning_command(plan), "fulcrum verify plan.json", *trained, f"{' '.join(report)} -o report.html"]
+
+
+def _planning_command(plan: Plan) -> str:
     federation, target = plan.federation, plan.target
     built_in = federation.name in PROFILES and profile(federation.name).digest == federation.digest
-    source = shlex.quote(federation.name) if built_in else "FEDERATION"
+    own_weights = plan.weights_rule == BY_SILO  # which the command line takes from a column of the file
+    source = shlex.quote(federation.name) if built_in and not own_weights else "FEDERATION"
+    source += "_WITH_WEIGHTS" if own_weights else ""
     if target.spent:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
-        made = f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
+        return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
+    # A recipe of its own name is said by it: nothing else asks a server to shrink for softmax heads alone.
+    recipe = "joint" if plan.shrink == HEADS else "paper"
+    parts = RECIPES[recipe]
+    options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
+    if target.budget is not None:
+        options["budget"] = target.budget
     else:
-        options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
-        if target.budget is not None:
-            options["budget"] = target.budget
-        else:
-            inside = {tier: epsilon for tier, epsilon in target.epsilon.items() if tier != SILO}
-            options["epsilon"] = ",".join(f"{tier}={epsilon!r}" for tier, epsilon in inside.items()) or None
-            options |= {"epsilon-inside": target.epsilon.get(SILO), "information": target.information}
-        options |= {
-            "floor": _floor_option(plan),
-            "bound": target.bound if plan.floor is not None else "paper",
-            "accountant": plan.accountant,
-            "allocation": plan.allocation,
-            "colluders": plan.colluders or None,
-            "dropouts": plan.dropouts or None,
-            "parameters": plan.parameters,
-            "clip-norm": plan.clip_norm if plan.clip_share == 1 else "auto",
-            "weights": plan.weights_rule,
-            "server": plan.server,
-            "injection": plan.injection,
-            "seed": plan.seed or None,
-            "purpose": plan.purpose,
-        }
-        usual = {
-            "bound": "paper",
-            "allocation": "optimal",
-            "clip-norm": 1.0,
-            "weights": "sizes",
-            "server": "sum",
-            "injection": "silo",
-            "purpose": "research",
-        }
-        words = [
-            f"--{name} {shlex.quote(str(value))}"
-            for name, value in options.items()
-            if value is not None and usual.get(name) != value
-        ]
-        words += ["--shrink"] if plan.shrink else []
-        keys = " --keys KEYS.toml" if plan.keys else ""
-        made = f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
-    return [made, "fulcrum verify plan.json", "fulcrum report plan.json -o report.html"]
+        inside = {tier: epsilon for tier, epsilon in target.epsilon.items() if tier != SILO}
+        options["epsilon"] = ",".join(f"{tier}={epsilon!r}" for tier, epsilon in inside.items()) or None
+        options |= {"epsilon-inside": target.epsilon.get(SILO), "information": target.information}
+    options |= {
+        "floor": _floor_option(plan),
+        "bound": target.bound if plan.floor is not None else "paper",
+        "accountant": plan.accountant,
+        "allocation": plan.allocation,
+        "colluders": plan.colluders or None,
+        "dropouts": plan.dropouts or None,
+        "parameters": plan.parameters,
+        "recipe": recipe,
+        "clip-norm": plan.clip_norm if plan.clip_share == 1 else "auto",
+        "weights": None if own_weights else plan.weights_rule,
+        "server": plan.server,
+        "least-influence": plan.least_influence or None,
+        "injection": plan.injection,
+        "aggregation": plan.aggregation,
+        "seed": plan.seed or None,
+        "purpose": plan.purpose,
+    }
+    usual = {
+        "bound": "paper",
+        "allocation": "optimal",
+        "recipe": "paper",
+        "clip-norm": parts.clip_norm,
+        "weights": parts.weights if federation.declared_weights is None else "declared",
+        "server": parts.server,
+        "injection": "silo",
+        "aggregation": "trusted",
+        "purpose": "research",
+    }
+    words = [
+        f"--{name} {shlex.quote(str(value))}"
+        for name, value in options.items()
+        if value is not None and usual.get(name) != value
+    ]
+    if plan.shrink != parts.shrink:
+        words.append("--shrink" if plan.shrink else "--no-shrink")
+    keys = " --keys KEYS.toml" if plan.keys else ""
+    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
 
 
 def _floor_option(plan: Plan) -> str | None:

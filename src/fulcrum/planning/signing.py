@@ -73,11 +73,12 @@ def private_key(path: str | Path, kind: str = "signing") -> Any:
         private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
     except OSError as error:
         raise SignatureError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
-        raise SignatureError(f"{path} is not a private key: {error}") from None
+    except (ValueError, TypeError):
+        private = None
     if not isinstance(private, wanted):
         name, option = ("an Ed25519", "") if kind == "signing" else ("an X25519", " --kind sealing")
-        raise SignatureError(f"{path} is not {name} key. Make one with: fulcrum keygen{option}")
+        what = "a private key" if private is None else f"{name} key"
+        raise SignatureError(f"{path} is not {what}. Make one with: fulcrum keygen{option}")
     return private
 
 

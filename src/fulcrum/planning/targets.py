@@ -30,6 +30,7 @@ from fulcrum.privacy.prior import Coupling, lateral_floor
 _LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
 _LEAST_EPSILON = 1e-9  # below, an epsilon is as good as 0
+_MOST_BUDGET = 1e100  # C²; its inverse is the least, or multipliers would be lost when squared
 _MOST_INFORMATION = 1e6  # nats; more than any concentration has
 
 Floor: TypeAlias = float | Sequence[float] | FloatArray | Mapping[str, float] | Coupling
@@ -53,6 +54,7 @@ class Target:
         budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
         colluders: Silos of each region that may share their noise with an observer.
         dropouts: Silos of each region that may be missing from a sum.
+        aggregation: One of `AGGREGATIONS`: against whom the tier "silo" stands.
         reserve: What the lattice sampler costs in delta; accountants get the rest.
         spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
     """
@@ -69,6 +71,7 @@ class Target:
     budget: float | None = None
     colluders: int = 0
     dropouts: int = 0
+    aggregation: str = "trusted"
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
 
@@ -101,13 +104,14 @@ class Target:
             for other in tightened[1:]:
                 combined = np.maximum(combined, other)
             asked[inner] = float(combined) if np.ndim(combined) == 0 else combined
-        return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts)
+        masked = self.aggregation == "masked"
+        return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts, masked=masked)
 
     def reached_with_budget(self, federation: Federation, allocation: str | AllocationRule, seed: int) -> "Target":
         """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
         budget = self.budget
-        if budget is None or not (budget > 0 and math.isfinite(budget)):
-            raise ParameterError(f"budget must be a finite number above 0, got {budget}")
+        if budget is None or not 1 / _MOST_BUDGET <= budget <= _MOST_BUDGET:
+            raise ParameterError(f"budget must be from {1 / _MOST_BUDGET:g} to {_MOST_BUDGET:g}, got {budget}")
 
         # Both searches run over q, the multiplier asked of the silo with the highest floor: noise grows with it.
         highest = None if self.floor is None else float(self.floor.max())

@@ -22,6 +22,8 @@ from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
 from fulcrum.planning.plan_reading import content_in, federation_in
+from fulcrum.planning.verifying_floors import floor_problem
+from fulcrum.planning.verifying_masking import group_tier, masking_problem
 from fulcrum.planning.verifying_weights import least_possible_noise, weights_problem
 from fulcrum.privacy.accounting import epsilon_of_shift
 
@@ -58,7 +60,7 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
     Args:
         plan: A plan file to read, or a plan or the content of a file in memory. What no figure follows from is not
             checked: names, keys, the allocation and its seed, advice; nor what rests on other files: what was spent
-            before, who moved, and a floor, which is taken as declared.
+            before, who moved, and a floor, which is taken as declared unless a coupling is said to be behind it.
     """
     content = content_in(plan)
     seen = Recomputed(content)
@@ -75,6 +77,8 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content)] if settings.server != "sum" else []),
+        *([_masking(content, seen)] if settings.aggregation == "masked" else []),
+        *([_floors(content)] if settings.coupling is not None else []),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
         _equal("uniform noise budget", summary.uniform_noise_budget, uniform),
         _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / uniform if uniform else -math.inf, share=True),
@@ -120,6 +124,8 @@ def _words(content: PlanFile) -> Check:
         follows=content.silos[0].spent is not None,
         sizes_known=content.silos[0].records is not None,
         server=settings.server,
+        aggregation=settings.aggregation,
+        masked_tier=group_tier(content),
     )
     for name, stated_words, true_words in (
         ("statement", content.guarantee.statement, words.statement),
@@ -155,6 +161,7 @@ class Recomputed:
         self.path = path
         self.spent = {tier: [(entry.spent or {}).get(tier, 0.0) for entry in content.silos] for tier in path}
         self.innermost = content.federation.tiers[0]
+        self.group = group_tier(content) if content.settings.aggregation == "masked" else None
         self.region = path[self.innermost]
         if content.settings.injection == "aggregator":
             mass = _sums(self.region, (weight**2 for weight in self.weight))
@@ -170,9 +177,11 @@ class Recomputed:
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
         """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
-        if tier == SILO:
-            return variance
         uncounted = self.settings.colluders + self.settings.dropouts
+        if tier == SILO and self.group is None:
+            return variance
+        if tier == SILO:  # inside is the server, with one silo of each region at least
+            tier, uncounted = self.group or tier, max(1, self.settings.colluders) + self.settings.dropouts
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
@@ -192,10 +201,12 @@ class Recomputed:
 
     def effective(self, tier: str) -> list[float]:
         """By silo, the effective multiplier at a tier."""
-        if tier == SILO:
+        if tier == SILO and self.group is None:
             return self.multiplier
         if self.settings.server != "sum":  # the model is a function of regional sums
-            tier = self.innermost
+            tier = tier if tier == SILO else self.innermost
+        if self.group == ROOT and tier != SILO:  # nobody sees a sum further in
+            tier = ROOT
         remaining = self.remaining(self.variance, tier)
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
 
@@ -271,6 +282,18 @@ def _server(content: PlanFile) -> Check:
     return Check(name="server", holds=holds, detail=detail)
 
 
+def _masking(content: PlanFile, seen: Recomputed) -> Check:
+    """Whether every masked group can lose the silos that may be missing and still unmask its sum."""
+    problem = masking_problem(content, seen.path, seen.region)
+    return Check(name="masking", holds=not problem, detail=problem or f"sums of each {seen.group} are masked")
+
+
+def _floors(content: PlanFile) -> Check:
+    """Whether floors are those of the coupling."""
+    problem = floor_problem(content)
+    return Check(name="floor", holds=not problem, detail=problem or f"coupling {content.settings.coupling:g}")
+
+
 def _lattice(content: PlanFile, seen: Recomputed) -> Check:
     """Whether all regions share a lattice that is fine enough, all that is released fits it, and delta is reserved."""
     settings, silos = content.settings, len(content.silos)
@@ -291,8 +314,8 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
             return Check(name="lattice", holds=False, detail=detail)
     needed = max(
         settings.rounds
-        * max(Counter(nodes).values())
-        * (settings.parameters * _DISTANCE + (0.0 if tier == SILO else _REFUSED))
+        * max(Counter(seen.path[seen.group or tier] if tier == SILO else nodes).values())
+        * (settings.parameters * _DISTANCE + (0.0 if tier == SILO and seen.group is None else _REFUSED))
         * (1 + math.exp(min(max(seen.epsilon(tier)), 700.0)))
         for tier, nodes in seen.path.items()
     )

@@ -53,16 +53,17 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
             return f"a {seen.innermost} has {least:.6g} of its share, promised at least {settings.least_influence:g}"
         if mix and not math.isclose(least, settings.least_influence, rel_tol=_TOLERANCE):
             return "weights are mixed with shares more than the least influence needs"
-    if settings.weights == "declared":
+    plain = seen.weight
+    if mix:
+        by_rule = {node.name: node.rule_weight or 0.0 for node in content.tiers[seen.innermost]}
+        for region, part in share.items():
+            if not math.isclose(counted[region], (1 - mix) * by_rule[region] + mix * part, rel_tol=_TOLERANCE):
+                return f"{seen.innermost} {region!r} does not count for what the rule and its share give together"
+        plain = [w * by_rule[region] / counted[region] for region, w in zip(seen.region, seen.weight, strict=True)]
+    if settings.weights == "by-silo":
         return ""
-    if settings.weights not in ("equal", "least-noise") and content.silos[0].records is None:
+    if settings.weights not in ("equal", "least-noise", "declared") and content.silos[0].records is None:
         return f"weights {settings.weights!r} need sizes, and there are none"
-    if mix == 1:  # what was mixed in is all there is
-        return _differs(
-            seen, [share[region] * w / counted[region] for region, w in zip(seen.region, seen.weight, strict=True)]
-        )
-    before = {region: (counted[region] - mix * share[region]) / (1 - mix) for region in share}
-    plain = [w * before[region] / counted[region] for region, w in zip(seen.region, seen.weight, strict=True)]
     return _rule_problem(content, seen, plain, share)
 
 
@@ -74,8 +75,12 @@ def _rule_problem(content: PlanFile, seen: Roster, plain: list[float], share: Ma
     if rule == "equal":
         members = Counter(seen.region)
         return _unlike(content, plain, [share[region] / members[region] for region in seen.region])
+    if rule == "declared":
+        return _unlike(content, plain, [entry.declared_weight or math.nan for entry in content.silos])
     asked = _asked(content, seen, {} if content.settings.budget is not None else content.settings.required_multiplier)
     toward = 1.0 if rule == "least-noise" else float(rule)
+    if min(min(q) for q in asked.values()) == 0:
+        return "of some silo no noise is asked, and no weights are least"
     if len(asked) > 1:
         wished = _by_size(content) if toward < 1 else plain
         gain = _improvement(seen, plain, wished, asked, toward)
@@ -104,8 +109,8 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
         lost = share / (1 - share) * cap
         shifts.append((lost + math.fsum((b[i] - w[i]) / q[i] for i in capped)) / math.fsum(1 / q[i] for i in capped))
         shifts += [b[i] - w[i] for i in set(some) - set(capped)]
-    # nu is as exact as the weights it is a difference of.
-    if max(shifts) - min(shifts) > 1e-7 * max(b):
+    # nu is as exact as the weights it is a difference of; near least noise it is far larger than they are.
+    if max(shifts) - min(shifts) > 1e-7 * max(max(b), *shifts):
         shown = f"from {min(shifts):.6g} to {max(shifts):.6g}"
         return f"weights are not the optimum between sizes and least noise: their shift from sizes goes {shown}"
     return ""
@@ -113,9 +118,12 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
 
 def least_possible_noise(content: PlanFile, seen: Roster) -> float:
     """Returns the least noise, over the squared clip norm, that the most demanding tier needs by itself."""
+    asked = _asked(content, seen, content.settings.required_multiplier)
+    if min(min(q) for q in asked.values()) == 0:
+        return 0.0
     return max(
         1 / math.fsum(mass**2 for mass in _sums(seen.path[tier], [1 / each for each in q]).values())
-        for tier, q in _asked(content, seen, content.settings.required_multiplier).items()
+        for tier, q in asked.items()
     )
 
 
@@ -188,6 +196,9 @@ def _improvement(
 def _asked(content: PlanFile, seen: Roster, given: Mapping[str, Required]) -> dict[str, list[float]]:
     """By tier that asks, inner to outer, what it asks of each silo, coalitions counted; alike in regions by default."""
     settings, silos = content.settings, len(content.silos)
+    inside = settings.aggregation == "masked" and set(given) == {SILO}
+    if settings.aggregation == "masked":  # whoever is inside sees sums as well: weights look to those above, if any
+        given = {seen.innermost if inside else tier: asked for tier, asked in given.items() if inside or tier != SILO}
     by_silo = {
         tier: value if isinstance(value, list) else [value] * silos
         for tier, value in ((tier, given.get(tier, 0.0)) for tier in seen.path)
@@ -197,9 +208,9 @@ def _asked(content: PlanFile, seen: Roster, given: Mapping[str, Required]) -> di
     for tier in [tier for tier in (SILO, *content.federation.tiers, *asking) if tier in asking]:
         q = asking[tier]
         found[tier] = q
-        if tier != SILO and settings.colluders + settings.dropouts:
+        if inside or (tier != SILO and settings.colluders + settings.dropouts):
             shape = [1 / each**2 for each in q] if min(q) > 0 else [1.0] * silos
-            total, left = _sums(seen.path[tier], shape), seen.remaining(shape, tier)
+            total, left = _sums(seen.path[tier], shape), seen.remaining(shape, SILO if inside else tier)
             loss: dict[str, float] = {}
             for node, each in zip(seen.path[tier], left, strict=True):
                 loss[node] = max(loss.get(node, 0.0), total[node] / each)
@@ -221,12 +232,6 @@ def _by_size(content: PlanFile) -> list[float]:
     sizes = [entry.records or math.nan for entry in content.silos]
     total = math.fsum(sizes)
     return [size / total for size in sizes]
-
-
-def _differs(seen: Roster, expected: list[float]) -> str:
-    pairs = zip(seen.weight, expected, strict=True)
-    same = all(math.isclose(has, ought, rel_tol=_TOLERANCE) for has, ought in pairs)
-    return "" if same else f"{seen.innermost}s do not count by their shares"
 
 
 def _unlike(content: PlanFile, has: list[float], ought: list[float]) -> str:

@@ -29,7 +29,7 @@ from fulcrum.errors import ParameterError, check_known
 ACCOUNTANTS = ("exact", "renyi")
 """`exact`: the tight Gaussian curve. `renyi`: the paper's Theorem 1, never tighter."""
 
-_MOST_ROUNDS = 10**9
+MOST_ROUNDS = 10**9
 _LEAST_EPSILON, _MOST_EPSILON = 1e-12, 1e12
 _TABLE_FROM = 20_000  # entries from which a table is cheaper than solving for each
 _TABLE_STEP = 5e-4  # relative spacing in mu; a chord is then at most 1e-7 above the curve, relatively
@@ -241,8 +241,8 @@ def _like(given: FloatLike, result: FloatArray) -> float | FloatArray:
 def _check(*, rounds: int = 1, delta: float = 0.5, accountant: str = "exact") -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
         raise ParameterError(f"rounds must be a whole number of at least 1, got {rounds}")
-    if rounds > _MOST_ROUNDS:
-        raise ParameterError(f"rounds must be at most {_MOST_ROUNDS:,}, got {float(min(rounds, 10**300)):g}")
+    if rounds > MOST_ROUNDS:
+        raise ParameterError(f"rounds must be at most {MOST_ROUNDS:,}, got {float(min(rounds, 10**300)):g}")
     if not 0 < delta < 1:
         raise ParameterError(f"delta must be in (0, 1), got {delta}")
     check_known("accountant", accountant, ACCOUNTANTS)

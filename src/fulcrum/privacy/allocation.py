@@ -22,7 +22,7 @@ then the smallest that meets every target, so all allocations are compared at th
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,16 +46,39 @@ class Requirement:
         multiplier: Tier name to q; tiers that are not named ask for nothing.
         colluders: Silos of each region that share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
+        masked: Whether sums are masked, so that the tier "silo" stands for the server with a member of each region at
+            least: it sees sums, and no single update.
     """
 
     multiplier: Mapping[str, float | FloatArray]
     colluders: int = 0
     dropouts: int = 0
+    masked: bool = False
 
     @property
     def uncounted(self) -> int:
         """Silos of each region whose noise does not count, the worst ones for each silo."""
         return self.colluders + self.dropouts
+
+    def group_tier(self, federation: Federation) -> str:
+        """Returns the tier whose sums the server gets where they are masked: the root where it alone has a target."""
+        return ROOT if set(self.multiplier) - {SILO} == {ROOT} else federation.innermost.name
+
+    def by_observer(self, federation: Federation) -> "tuple[Requirement, ...]":
+        """Returns what is required against those who see sums alone, and against those inside, each by itself.
+
+        Where nothing is masked both are one, since the tier "silo" is then a tier like any other.
+        """
+        if not self.masked or SILO not in self.multiplier:
+            return (self,)
+        sums = {tier: asked for tier, asked in self.multiplier.items() if tier != SILO}
+        inside = replace(
+            self,
+            multiplier={self.group_tier(federation): self.multiplier[SILO]},
+            colluders=max(1, self.colluders),
+            masked=False,
+        )
+        return (*([replace(self, multiplier=sums, masked=False)] if sums else []), inside)
 
     def need(self, federation: Federation, tier: str) -> FloatArray:
         """Returns by silo the noise variance that must conceal it at `tier`, w² q²."""
@@ -79,6 +102,10 @@ def allocate(
         seed: For `misallocated`, which order the regions are dealt their noise in.
     """
     _check_requirement(federation, requirement)
+    parts = requirement.by_observer(federation)
+    if parts != (requirement,):  # more noise conceals no less: the larger of both is enough against both
+        noise = [allocate(federation, part, allocation, seed=seed) for part in parts]
+        return np.asarray(np.maximum.reduce(noise))
     if allocation == "optimal":
         multiplier = np.sqrt(_least_variance(federation, requirement))
     elif allocation == "least-under-collusion":

@@ -33,7 +33,7 @@ from itertools import pairwise
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import ParameterError, listing, suggestion
+from fulcrum.errors import ParameterError, in_one_line, listing, suggestion
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.privacy.exposure import largest_by, remaining_noise, sum_by
 from fulcrum.privacy.weights_by_program import Tree, solved
@@ -42,6 +42,7 @@ WEIGHTS = ("sizes", "equal", "least-noise")
 """The rules that have a name; a number from 0 to 1 lies between the first and the last."""
 
 _BISECTIONS = 200
+_LARGEST_WEIGHT = 1e100  # larger ones would overflow when added up
 _NOTHING_ASKED = 1e-8  # of the largest multiplier: its square is lost beside that of any other
 
 
@@ -162,13 +163,15 @@ def _declared(weights: Mapping[str, float], federation: Federation) -> FloatArra
     missing = next((name for name in names if name not in weights), None)
     if missing is not None:
         raise ParameterError(f"weights have no value for silo {missing!r}. Give one for each")
-    try:
-        found = np.array([weights[name] for name in names], dtype=np.float64)
-    except (TypeError, ValueError):
-        found = np.full(1, np.nan)
-    if not ((found > 0) & np.isfinite(found)).all():
-        raise ParameterError("weights must be finite numbers above 0 for every silo")
-    return _normalised(found)
+    for name in names:
+        value = weights[name]
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, (bool, np.complexfloating))
+        if not number or not 0 < value <= _LARGEST_WEIGHT:
+            raise ParameterError(
+                f"weights must be numbers above 0 and at most {_LARGEST_WEIGHT:g} for every silo, got "
+                f"{in_one_line(value)[:40]} for {name!r}"
+            )
+    return _normalised(np.array([weights[name] for name in names], dtype=np.float64))
 
 
 def _equal(federation: Federation) -> FloatArray:
@@ -233,10 +236,10 @@ def _capped(sizes: FloatArray, region_of: IntArray, asked: FloatArray, share: fl
         high *= 2
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
+        if not low < middle < high:  # no number lies between them
+            break
         total = _with_shift(sizes + middle, scaled, region_of, price).sum()
         low, high = (middle, high) if total < 1 else (low, middle)
-        if high - low <= 1e-16 * high:
-            break
     return _normalised(_with_shift(sizes + high, scaled, region_of, price))
 
 

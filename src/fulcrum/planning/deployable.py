@@ -1,0 +1,86 @@
+"""What NVIDIA FLARE will refuse of a plan, known before anybody deploys it.
+
+>>> from fulcrum.planning.making import plan
+>>> refusals(plan("severe", rounds=10, epsilon=1.0))
+()
+
+Where sites run, and who may reach them, is the engine's affair: here stands what follows from the plan alone.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fulcrum.planning.plan import Plan
+
+SERVER = "server"
+"""The name of the server's site, which no silo and no region may have."""
+
+_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def refusals(plan: "Plan") -> tuple[str, ...]:
+    """Returns why the engine will not run a plan, each reason one sentence with its remedy; empty where it will."""
+    found = (
+        _on_tiers(plan),
+        _on_injection(plan),
+        _on_aggregation(plan),
+        _on_letters(plan),
+        _on_twins(plan),
+        _on_keys(plan),
+    )
+    return tuple(reason for reason in found if reason)
+
+
+def _on_tiers(plan: "Plan") -> str:
+    tiers = [tier.name for tier in plan.federation.tiers]
+    if len(tiers) == 1:
+        return ""
+    return (
+        f"this engine runs plans with one tier of aggregators, this one has {', '.join(tiers)}. "
+        f"Plan one tier: leave {', '.join(tiers[1:])} out of the federation"
+    )
+
+
+def _on_injection(plan: "Plan") -> str:
+    if plan.injection == "silo":
+        return ""
+    return "this engine runs plans in which silos draw their own noise. Plan with --injection silo"
+
+
+def _on_aggregation(plan: "Plan") -> str:
+    if plan.aggregation == "trusted":
+        return ""
+    return "the regions of this engine see what they add up. Plan with --aggregation trusted"
+
+
+def _on_letters(plan: "Plan") -> str:
+    wrong = [name for name in _sites(plan) if not _SITE_NAME.fullmatch(name)]
+    if not wrong:
+        return ""
+    rule = "letters without accents, digits, - and _ only, 63 at most"
+    if len(wrong) == 1:
+        return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE: {rule}. Rename it"
+    others = "1 other" if len(wrong) == 2 else f"{len(wrong) - 1:,} others"
+    return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE, nor can {others}: {rule}. Rename them"
+
+
+def _on_twins(plan: "Plan") -> str:
+    seen = {SERVER}
+    for name in _sites(plan):
+        if name in seen:
+            return f"{name!r} names two sites. Silos, regions and {SERVER!r} need names of their own"
+        seen.add(name)
+    return ""
+
+
+def _on_keys(plan: "Plan") -> str:
+    missing = next((name for name in _sites(plan) if name not in plan.keys), None)
+    if not plan.keys or missing is None:
+        return ""
+    return f"the plan carries keys, but none of {missing!r}. Give every silo and region a key, or none"
+
+
+def _sites(plan: "Plan") -> list[str]:
+    """The names of all sites but the server's."""
+    return [*plan.federation.innermost.nodes, *plan.federation.silo_names.tolist()]

@@ -1,0 +1,149 @@
+"""What a plan's epsilons mean, for both observers: how often a guess about a silo is right.
+
+>>> from fulcrum.planning.making import plan
+>>> found = verdict(plan("severe", rounds=10, epsilon=0.99))
+>>> found.level, found.headline
+('caution', 'above: right up to 56 of 100 times; inside: right up to 85 of 100 times (a coin: 50)')
+
+The guess is between two datasets that a silo may hold, both equally likely beforehand, by an observer who has seen
+every release of all rounds and all that was released before; the silo is the one worst off. In research plans the
+rate is that of the best test of continuous Gaussian noise, Phi(mu / 2): no observer does better, and one does as well.
+In deployment plans it is a bound that is proven for the lattice noise that silos draw
+(`fulcrum.privacy.accounting.observer_power_of_shift`). It follows from mu and not from epsilon and delta, which allow
+more than this noise gives away. Rates are rounded up.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fulcrum.federation.structure import SILO
+
+if TYPE_CHECKING:
+    from fulcrum.planning.plan import Plan
+
+LEVELS = ("calm", "caution", "warning")
+"""How much a reader should worry, from least to most."""
+
+CALM_UP_TO = 0.6
+"""How often an observer may be right before a reader is cautioned. On the tight curve at delta 1e-5: epsilon 2.0."""
+
+CAUTION_UP_TO = 0.9
+"""How often an observer may be right before a reader is warned: wrong in one guess of ten. That is epsilon 13.6."""
+
+_MEANINGS = {
+    "calm": "little better than a coin's 50",
+    "caution": "clearly more than a coin's 50",
+    "warning": "so that hardly any protection is promised",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverVerdict:
+    """What one observer can do to the silo worst off.
+
+    Attributes:
+        observer: "above", who sees the sums of regions, or "inside", who sees single updates or, where sums are masked,
+            is the server with silos of the region.
+        who: The observer in words, to open a sentence with.
+        epsilon: The worst epsilon against it; infinite where there is no guarantee.
+        right: How often it guesses right which of two datasets the silo holds, at best; one half is a coin.
+        accuses: How often it rightly accuses at 1 % wrong accusations, at best.
+        level: One of `LEVELS`, by `right` alone.
+    """
+
+    observer: str
+    who: str
+    epsilon: float
+    right: float
+    accuses: float
+    level: str
+
+    @property
+    def times(self) -> str:
+        """How often it is right, of 100 times and rounded up.
+
+        >>> [_seen_by("above", "", right).times for right in (0.553, 0.9867, 1.0)]
+        ['up to 56 of 100 times', 'up to 99 of 100 times', 'up to 100 of 100 times']
+        """
+        return f"up to {math.ceil(round(100 * self.right, 9))} of 100 times"
+
+    @property
+    def meaning(self) -> str:
+        """What that is worth, to follow `times` after a comma."""
+        return _MEANINGS[self.level]
+
+    @property
+    def sentence(self) -> str:
+        """All of it as a sentence of its own."""
+        return (
+            f"{self.who} guesses which of two possible datasets a silo holds and is right {self.times}, {self.meaning}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What both observers can do, in words.
+
+    Attributes:
+        above: The observer who sees the sums of regions.
+        inside: The observer inside a region.
+        basis: What the rates rest on, in words.
+    """
+
+    above: ObserverVerdict
+    inside: ObserverVerdict
+    basis: str
+
+    @property
+    def observers(self) -> tuple[ObserverVerdict, ObserverVerdict]:
+        """Both, the one above first."""
+        return self.above, self.inside
+
+    @property
+    def level(self) -> str:
+        """The worse of both levels."""
+        return max((observer.level for observer in self.observers), key=LEVELS.index)
+
+    @property
+    def headline(self) -> str:
+        """Both in one line."""
+        said = "; ".join(f"{observer.observer}: right {observer.times}" for observer in self.observers)
+        return f"{said} (a coin: 50)"
+
+    @property
+    def sentence(self) -> str:
+        """Both in one sentence that needs no heading."""
+        above, inside = self.observers
+        return (
+            f"Guessing which of two possible datasets a silo holds, an observer above is right {above.times}, "
+            f"{above.meaning}; inside: right {inside.times}, {inside.meaning}."
+        )
+
+
+def verdict(plan: "Plan") -> Verdict:
+    """Returns what a plan's epsilons mean against both observers, at every epsilon."""
+    inner = plan.federation.innermost.name
+    too = ", who also saw all that was released before," if plan.follows else ""
+    sees = "sees single updates"
+    if plan.aggregation == "masked":
+        sees = f"is the server with {max(1, plan.colluders)} of its silos"
+    found = {}
+    for observer, tier, who in (
+        ("above", inner, f"An observer above the {inner}s{too}"),
+        ("inside", SILO, f"An observer inside a {inner}{too or ','} {'and' if too else 'who'} {sees},"),
+    ):
+        power = plan.observer_power(tier)
+        found[observer] = _seen_by(
+            observer, who, power.guessing_rate, accuses=power.true_positive_rate, epsilon=plan.worst_epsilon(tier)
+        )
+    research = "the tight figures of continuous Gaussian noise"
+    basis = research if plan.purpose == "research" else "bounds that are proven for the lattice noise that silos draw"
+    return Verdict(above=found["above"], inside=found["inside"], basis=basis)
+
+
+def _seen_by(
+    observer: str, who: str, right: float, *, accuses: float = 1.0, epsilon: float = math.inf
+) -> ObserverVerdict:
+    level = LEVELS[(right > CALM_UP_TO) + (right > CAUTION_UP_TO)]
+    return ObserverVerdict(observer=observer, who=who, epsilon=epsilon, right=right, accuses=accuses, level=level)

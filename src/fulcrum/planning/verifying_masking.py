@@ -1,0 +1,49 @@
+"""Whether the groups of a plan file can be masked: which they are, and how many silos each can do without.
+
+>>> from fulcrum.planning.making import plan
+>>> group_tier(plan("severe", rounds=10, epsilon=1.0, aggregation="masked").content())
+'region'
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.planning.plan_file import PlanFile
+
+
+def group_tier(content: PlanFile) -> str:
+    """Returns the tier whose sums are masked, where they are: the root where it alone has a target."""
+    asked = set(content.settings.required_multiplier) - {SILO}
+    return ROOT if asked == {ROOT} else content.federation.tiers[0]
+
+
+def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region: Sequence[str]) -> str:
+    """Returns which group cannot be masked as the settings say, or an empty string.
+
+    Of m silos t unmask a sum: more than two thirds, so many that any two sets of t share more silos than may collude,
+    more than may collude or be missing, and no more than are left.
+
+    Args:
+        content: The plan file.
+        path: By tier, the node that each silo is summed in.
+        region: The region of each silo.
+    """
+    settings = content.settings
+    if settings.injection != "silo":
+        return "aggregators cannot add noise to sums that they do not see"
+    named = [entry.silo for entry in content.silos if entry.silo in content.keys]
+    repeated = {key for key, count in Counter(content.keys[silo] for silo in named).items() if count > 1}
+    if repeated:
+        one, other = [silo for silo in named if content.keys[silo] == min(repeated)][:2]
+        return f"silos {one!r} and {other!r} have one key"
+    parts = Counter(zip(path[group_tier(content)], region, strict=True))
+    for group in sorted({group for group, _ in parts}):
+        sizes = [size for (name, _), size in parts.items() if name == group]
+        silos = sum(sizes)
+        colluding = min(sum(min(max(1, settings.colluders), size) for size in sizes), silos - 1)
+        missing = min(sum(min(settings.dropouts, size) for size in sizes), silos - 1)
+        left = silos - missing
+        if missing and (3 * left <= 2 * silos or 2 * left <= silos + colluding or left <= colluding + missing):
+            return f"{group!r} of {silos} silos cannot be unmasked with {missing} missing and {colluding} colluding"
+    return ""

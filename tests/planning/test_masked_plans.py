@@ -1,0 +1,198 @@
+"""Plans for masked sums: whom the observer inside then is, in figures, words, file, checks and policies."""
+
+import itertools
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import ParameterError, PlanError, UnreachableTargetError
+from fulcrum.planning.plan_file import content_digest
+from fulcrum.planning.reproducing import reproducing_commands
+from fulcrum.privacy.accounting import epsilon_of
+from fulcrum.roles.policy import Policy
+
+SIZES = {"north": {"caen": 100, "lille": 300, "metz": 200, "nancy": 150}, "south": {"lyon": 400}}
+
+
+def made(sizes="severe", *, epsilon=1.0, **options):
+    federation = sizes if isinstance(sizes, str) else fulcrum.Federation.from_sizes(sizes)
+    return fulcrum.plan(federation, rounds=10, epsilon=epsilon, **{"aggregation": "masked"} | options)
+
+
+def holds(plan):
+    return [check.name for check in fulcrum.verify(plan) if not check.holds] == []
+
+
+def test_a_plan_that_says_nothing_of_aggregation_is_trusted_and_its_file_unchanged():
+    plain, said = fulcrum.plan("severe", rounds=10, epsilon=1.0), made(aggregation="trusted")
+    assert plain.digest == said.digest
+    assert "aggregation" not in json.loads(msgspec.json.encode(plain.content()))["settings"]
+    assert made().digest != plain.digest
+    assert json.loads(msgspec.json.encode(made().content()))["settings"]["aggregation"] == "masked"
+
+
+@pytest.mark.parametrize(("colluders", "dropouts"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)])
+def test_inside_is_the_server_with_one_silo_of_the_region_at_least(colluders, dropouts):
+    """By hand: the noise of the region, less that of the heaviest others that collude or are missing."""
+    sizes = {"north": {f"n{place}": size for place, size in enumerate((100, 300, 200, 150, 80, 90, 70))}}
+    plan = made(sizes, colluders=colluders, dropouts=dropouts)
+    weight, noise = plan.weights, (plan.weights * plan.noise_multiplier) ** 2
+    gone = max(1, colluders) + dropouts
+    for silo in range(7):
+        others = sorted(np.delete(noise, silo))[: 6 - gone]
+        left = noise[silo] + sum(others)
+        expected = epsilon_of(float(np.sqrt(left) / weight[silo]), rounds=10, delta=1e-5, accountant="exact")
+        assert plan.epsilon_inside[silo] == pytest.approx(expected, rel=1e-9)
+    assert (plan.epsilon_inside >= plan.epsilon_above * (1 - 1e-12)).all()
+    assert (plan.epsilon_inside == plan.epsilon_above).all() == (colluders >= 1)
+    assert holds(plan)
+
+
+@pytest.mark.parametrize("tier", ["region", "federation"])
+@pytest.mark.parametrize("options", [{}, {"weights": "equal"}, {"weights": "least-noise"}, {"allocation": "size"}])
+@pytest.mark.parametrize(("colluders", "dropouts"), [(0, 0), (2, 0), (1, 1)])
+def test_no_coalition_meets_less_noise_than_the_plan_says(tier, options, colluders, dropouts):
+    """By trying them all: every choice of so many others of each region, colluding or missing."""
+    sizes = {"north": (100, 900, 50, 300, 20), "south": (400, 30, 70, 500), "west": (60, 60, 800, 10)}
+    plan = made(sizes, epsilon={tier: 1.0}, colluders=colluders, dropouts=dropouts, **options)
+    weight, noise, place = plan.weights, plan.noise_variance, plan.federation.innermost.parent_of
+    for tried, epsilon in (
+        (colluders + dropouts, plan.epsilon_above),
+        (max(1, colluders) + dropouts, plan.epsilon_inside),
+    ):
+        for silo in (0, 1, 5, 8, 12):
+            group = [other for other in range(13) if tier == "federation" or place[other] == place[silo]]
+            regions = [[one for one in group if place[one] == region and one != silo] for region in range(3)]
+            coalitions = itertools.product(*(itertools.combinations(one, min(tried, len(one))) for one in regions))
+            least = min(
+                math.fsum(noise[one] for one in group if not any(one in part for part in parts)) for parts in coalitions
+            )
+            expected = epsilon_of(math.sqrt(least) / weight[silo], rounds=10, delta=1e-5, accountant=plan.accountant)
+            assert epsilon[silo] == pytest.approx(expected, rel=1e-6)
+    assert holds(plan)
+
+
+def test_masking_leaves_the_noise_as_it_was_and_takes_the_curious_aggregator_away():
+    masked, trusted = made(), made(aggregation="trusted")
+    assert (masked.noise_multiplier == trusted.noise_multiplier).all()
+    assert (masked.epsilon_above == trusted.epsilon_above).all()
+    assert trusted.worst_epsilon("silo") > 10
+    assert masked.worst_epsilon("silo") < 1.2
+
+
+@pytest.mark.parametrize("target", [{"silo": 1.05}, {"region": 1.0, "silo": 1.05}, {"region": 3.0, "silo": 1.0}])
+@pytest.mark.parametrize("options", [{}, {"colluders": 2}, {"dropouts": 1}, {"recipe": "joint", "parameters": 66}])
+@pytest.mark.parametrize("allocation", ["optimal", "uniform", "size"])
+def test_a_target_inside_is_met_against_the_server_and_its_silos(target, options, allocation):
+    plan = made(epsilon=target, allocation=allocation, **options)
+    for tier, promised in target.items():
+        assert plan.worst_epsilon(tier) <= promised * (1 + 1e-9)
+    assert any(plan.worst_epsilon(tier) > 0.9 * promised for tier, promised in target.items())
+    assert holds(plan)
+    assert plan.noise_budget < made(epsilon=target, aggregation="trusted", **options).noise_budget
+
+
+def test_a_silo_alone_in_its_region_is_seen_by_the_server():
+    plan = made(SIZES)
+    alone = plan.federation.silo_names.tolist().index("lyon")
+    assert plan.epsilon_inside[alone] == plan.epsilon_above[alone] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_federation_masked_as_one_group_has_the_noise_of_one_sum():
+    plan = made(epsilon={"federation": 1.0})
+    assert plan.group_tier == "federation"
+    assert plan.worst_epsilon("federation") == plan.worst_epsilon("region") <= 1
+    assert plan.noise_budget < made().noise_budget / 4
+    assert holds(plan)
+    assert "who sees the global sum, the one sum that is not masked" in plan.statement
+    assert "together with 1 silo of each region" in plan.statement
+    assert "the server gets the global sum alone" in plan.assumptions[-2]
+
+
+def test_words_name_the_server_and_its_silos_and_no_aggregator():
+    plan = made(SIZES, colluders=2)
+    assert "against the server together with 2 silos of its region" in plan.statement
+    assert "the server together with 1 silo of its region" in made().statement
+    told = " ".join([plan.statement, *plan.assumptions])
+    assert "aggregator" not in told
+    assert "no one sees single updates" in plan.assumptions[-2]
+    changed = msgspec.structs.replace(plan.content(), digest="")
+    settings = msgspec.structs.replace(changed.settings, aggregation="trusted")
+    said = {check.name: check.holds for check in fulcrum.verify(msgspec.structs.replace(changed, settings=settings))}
+    assert not said["words"]
+    assert not said["worst epsilon inside"]
+
+
+@pytest.mark.parametrize("purpose", ["research", "deployment"])
+def test_a_masked_plan_is_read_as_it_was_written(tmp_path, purpose):
+    plan = made(SIZES, epsilon={"region": 1.0, "silo": 1.1}, purpose=purpose, parameters=40, dropouts=1)
+    plan.save(tmp_path / "plan.json")
+    read = fulcrum.read_plan(tmp_path / "plan.json")
+    assert read.aggregation == "masked"
+    assert read.digest == plan.digest
+    assert (read.epsilon_inside == plan.epsilon_inside).all()
+    assert (read.uniform().noise_multiplier == plan.uniform().noise_multiplier).all()
+    assert holds(tmp_path / "plan.json")
+
+
+def test_masking_goes_with_noise_that_silos_draw():
+    with pytest.raises(ParameterError, match="Use injection='silo', or aggregation='trusted'"):
+        made(injection="aggregator")
+    with pytest.raises(ParameterError, match=r"unknown aggregation 'maskd'.*Did you mean 'masked'"):
+        made(aggregation="maskd")
+
+
+def test_a_group_that_cannot_lose_the_plans_dropouts_is_refused_when_it_is_planned():
+    three = {"north": {"caen": 100, "lille": 300, "metz": 200}}
+    assert holds(made(three))
+    with pytest.raises(UnreachableTargetError, match="'north' has 3 silos, which cannot be masked with 1 of them"):
+        made(three, dropouts=1)
+    assert holds(made(SIZES, dropouts=1)), "four can lose one; who is alone is there or there is no sum"
+    with pytest.raises(UnreachableTargetError, match="'federation' has 5 silos"):
+        made(SIZES, epsilon={"federation": 1.0}, dropouts=1)
+
+
+def test_a_plan_in_which_two_silos_have_one_key_is_refused_where_sums_are_masked():
+    """Whoever holds it would count as two members, of whom the plan counts one."""
+    keys = {"caen": "one", "lille": "two", "lyon": "one"}
+    with pytest.raises(ParameterError, match="silos 'caen' and 'lyon' have one key"):
+        made(SIZES, keys=keys)
+    forged = msgspec.structs.replace(made(SIZES).content(), keys=keys, digest="")
+    failed = {check.name: check.detail for check in fulcrum.verify(forged) if not check.holds}
+    assert failed == {"masking": "silos 'caen' and 'lyon' have one key"}
+    assert holds(made(SIZES, keys=keys | {"lyon": "three"}))
+
+
+def test_a_file_whose_groups_cannot_be_masked_or_of_no_known_aggregation_does_not_pass(tmp_path):
+    content = fulcrum.plan(fulcrum.Federation.from_sizes({"north": [100, 100, 100]}), rounds=1, epsilon=1.0, dropouts=1)
+    settings = msgspec.structs.replace(content.content().settings, aggregation="masked")
+    forged = msgspec.structs.replace(content.content(), settings=settings, digest="")
+    failed = {check.name: check.detail for check in fulcrum.verify(forged) if not check.holds}
+    assert failed["masking"] == "'north' of 3 silos cannot be unmasked with 1 missing and 1 colluding"
+    unknown = msgspec.structs.replace(forged, settings=msgspec.structs.replace(settings, aggregation="hidden"))
+    unknown = msgspec.structs.replace(unknown, digest=content_digest(unknown))
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(unknown))
+    with pytest.raises(PlanError, match="its aggregation is not known"):
+        fulcrum.read_plan(tmp_path / "plan.json")
+
+
+def test_a_policy_asks_about_the_observer_that_there_is():
+    policy = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=2.0)
+    policy.check(made(), "region-1-1")
+    with pytest.raises(fulcrum.PolicyError, match="inside its region, the plan spends 10"):
+        policy.check(made(aggregation="trusted"), "region-1-1")
+
+
+def test_the_commands_that_make_a_plan_again_say_that_it_is_masked():
+    assert "--aggregation masked" in reproducing_commands(made())[0]
+    assert "--aggregation" not in reproducing_commands(made(aggregation="trusted"))[0]
+
+
+def test_advice_warns_of_regions_in_which_masking_hides_little():
+    [told] = [one.text for one in made().advice if one.kind == "curious-aggregator"]
+    assert "Against the server together with one silo of a region the worst epsilon is 1.172" in told
+    assert not [one for one in made(colluders=1).advice if one.kind == "curious-aggregator"]

@@ -1,0 +1,64 @@
+"""Verification of lateral floors against the coupling that a plan names. Forged ones fail."""
+
+import math
+
+import msgspec
+import pytest
+
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.making import plan
+from fulcrum.planning.verifying import verify
+from fulcrum.planning.verifying_floors import _bracket
+from fulcrum.privacy.prior import Coupling, lateral_floor
+
+FEDERATION = Federation.from_sizes({"a": [5] * 12, "b": [4] * 4, "c": [7], "d": [2] * 4})
+
+
+def made(strength=20.0):
+    floor = Coupling(strength)
+    return plan(FEDERATION, rounds=5, information=lateral_floor(12, coupling=strength) + 0.1, floor=floor).content()
+
+
+def failed(content, **settings):
+    changed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, **settings))
+    return {check.name for check in verify(changed) if not check.holds}
+
+
+@pytest.mark.parametrize("strength", [1e-4, 1e-3, 0.1, 1.0, 5.0, 20.0, 100.0, 1e3, 1e4, 1e5, 1e6])
+def test_floors_of_a_coupling_hold_whatever_it_is(strength):
+    assert failed(made(strength)) == set()
+    for size in (1, 2, 3, 4, 8, 30, 200, 10_000):
+        low, high = _bracket(size, strength)
+        assert low <= lateral_floor(size, coupling=strength) <= high
+
+
+def test_the_bracket_holds_what_the_paper_prints():
+    for size, printed in ((4, 0.777), (12, 0.875), (24, 0.895), (30, 0.899), (60, 0.908)):
+        low, high = _bracket(size, 20.0)
+        assert low <= printed <= high
+        assert high - low < 0.11
+
+
+@pytest.mark.parametrize("strength", [5.0, 100.0])
+def test_floors_of_another_coupling_fail(strength):
+    """A floor below the truth leaves room for a mechanism that reveals more than was promised."""
+    assert "floor" in failed(made(), coupling=strength)
+
+
+def test_floors_that_do_not_follow_from_the_sizes_of_groups_fail():
+    content = made()
+    floor = content.settings.floor
+    assert math.isclose(floor[0], 0.875, abs_tol=0.006)
+    assert "floor" in failed(content, floor=0.0)
+    assert "floor" in failed(content, floor=None)
+    assert "floor" in failed(content, floor=[each / 2 for each in floor])
+    assert "floor" in failed(content, floor=[*floor[:-1], floor[-1] * 0.999])  # unlike others in groups as large
+    assert "floor" in failed(content, floor=[0.01 if each == 0 else each for each in floor])  # of a silo alone
+    swapped = {floor[0]: floor[12] + 0.02, floor[12]: floor[12] + 0.03, 0.0: 0.0}
+    assert "floor" in failed(content, floor=[swapped[each] for each in floor])  # a larger group has a smaller one
+
+
+def test_a_floor_that_no_coupling_is_named_for_is_taken_as_declared():
+    content = plan(FEDERATION, rounds=5, information=2.0, floor=0.5).content()
+    assert failed(content) == set()
+    assert "floor" not in {check.name for check in verify(content)}

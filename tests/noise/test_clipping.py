@@ -99,3 +99,16 @@ def test_a_clip_at_a_share_of_the_norm_is_scaled_up(update, norm, share, expecte
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(ParameterError, match="share of the clip norm must be above 0 and at most 1"):
         clip(np.array([3.0, 4.0]), 1.0, share)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("norm", [1e300, math.inf])
+def test_what_is_scaled_up_stays_within_its_dtype(dtype, norm):
+    """Infinity would be no bounded update, though the silo's own is one."""
+    largest = np.finfo(dtype).max
+    for share in (0.5, 1e-300):
+        clipped = clip(np.array([0.75 * float(largest), -0.25 * float(largest)], dtype=dtype), norm, share)
+        assert clipped.dtype == dtype
+        assert np.isfinite(clipped).all()
+        assert np.abs(clipped).max() == pytest.approx(min(float(largest), norm * 0.9487), rel=1e-3)
+        assert clipped[0] / clipped[1] == pytest.approx(-3, rel=1e-3)

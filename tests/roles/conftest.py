@@ -1,7 +1,12 @@
-"""A federation, and one of its regions open."""
+"""A federation, and one of its regions open; and the folder of a silo."""
 
 import pytest
 from regional import World
+
+import fulcrum
+from fulcrum.engines.built_in_training import start
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.site import FORMAT, SiteSettings, site_toml
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +23,31 @@ def path(tmp_path):
 def region(world, path):
     with world.open(path) as opened:
         yield opened
+
+
+@pytest.fixture
+def silo(tmp_path):
+    """The folder of a silo, its plan signed, and the key of its region beside it."""
+    home = tmp_path / "site"
+    home.mkdir()
+    (tmp_path / "fed.csv").write_text("silo,records,region\na,200,north\nb,220,north\n")
+    keys = {"a": fulcrum.new_key(home / "site.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
+    keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
+    plan = fulcrum.plan(
+        str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment", keys=keys
+    )
+    plan.save(home / "plan.json")
+    issuer = fulcrum.new_key(tmp_path / "issuer.key")
+    fulcrum.sign_plan(home / "plan.json", tmp_path / "issuer.key")
+    settings = SiteSettings(
+        format=FORMAT, role="silo", name="a", issuer=issuer, train="fulcrum.engines.built_in_training"
+    )
+    (home / "site.toml").write_text(site_toml(settings))
+    (home / "state").mkdir()
+    Ledger.open(home / "state" / "a.ledger", silo="a").close()
+    return home
+
+
+@pytest.fixture
+def model():
+    return start({})

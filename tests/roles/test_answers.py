@@ -49,6 +49,8 @@ def test_answers_come_back_as_they_were():
         total_of([1, 2], layout=Layout(names=("x", "x"), shapes=((1,), (1,)))),
         Withheld(plan_digest="p", region="north", round_number=0, missing=(), reason="why"),
         Withheld(plan_digest="p", region="north", round_number=1, missing=("b", "a"), reason="why"),
+        Withheld(plan_digest="p", region="north", round_number=1, missing=(), reason="x" * 10_000),
+        Withheld(plan_digest="p", region="north", round_number=1, missing=(), reason="why\x1b[2J"),
     ],
 )
 def test_answers_that_no_region_gives_are_refused(wrong):

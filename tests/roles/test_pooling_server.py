@@ -15,7 +15,7 @@ from fulcrum.errors import StorageError
 from fulcrum.estimation.server import advanced, begun
 from fulcrum.exchange.answer import answer_from_bytes
 from fulcrum.exchange.layout import Layout
-from fulcrum.roles.checkpoint import NAME, read_history
+from fulcrum.roles.checkpoint import NAME
 from fulcrum.roles.server import Coordinator
 
 HEAD = {"head": np.zeros((20, 2))}
@@ -268,16 +268,3 @@ def test_a_model_whose_last_axis_is_another_is_no_head(world, tmp_path):
         lambda: Coordinator.open(tmp_path, joint(world), START, classes=2)
     )
     assert not (tmp_path / NAME).exists()
-
-
-def test_the_history_is_read_without_what_regions_said(world, tmp_path):
-    plan = joint(world)
-    assert read_history(tmp_path, plan) == ()
-    server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
-    server.receive(said(plan, "north", 1), "north")
-    summary = server.finish_round()
-    assert read_history(tmp_path, plan) == (summary,)
-    with np.load(tmp_path / NAME) as found:
-        np.savez(tmp_path / "short.npz", state=found["state"])
-    (tmp_path / "short.npz").replace(tmp_path / NAME)
-    assert read_history(tmp_path, plan) == (summary,)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from fulcrum.exchange.layout import Layout
 from fulcrum.noise.sources import SecureNoise, SeededNoise
-from fulcrum.roles.region import norm_bounds
+from fulcrum.roles.norms import norm_bounds
 from fulcrum.roles.releasing import _lattice_release, release
 from fulcrum.roles.terms import terms_of
 

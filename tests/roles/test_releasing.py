@@ -244,8 +244,11 @@ def test_what_enters_the_noise_never_exceeds_weight_times_the_clip_norm(seed, dt
     assert direction >= 0
 
 
+@pytest.mark.parametrize("clip_norm", [1.3, "auto"])
 @pytest.mark.parametrize("parameters", [1, 2, 3, 50])
-def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_than_the_silos_weight(parameters):
+def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_than_the_silos_weight(
+    parameters, clip_norm
+):
     """There cutting toward zero takes off less than the norm was rounded by."""
     sizes = {"north": {"lille": 1.0, "metz": 1e12 / math.sqrt(parameters)}}
     plan = fulcrum.plan(
@@ -254,10 +257,11 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
         delta=1e-2,
         epsilon={"silo": 40.0},
         parameters=parameters,
-        clip_norm=1.3,
+        clip_norm=clip_norm,
         purpose="deployment",
     )
     terms = terms_of(plan, "metz")
+    assert (terms.clip_share < 1) == (clip_norm == "auto")
     most = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
     assert most > 2**45
     rng = np.random.default_rng(3)
@@ -266,6 +270,8 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
         layout, flat = flattened(rng.normal(size=parameters) * 1e4)
         entered = _lattice_release(flat, layout, terms, 1, silent).values.tolist()
         assert most**2 * (1 - Fraction(1, 10**12)) < sum(value**2 for value in entered) <= most**2
+        flat *= terms.clip_share / np.linalg.norm(flat) * (1 + 1e-16 * rng.normal())  # where clipping begins
+        assert sum(value**2 for value in _lattice_release(flat, layout, terms, 1, silent).values.tolist()) <= most**2
 
 
 @pytest.mark.parametrize("shapes", [[(), (33,)], [(0,), (34,)], [(2, 0, 3), (34,)]])

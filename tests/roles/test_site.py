@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.engines.built_in_training import accuracy, start, train
+from fulcrum.engines.built_in_training import evaluate, start, train
 from fulcrum.errors import DataError, FileInUseError, FulcrumError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.exchange.model import pack_model
 from fulcrum.exchange.sealing import unseal
@@ -29,34 +29,6 @@ from fulcrum.roles.silo import SiloStation
 from fulcrum.roles.site import FORMAT, SiteSettings, once_free, read_site, site_toml
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
-
-
-@pytest.fixture
-def silo(tmp_path):
-    """The folder of a silo, its plan signed, and the key of its region beside it."""
-    home = tmp_path / "site"
-    home.mkdir()
-    (tmp_path / "fed.csv").write_text("silo,records,region\na,200,north\nb,220,north\n")
-    keys = {"a": fulcrum.new_key(home / "site.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
-    keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
-    plan = fulcrum.plan(
-        str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment", keys=keys
-    )
-    plan.save(home / "plan.json")
-    issuer = fulcrum.new_key(tmp_path / "issuer.key")
-    fulcrum.sign_plan(home / "plan.json", tmp_path / "issuer.key")
-    settings = SiteSettings(
-        format=FORMAT, role="silo", name="a", issuer=issuer, train="fulcrum.engines.built_in_training"
-    )
-    (home / "site.toml").write_text(site_toml(settings))
-    (home / "state").mkdir()
-    Ledger.open(home / "state" / "a.ledger", silo="a").close()
-    return home
-
-
-@pytest.fixture
-def model():
-    return start({})
 
 
 def released(home):
@@ -590,8 +562,9 @@ def test_the_built_in_training_refuses_unknown_options(silo):
 
 def test_the_built_in_training_learns(silo, model):
     plan = read_site(silo, "silo").plan
-    trained = train(model, Assignment(silo="a", round_number=1, plan=plan, seed=0, options={}))
-    assert accuracy(trained, {}) > accuracy(model, {})
+    assignment = Assignment(silo="a", round_number=1, plan=plan, seed=0, options={})
+    trained = train(model, assignment)
+    assert evaluate(trained, assignment)["accuracy"] > evaluate(model, assignment)["accuracy"]
 
 
 HOLDING = """

@@ -1,5 +1,6 @@
 """One file under two names, moved, deleted or replaced while it is open."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 from logged_files import Book, log_of, opens_with, recording, refused
 
 from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
+from fulcrum.ledger.ledger import verify_ledger
 from fulcrum.storage import database
 
 
@@ -123,3 +125,28 @@ def test_a_file_that_was_replaced_leaves_the_log_of_the_new_one_alone(kind, tmp_
     assert log_of(path).exists()
     second.close()
     opens_with(kind, path, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
+def test_a_pipe_or_folder_in_place_of_a_log_or_journal_is_refused_and_not_waited_for(kind, tmp_path, closed):
+    path = tmp_path / kind.name
+    subprocess.run(recording(kind, path, 2), check=True)
+    if closed:
+        opens_with(kind, path, 2)
+    log = log_of(path)
+    aside = tmp_path / "aside"
+    if log.exists():
+        log.rename(aside)
+    works = [kind.open] + ([verify_ledger] if isinstance(kind, Book) and not closed else [])
+    for place in (log, path.with_name(f"{path.name}-journal")):
+        for make in (os.mkfifo, os.mkdir):
+            make(place)
+            for work in works:
+                with pytest.raises(kind.error) as caught:
+                    work(path)
+                assert f"{place.name} is no file, and stands where one of {path.name} belongs" in str(caught.value)
+            place.rmdir() if place.is_dir() else place.unlink()
+    if aside.exists():
+        aside.rename(log)
+    opens_with(kind, path, 2)

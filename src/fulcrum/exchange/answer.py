@@ -25,6 +25,9 @@ from fulcrum.errors import ExchangeError
 from fulcrum.exchange.framing import framed, header_of, unframed
 from fulcrum.exchange.layout import Layout, payload_of
 
+_LONGEST_REASON = 2_000
+"""Characters: the server keeps every reason in its checkpoint, and a region could fill its disk with one."""
+
 
 class _Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.sum/1"):
     plan_digest: str
@@ -70,7 +73,7 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         region: Which region.
         round_number: Which round.
         missing: The silos whose releases are not there, sorted.
-        reason: Why that is too many.
+        reason: Why that is too many, in one line.
     """
 
     plan_digest: str
@@ -99,6 +102,11 @@ def answer_from_bytes(data: bytes) -> Answer:
     if isinstance(header, Withheld):
         if len(payload):
             raise ExchangeError("these bytes are not a region's answer: something follows what is withheld")
+        if len(header.reason) > _LONGEST_REASON or not header.reason.isprintable():
+            raise ExchangeError(
+                "a region withholds its sum for a reason that cannot be printed, or has more than "
+                f"{_LONGEST_REASON:,} characters"
+            )
         return header
     if not names:
         raise ExchangeError("a regional sum is of no silo")

@@ -7,7 +7,7 @@
 """
 
 from fulcrum.errors import ExchangeError, suggestion
-from fulcrum.federation.structure import Federation
+from fulcrum.federation.structure import ROOT, Federation
 from fulcrum.planning.plan import Plan
 
 
@@ -26,17 +26,30 @@ def region_of(plan: Plan, silo: str) -> str:
     return regions[silo]
 
 
+def senders_of(plan: Plan) -> tuple[str, ...]:
+    """Returns whose sums the server gets: the regions', or that of the federation where all of it is masked as one."""
+    whole = plan.aggregation == "masked" and plan.group_tier == ROOT
+    return (ROOT,) if whole else tuple(plan.federation.innermost.nodes)
+
+
 def members_of(plan: Plan, region: str) -> dict[str, int]:
-    """Returns the silos of a region, sorted by name, and where each stands in the federation."""
-    inner = plan.federation.innermost
-    if region not in inner.nodes:
-        raise ExchangeError(f"the plan knows no region {region!r}.{suggestion(region, inner.nodes)}")
-    where = (inner.parent_of == inner.nodes.index(region)).nonzero()[0].tolist()
+    """Returns the silos of a region, sorted by name, and where each stands in the federation.
+
+    Where all of it is masked as one, "federation" is the one region whose sum there is.
+    """
+    senders, inner = senders_of(plan), plan.federation.innermost
+    if region not in senders:
+        raise ExchangeError(f"the plan knows no region {region!r}.{suggestion(region, senders)}")
+    if senders == (ROOT,):
+        where = list(range(len(plan.federation)))
+    else:
+        where = (inner.parent_of == inner.nodes.index(region)).nonzero()[0].tolist()
     named = {plan.federation.silo_name(index): index for index in where}
     return dict(sorted(named.items()))
 
 
 def step_of(plan: Plan, region: str) -> float | None:
-    """Returns the step of a region's lattice; None in research."""
+    """Returns the step of a region's lattice, which all regions share; None in research."""
     steps = plan.lattice_steps
-    return None if steps is None else float(steps[plan.federation.innermost.nodes.index(region)])
+    nodes = plan.federation.innermost.nodes
+    return None if steps is None else float(steps[nodes.index(region) if region in nodes else 0])

@@ -91,8 +91,8 @@ class Sealer:
         self._plan, self._silo = plan, silo
         self._region = region_of(plan, silo)
         self._step = step_of(plan, self._region)
-        self._private = _own_key(plan, silo, key, "signing")
-        self._to = _plan_key(plan, self._region, "sealing")
+        self._private = own_key(plan, silo, key, "signing")
+        self._to = plan_key(plan, self._region, "sealing")
 
     def seal(self, release: Release) -> bytes:
         """Returns the envelope to send; sealed again, the same release has other bytes, which open to the same."""
@@ -134,8 +134,8 @@ class Opener:
         self._plan, self._region = plan, region
         members = members_of(plan, region)
         self._step = step_of(plan, region)
-        self._private = _own_key(plan, region, key, "sealing")
-        self._from = {silo: _plan_key(plan, silo, "signing") for silo in members}
+        self._private = own_key(plan, region, key, "sealing")
+        self._from = {silo: plan_key(plan, silo, "signing") for silo in members}
 
     def open(self, data: bytes) -> Release:
         """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
@@ -215,7 +215,7 @@ def _sha256(sealed: bytes | memoryview) -> bytes:
     return hashlib.sha256(sealed).digest()
 
 
-def _plan_key(plan: Plan, name: str, kind: str) -> Any:
+def plan_key(plan: Plan, name: str, kind: str) -> Any:
     """Returns the public key that the plan carries of a silo ("signing") or of a region ("sealing")."""
     whose = f"{'silo' if kind == 'signing' else plan.federation.innermost.name} {name!r}"
     if name not in plan.keys:
@@ -226,9 +226,9 @@ def _plan_key(plan: Plan, name: str, kind: str) -> Any:
         raise ExchangeError(f"the plan's key of {whose} cannot be used: {error}") from None
 
 
-def _own_key(plan: Plan, name: str, path: str | Path, kind: str) -> Any:
+def own_key(plan: Plan, name: str, path: str | Path, kind: str) -> Any:
     """Reads a private key and checks that its public half is the one that the plan carries under the name."""
-    _plan_key(plan, name, kind)
+    plan_key(plan, name, kind)
     try:
         private = private_key(path, kind)
     except SignatureError as error:

@@ -19,7 +19,7 @@ def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
     Guarantees, for every shape including 0-d and empty, and every finite size:
 
     - the result's norm is at most `norm`, up to one rounding of the dtype, so that two results differ by at most twice
-      `norm` whatever the share;
+      `norm` whatever the share; where the dtype does not hold so much, it is the largest that it does;
     - with a share of 1, an update already within the norm comes back unchanged, bit for bit;
     - the dtype is kept, and the input is not written to.
 
@@ -40,9 +40,10 @@ def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
         size = float(np.linalg.norm(np.ravel(scaled)))
         if share == 1 and np.ldexp(size, exponent) <= norm:
             return update
-        # Never more than brings it to the norm, however the share was rounded.
-        factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0)
         kept = np.result_type(update, np.float16)  # a float's own dtype
+        # Never more than brings it to the norm, however the share was rounded, nor than the dtype holds.
+        room = float(np.finfo(kept).max) * (1 - 2.0**-50) / float(np.max(np.abs(scaled), initial=1.0))
+        factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0, room)
         return np.asarray(scaled * factor).astype(kept, copy=False)
 
 

@@ -48,7 +48,10 @@ def random_bytes(count: int) -> Bytes:
 
 
 def repeated_bytes(key: bytes, counter: bytes = bytes(_BLOCK_BYTES)) -> Source:
-    """Returns a source that anyone can repeat, so that it protects nobody: for tests and doctests alone."""
+    """Returns a source that whoever holds the key can repeat: what masks are made of, where two share a key.
+
+    Noise of it protects nobody: that is for tests and doctests alone.
+    """
     encryptor = _encryptor(key, counter)
 
     def draw(count: int) -> Bytes:

@@ -1,4 +1,4 @@
-"""The only module that draws noise: seeded for research, cryptographic for deployment.
+"""Draws noise: seeded for research, cryptographic for deployment; beside it only `tensors` does, in simulations.
 
 >>> SeededNoise(seed=7).standard_normal(round_number=1, block=0, shape=(1, 2)).round(3).tolist()
 [[1.137, -1.666]]

@@ -113,6 +113,8 @@ class Checkpoint:
 _ARRAYS = ("moved", "said", "heard", "noise")
 """Of a `ServerState`."""
 
+_ROUNDING = 1e-9  # relative, of sums of steps
+
 
 def read_checkpoint(folder: Path, plan: Plan) -> Checkpoint:
     """Reads the checkpoint of a plan; what is not one, or of another plan, raises and is not written over."""
@@ -120,33 +122,42 @@ def read_checkpoint(folder: Path, plan: Plan) -> Checkpoint:
     with _opened(file) as found:
         standing = _standing(file, found, plan)
         names = ("model",) if standing.pooling is None else ("model", "start", *_ARRAYS)
-        arrays = {name: np.asarray(found[name], dtype=np.float64) for name in names}
+        arrays: dict[str, FloatArray] = {name: found[name] for name in names}
     size, regions = standing.layout.parameters, len(plan.federation.innermost.nodes)
     shapes = {"said": (regions, size), "heard": (regions,), "noise": (regions,)}
-    if any(array.shape != shapes.get(name, (size,)) for name, array in arrays.items()):
+    if any(array.shape != shapes.get(name, (size,)) or array.dtype != np.float64 for name, array in arrays.items()):
         raise _no_checkpoint(file)
     model, pooling = arrays.pop("model"), None
     if (steps := standing.pooling) is not None:
         start = arrays.pop("start")
-        if not np.array_equal(model, start + arrays["moved"]):
-            raise _no_checkpoint(file)
         state = ServerState(**arrays, steps=steps.steps, step=steps.step, rounds=standing.round_number - 1)
+        if not np.array_equal(model, start + state.moved) or not _can_be(state):
+            raise _no_checkpoint(file)
         pooling = Pooling(start=start, state=state, classes=steps.classes)
+    if not np.isfinite(model).all():
+        raise _no_checkpoint(file)
     return Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
 
 
-def read_history(folder: Path, plan: Plan) -> tuple[RoundSummary, ...]:
-    """Reads what became of the rounds of a plan, and nothing else of its checkpoint; nothing is there at first."""
-    file = folder / NAME
-    if not file.exists():
-        return ()
-    with _opened(file) as found:
-        return tuple(_standing(file, found, plan).history)
+def _can_be(state: ServerState) -> bool:
+    """Whether a server that pools can have come to a state: one that cannot would give a model that nobody meant."""
+    spoke = state.heard > 0
+    return (
+        state.said is not None
+        and state.finite
+        and state.step >= 0
+        and bool(((state.heard >= 0) & (state.heard <= state.steps * (1 + _ROUNDING)) & (state.noise >= 0)).all())
+        and bool((spoke == (state.noise > 0)).all())
+        and bool(spoke.any()) == (state.step > 0)
+        and not state.said[~spoke].any()
+    )
 
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
     """Opens a checkpoint; whatever goes wrong with it is a `StorageError`."""
+    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+        raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'no file'}. Choose another folder")
     try:
         with file.open("rb") as stream:
             yield np.load(stream, allow_pickle=False)
@@ -161,10 +172,13 @@ def _opened(file: Path) -> Iterator[Any]:
 def _standing(file: Path, found: Any, plan: Plan) -> Standing:
     """Returns where a checkpoint says that the federation of a plan stands."""
     standing = msgspec.json.decode(found["state"].tobytes(), type=Standing)
-    if standing.format not in (FORMAT, _BEFORE) or len(standing.history) + 1 != standing.round_number:
+    told = [entry["round"] for entry in standing.history]
+    if standing.format not in (FORMAT, _BEFORE) or [*told, standing.round_number] != list(range(1, len(told) + 2)):
         raise _no_checkpoint(file)
     if standing.plan_digest != plan.digest:
         raise ExchangeError(f"{file} was written under another plan. Choose another folder")
+    if standing.round_number > plan.rounds + 1:
+        raise _no_checkpoint(file)
     if plan.server != "sum" and standing.format == _BEFORE:
         kept = "keeps nothing of what regions said"
         raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server pools it. Start anew")

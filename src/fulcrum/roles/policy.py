@@ -5,7 +5,7 @@
 >>> policy.check(plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}), "region-1-1")
 >>> policy.check(plan("severe", rounds=10, epsilon=1.0), "region-1-1")
 Traceback (most recent call last):
-fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.4703
+fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.48
 """
 
 import tomllib
@@ -18,7 +18,7 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verifying import Recomputed
 from fulcrum.roles.runnable import check_numbers
-from fulcrum.rounding import rounded_up
+from fulcrum.rounding import shown
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,9 +79,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for where, tier, largest in limits:
             spent = seen.epsilon(tier)[index]
             if not spent <= largest:
-                shown = rounded_up(spent)
                 raise PolicyError(
-                    f"silo {silo!r} allows epsilon {largest:g} {where} its {inner}, the plan spends {shown:g}"
+                    f"silo {silo!r} allows epsilon {largest:g} {where} its {inner}, the plan spends {shown(spent):g}"
                 )
         if not plan.delta <= self.largest_delta:
             raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")

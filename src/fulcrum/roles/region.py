@@ -15,16 +15,13 @@ and replaced by something of the same size. A silo that cheats so gives up its o
 test of norms finds accidents and crude lies: noise left out or of another scale, an update not clipped or not weighted.
 """
 
-import functools
 import hashlib
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 import numpy as np
-from scipy import special
 
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
@@ -35,9 +32,9 @@ from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Opener
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.exposure import left_by_coalitions, remaining_noise
-from fulcrum.privacy.lattice import REFUSAL_TAIL
+from fulcrum.roles.norms import norm_bounds
 from fulcrum.roles.region_file import RegionFile
-from fulcrum.roles.runnable import check_one_tier
+from fulcrum.roles.runnable import check_aggregation, check_one_tier
 from fulcrum.roles.terms import verified_copy
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
@@ -94,6 +91,7 @@ class Region(ClosedAtTheEnd):
             create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
         """
         check_one_tier(plan)
+        check_aggregation(plan, "trusted")
         if plan.purpose == "deployment":
             plan = verified_copy(plan, error=ExchangeError)
         opener = Opener(plan, region, key)
@@ -309,36 +307,6 @@ class Region(ClosedAtTheEnd):
         if not low <= size <= high:
             side = "below" if size < low else "above"
             raise ExchangeError(f"{whose} has a norm {side} what noise of the plan's scale has. Ask what it runs")
-
-
-def norm_bounds(plan: Plan, silo: int, parameters: int) -> tuple[float, float]:
-    """Returns the least and the largest norm of an honest release, in steps of the lattice, or bare in research.
-
-    A release is a signal of norm at most B, weight times C, plus noise of width s in each of d coordinates. The norm of
-    the noise is s times a chi variable. Above, the triangle inequality adds B. Below, nothing is taken off: whatever
-    the signal, signal plus Gaussian noise is stochastically no smaller in norm than the noise alone (a noncentral chi).
-    Both hold for continuous noise; one step a coordinate is allowed for the lattice, and a part in 10^9 for rounding.
-
-    Args:
-        plan: Says weight, clip norm, width and step.
-        silo: Where the silo stands in the federation.
-        parameters: d.
-    """
-    step = step_of(plan, plan.federation.innermost.nodes[plan.federation.innermost.parent_of[silo]])
-    signal = float(plan.federation.weights[silo]) * plan.clip_norm / (step or 1.0)
-    width = signal * float(plan.noise_multiplier[silo])
-    slack = 0.0 if step is None else math.sqrt(parameters)
-    least, most = _chi_bounds(parameters)
-    return (width * least - slack) * (1 - _TOLERANCE), (signal + width * most + slack) * (1 + _TOLERANCE)
-
-
-@functools.cache
-def _chi_bounds(parameters: int) -> tuple[float, float]:
-    """Returns the quantiles of a chi variable with `REFUSAL_TAIL` below and above them."""
-    return (
-        math.sqrt(2 * special.gammaincinv(parameters / 2, REFUSAL_TAIL)),
-        math.sqrt(2 * special.gammainccinv(parameters / 2, REFUSAL_TAIL)),
-    )
 
 
 def _digest(*parts: Any) -> str:

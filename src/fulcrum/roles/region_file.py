@@ -1,17 +1,15 @@
 """The file beneath a region: its format, and that it is bound to one region and plan.
 
 What a region takes in and sends up is in `fulcrum.roles.region`, which is the module to use. How the file is held,
-synced and copied is in `fulcrum.storage.database`.
+synced and copied is in `fulcrum.storage.database`, how it forgets in `fulcrum.storage.erasing`.
 """
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 from fulcrum.errors import ExchangeError, StorageError
-from fulcrum.storage.database import DatabaseFile, PathLike, Statement
+from fulcrum.storage.database import PathLike
+from fulcrum.storage.erasing import ErasingFile
 
 FORMAT = 2
 """Of the file. Format 1 has no mark of how far its log goes."""
@@ -25,7 +23,7 @@ CREATE TABLE answer (round INTEGER PRIMARY KEY, status TEXT NOT NULL, digest TEX
 """
 
 
-class RegionFile(DatabaseFile):
+class RegionFile(ErasingFile):
     """The file of a region, held and connected to; made by `bound`."""
 
     application = 0x46554C52  # "FULR"
@@ -39,8 +37,7 @@ class RegionFile(DatabaseFile):
     def bound(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
         """Opens the file of a region under a plan, creating it where there is none and `create` allows it."""
         first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
-        with cls.writing(path, first if create else None) as file:
-            file.connection.execute("PRAGMA secure_delete=ON")  # releases are overwritten once their sum is there
+        with cls.erasing(path, first if create else None) as file:  # releases go once their sum is there
             if file.connection.execute("SELECT name, plan FROM region").fetchall() != [(region, plan_digest)]:
                 raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
         return file
@@ -53,29 +50,6 @@ class RegionFile(DatabaseFile):
         except FileNotFoundError:
             lost = "and with it the record of the sums that went up"
             raise StorageError(f"{file} is not there, {lost}. {cls.advice}") from None
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """Keeps other threads out, and refuses where the file cannot be relied on."""
-        with self.lock:
-            if self.closed or self.in_doubt or os.getpid() != self.process:
-                raise StorageError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
-            yield
-
-    def write(self, *statements: Statement, erase: bool = False) -> None:
-        """Writes in one transaction; synced when it returns. Nothing is kept in memory that could disagree with it.
-
-        Args:
-            statements: What is written.
-            erase: Also folds in and empties the log, which otherwise keeps what was overwritten. Where that fails the
-                writes are kept, and opening the file again empties the log.
-        """
-        super().write(*statements)
-        if erase:
-            with self.translated(self.path, "cleared of what it no longer needs"):
-                self.fold_log()
-                self.begin_log()
-        self.in_doubt = False
 
 
 def create_region_file(path: PathLike, *, plan_digest: str, region: str) -> None:

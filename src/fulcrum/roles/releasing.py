@@ -18,6 +18,7 @@ import operator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError
@@ -54,6 +55,7 @@ def release(
     noise: SeededNoise | SecureNoise | None = None,
     policy: Policy | None = None,
     basis: str = "",
+    masked: bool = False,
 ) -> Release:
     """Returns what a silo may send in a round.
 
@@ -85,8 +87,15 @@ def release(
         policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
             of all releases before every one.
         basis: What the update was computed from, such as the digest of the global model.
+        masked: Whether it leaves the silo masked alone, as `MaskedSilo` sends it. A plan that counts on that takes
+            nothing else, and one that does not takes nothing masked.
     """
     index = index_of(plan, silo)
+    if masked != (plan.aggregation == "masked"):
+        raise ReleaseError(
+            f"the plan is made for {plan.aggregation} sums: what is released under it leaves the silo "
+            f"{'as it is' if masked else 'masked alone. Use MaskedSilo'}"
+        )
     round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
         if ledger is not None or policy is not None:
@@ -215,7 +224,6 @@ def _research_release(
     layout, flat = flattened(update)
     clipped = clip(flat, plan.clip_norm, plan.clip_share)
     drawn = noise.standard_normal(round_number=round_number, block=index, shape=(layout.parameters,))
-    scale = float(plan.noise_multiplier[index]) * plan.clip_norm
     inner = plan.federation.innermost
     return Release(
         plan_digest=plan.digest,
@@ -223,31 +231,55 @@ def _research_release(
         region=inner.nodes[inner.parent_of[index]],
         round_number=round_number,
         layout=layout,
-        values=plan.federation.weights[index] * (clipped + scale * drawn),
+        values=perturbed(clipped, plan, index, drawn),
         step=None,
     )
 
 
+def perturbed(clipped: FloatArray, plan: Plan, index: int, drawn: FloatArray) -> FloatArray:
+    """Returns clipped coordinates of a silo's update with its noise, weighted, as a research plan has them sent.
+
+    Args:
+        clipped: Any number of coordinates.
+        plan: Says how wide the noise is.
+        index: Where the silo stands in the plan.
+        drawn: Standard normal, one for each coordinate.
+    """
+    scale = float(plan.noise_multiplier[index]) * plan.clip_norm
+    return np.asarray(plan.federation.weights[index] * (clipped + scale * drawn))
+
+
 def _lattice_release(flat: FloatArray, layout: Layout, terms: Terms, round_number: int, noise: SecureNoise) -> Release:
-    """Clips, weights and cuts the update onto the lattice, and adds integers as wide as the plan says."""
+    """Clips and weights the update, cuts it onto the lattice, and adds integers as wide as the plan says."""
     try:
         clipped = clip(flat, terms.clip_norm, terms.clip_share)
     except DivergedUpdateError:
         clipped = np.zeros_like(flat)
         sound_alarm("the update of round %d is not finite: zero plus noise is released in its place", round_number)
-    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
-    # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting takes
-    # off less than that.
-    rounding = (layout.parameters + 8) * 2.0**-52
-    with np.errstate(all="ignore"):
-        scaled = np.trunc(clipped * (terms.weight / terms.step * (1 - rounding)))
-    drawn = noise.integers(width=terms.width, count=layout.parameters)
     return Release(
         plan_digest=terms.plan_digest,
         silo=terms.silo,
         region=terms.region,
         round_number=round_number,
         layout=layout,
-        values=scaled.astype(np.int64) + drawn,  # both fit, whatever the update: terms are refused where one might not
+        values=on_lattice(clipped, terms, noise),
         step=terms.step,
     )
+
+
+def on_lattice(clipped: FloatArray, terms: Terms, noise: SecureNoise) -> npt.NDArray[np.int64]:
+    """Returns clipped coordinates of a silo's update with its noise, weighted, as integers of its lattice.
+
+    Args:
+        clipped: Any number of coordinates of an update whose norm is at most C.
+        terms: Weight, step and width.
+        noise: Where its noise comes from.
+    """
+    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
+    # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting takes
+    # off less than that.
+    rounding = (terms.parameters + 8) * 2.0**-52
+    with np.errstate(all="ignore"):
+        scaled = np.trunc(clipped * (terms.weight / terms.step * (1 - rounding)))
+    drawn = noise.integers(width=terms.width, count=clipped.size)
+    return scaled.astype(np.int64) + drawn  # both fit, whatever the update: terms are refused where one might not

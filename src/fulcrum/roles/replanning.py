@@ -29,6 +29,7 @@ from fulcrum.federation.structure import SILO, Federation
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.recipes import BY_SILO, DECLARED
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule
 
@@ -72,6 +73,11 @@ def replan(
             f"silos reported to a {old.federation.innermost.name} and would report to a {inner}: other observers than "
             f"those that the promise names. Call the innermost tier {old.federation.innermost.name!r}, or make a new "
             "plan"
+        )
+    if old.federation.sizes_known and not changed.sizes_known:
+        raise PlanError(
+            "the plan in force makes sizes of silos public, and a plan that keeps them secret would promise that of "
+            "what was released under it too. Give records, or make a new plan"
         )
     known = set(old.federation.silo_names.tolist())
     above, inside, done = np.zeros(len(changed)), np.zeros(len(changed)), 0
@@ -127,10 +133,10 @@ def _growth(old: Plan, new: Plan) -> float:
 
 def _kept_weights(old: Plan, changed: Federation) -> str | float | Mapping[str, float]:
     """Returns the old plan's rule, or where weights were given by silo those of the silos that stay."""
-    if old.weights_rule != "declared":
+    if old.weights_rule not in (DECLARED, BY_SILO):
         return old.weights_rule
     if changed.declared_weights is not None:
-        return "declared"
+        return DECLARED
     before = dict(zip(old.federation.silo_names.tolist(), old.weights.tolist(), strict=True))
     names = changed.silo_names.tolist()
     new = next((name for name in names if name not in before), None)

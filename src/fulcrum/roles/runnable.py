@@ -19,6 +19,15 @@ def check_numbers(plan: Plan | PlanFile, error: type[FulcrumError]) -> None:
             raise error(f"the plan does not hold what it says: {check.name}, {check.detail}")
 
 
+def check_aggregation(plan: Plan, aggregation: str) -> None:
+    """Raises `ExchangeError` unless sums are added up as the plan counts on: by "trusted" aggregators, or "masked"."""
+    if plan.aggregation != aggregation:
+        raise ExchangeError(
+            f"the plan is made for {plan.aggregation} sums, and these are {aggregation}. Plan with --aggregation "
+            f"{aggregation}"
+        )
+
+
 def check_one_tier(plan: Plan) -> None:
     """Raises `ExchangeError` unless silos add the noise and report to regions that report to the server."""
     tiers = len(plan.federation.tiers)

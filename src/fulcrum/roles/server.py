@@ -22,7 +22,9 @@ Answers are not signed: the engine says who sent one, since it knows whose conne
 """
 
 import math
+import os
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +38,14 @@ from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.estimation.server import RoundDiagnostics, ServerState, advanced, begun
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.layout import in_units
-from fulcrum.exchange.membership import members_of, step_of
+from fulcrum.exchange.membership import members_of, regions_of, senders_of, step_of
 from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
+from fulcrum.roles.norms import largest_sum
 from fulcrum.roles.runnable import check_one_tier
+from fulcrum.roles.terms import verified_copy
 
 
 class Coordinator:
@@ -69,12 +73,14 @@ class Coordinator:
 
         Args:
             folder: Holds the checkpoint; one server at a time. It is made if it is not there.
-            plan: Of one tier. A checkpoint of another plan is refused.
+            plan: Of one tier; a deployment plan must verify. A checkpoint of another plan is refused.
             start: The model before round 1. Where there is a checkpoint its names and shapes alone count.
             classes: Where the model is a softmax head, the last axis of all its arrays; None for any other model. A
                 server that pools knows by it what such a head ignores.
         """
         check_one_tier(plan)
+        if plan.purpose == "deployment":  # as silos and regions do: what they refuse must not be run by the server
+            plan = verified_copy(plan, error=ExchangeError)
         place = Path(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -83,7 +89,7 @@ class Coordinator:
         layout, flat = checked_model(plan, start)
         if classes is not None and any(shape[-1:] != (classes,) for shape in layout.shapes):
             raise ExchangeError(f"a model of shapes {layout.shapes} is no softmax head of {classes} classes")
-        if not (place / NAME).exists():
+        if not os.path.lexists(place / NAME):  # a link that leads nowhere is a checkpoint that is lost, not none
             standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             # Written before the first round: silos that release on this model release on no other in that round.
             Checkpoint(standing=standing, model=flat, pooling=_begun(plan, flat, classes)).write(place)
@@ -147,7 +153,7 @@ class Coordinator:
     def complete(self) -> bool:
         """Whether every region has answered in this round."""
         with self._lock:
-            return len(self._answers) == len(self._plan.federation.innermost.nodes)
+            return len(self._answers) == len(senders_of(self._plan))
 
     def receive(self, answer: bytes, sender: str) -> None:
         """Takes in what a region sends up for this round; the same bytes again change nothing.
@@ -184,7 +190,7 @@ class Coordinator:
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
-            if ROOT in self._plan.epsilon_target and len(sums) < len(self._plan.federation.innermost.nodes):
+            if ROOT in self._plan.epsilon_target and len(sums) < len(senders_of(self._plan)):
                 withheld |= dict.fromkeys(sums, "the plan's target on 'federation' counts on the noise of every region")
                 sums = {}
             summary = RoundSummary(
@@ -192,7 +198,7 @@ class Coordinator:
                 summed=list(sums),
                 members={region: list(answer.members) for region, answer in sums.items()},
                 withheld=withheld,
-                missing=sorted(set(self._plan.federation.innermost.nodes) - set(answers)),
+                missing=sorted(set(senders_of(self._plan)) - set(answers)),
             )
             pooling, room = self._checkpoint.pooling, None
             if pooling is None:
@@ -200,6 +206,11 @@ class Coordinator:
             else:
                 room = pooling.state.said
                 state, summary["diagnostics"] = _pooled(self._plan, pooling, sums, self._room)
+                if not state.finite:
+                    raise ExchangeError(
+                        f"what regions sent in round {self.round_number} takes the model beyond what numbers hold. "
+                        "Nothing is written. Find out what they run, and make another plan to go on"
+                    )
                 model, pooling = pooling.start + state.moved, replace(pooling, state=state)
             standing = msgspec.structs.replace(
                 self._standing, round_number=self.round_number + 1, history=[*self._standing.history, summary]
@@ -231,6 +242,19 @@ class Coordinator:
                 raise ExchangeError(f"the sum of region {region!r} is not on its lattice")
             if answer.layout != self._standing.layout:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
+            places = regions_of(plan.federation)
+            silos, there = (Counter(places[silo] for silo in some) for some in (members, named))
+            for place, count in silos.items():  # an honest region withholds it, and pooled it would be scaled up
+                if (absent := count - there[place]) > plan.dropouts:
+                    lacks = f"{absent} of {count} silos are missing, the plan does without {plan.dropouts}"
+                    raise ExchangeError(f"the sum of region {place!r} lacks noise: {lacks}")
+            with np.errstate(over="ignore"):
+                size = float(np.linalg.norm(answer.values.astype(np.float64)))
+            if not size <= largest_sum(plan, [members[silo] for silo in named], len(answer.values)):
+                raise ExchangeError(
+                    f"the sum of region {region!r} has a norm above what releases under the plan add up to. "
+                    "Ask what it runs"
+                )
 
 
 def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:

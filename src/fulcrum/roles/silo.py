@@ -14,26 +14,36 @@ from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Sealer
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoiseBySilo
-from fulcrum.roles.learning import Assignment, Learner, load_learner
+from fulcrum.roles.learning import Assignment, Learner, check_installed, load_learner
 from fulcrum.roles.releasing import checked_round, prepared_release, release, sound_alarm
+from fulcrum.roles.runnable import check_aggregation
 from fulcrum.roles.site import Site, ledger_name, once_free
 
+FAILED = "training failed in round"
+"""What the silo's own log says, with the round after it, and nobody else is told."""
 
-class SiloStation:
-    """One silo at work: trains, releases through its ledger, seals."""
+_SPARE = 32
+"""Files that training cannot open, so that the ledger can be opened after it; that takes fewer than ten."""
 
-    def __init__(self, site: Site) -> None:
+
+class ReleasingSilo:
+    """One silo at work: trains, and releases through its ledger; what hides a release on its way is for subclasses.
+
+    Args:
+        site: The silo's own folder.
+        learner: What trains; the module that the site names by default.
+    """
+
+    _masks = False  # whether what is released leaves masked
+
+    def __init__(self, site: Site, learner: Learner | None = None) -> None:
         self._site = site
-        self._learner: Learner = load_learner(site.settings.train)
-        self._sealer = Sealer(site.plan, site.settings.name, site.key)
+        self._learner = learner
+        if learner is None:
+            check_installed(site.settings.train)
 
-    def answer(self, model: bytes, round_number: int) -> bytes:
-        """Returns the sealed release of a round on a model; asked again, the same release is sealed again.
-
-        Raises:
-            FulcrumError: Plan, policy, ledger or request keep the release from being made; nothing may be sent then.
-                None of that depends on the silo's records: what goes wrong in training is hidden, not told.
-        """
+    def _released(self, arrays: Mapping[str, FloatArray], round_number: int) -> Release:
+        """Returns the release of a round on a model; asked again, it is the same."""
         site = self._site
         assignment = Assignment(
             silo=site.settings.name,
@@ -42,20 +52,20 @@ class SiloStation:
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        arrays = unpack_model(model)
         made = self._researched if site.settings.purpose == "research" else self._accounted
-        return self._sealer.seal(made(arrays, assignment))
-
-    def decline(self, round_number: int) -> bytes:
-        """Returns this silo's signed statement that it releases nothing in a round."""
-        return self._sealer.decline(checked_round(self._site.plan, round_number))
+        return made(arrays, assignment)
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
             raise PolicyError("a silo with a policy releases under deployment plans alone")
         noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
-        update = self._learner.update(arrays, assignment)
-        return release(update, assignment.plan, assignment.silo, assignment.round_number, noise=noise)
+        try:
+            update = self._update(arrays, assignment)
+        except Exception:
+            sound_alarm(f"{FAILED} %d: nothing is released", assignment.round_number, trace=True)
+            raise
+        plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
+        return release(update, plan, silo, number, noise=noise, masked=self._masks)
 
     def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
@@ -67,7 +77,13 @@ class SiloStation:
             return kept
         update = self._hidden_update(arrays, assignment)
         with self._ledger() as ledger:
-            return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+            return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
+
+    def _update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Trains. The module is imported here: one that reads records when it is imported may fail by what they are."""
+        if self._learner is None:
+            self._learner = load_learner(self._site.settings.train)
+        return self._learner.update(arrays, assignment)
 
     def _hidden_update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
         """Trains. If that fails, the update is zero: a silo that declined would tell something of its records.
@@ -77,11 +93,11 @@ class SiloStation:
         """
         try:
             with _nothing_left_behind():
-                return self._learner.update(arrays, assignment)
+                return self._update(arrays, assignment)
         except KeyboardInterrupt:
             raise
         except BaseException:
-            told = "training failed in round %d: zero plus noise is released in its place"
+            told = f"{FAILED} %d: zero plus noise is released in its place"
             sound_alarm(told, assignment.round_number, trace=True)
             return {name: np.zeros_like(array) for name, array in arrays.items()}
 
@@ -97,15 +113,39 @@ class SiloStation:
         return once_free(opened)
 
 
+class SiloStation(ReleasingSilo):
+    """One silo of a region that is trusted: it releases, and seals to its region."""
+
+    def __init__(self, site: Site) -> None:
+        check_aggregation(site.plan, "trusted")
+        super().__init__(site)
+        self._sealer = Sealer(site.plan, site.settings.name, site.key)
+
+    def answer(self, model: bytes, round_number: int) -> bytes:
+        """Returns the sealed release of a round on a model; asked again, the same release is sealed again.
+
+        Raises:
+            FulcrumError: Plan, policy, ledger or request keep the release from being made; nothing may be sent then.
+                None of that depends on the silo's records: what goes wrong in training is hidden, not told.
+        """
+        round_number = checked_round(self._site.plan, round_number)
+        return self._sealer.seal(self._released(unpack_model(model), round_number))
+
+    def decline(self, round_number: int) -> bytes:
+        """Returns this silo's signed statement that it releases nothing in a round."""
+        return self._sealer.decline(checked_round(self._site.plan, round_number))
+
+
 @contextlib.contextmanager
 def _nothing_left_behind() -> Iterator[None]:
     """Ends here what training began and what would go on into the release.
 
     A process that training forked and that comes back, by returning, failing or `sys.exit`, is no silo: it would answer
     the round in the place of its parent. An alarm that training set would strike while the release is made, and the
-    silo would decline because its training took long.
+    silo would decline because its training took long. Files that training leaves open, such as one for each record,
+    would leave none for the ledger, and the silo would decline because it has many: some are kept free for it.
     """
-    process = os.getpid()
+    process, spare = os.getpid(), _spare_files()
     timer = signal.getitimer(signal.ITIMER_REAL) if hasattr(signal, "getitimer") else None
     status = 1
     try:
@@ -117,5 +157,16 @@ def _nothing_left_behind() -> Iterator[None]:
     finally:
         if os.getpid() != process:
             os._exit(status & 0xFF)
+        for file in spare:
+            os.close(file)
         if timer == (0.0, 0.0):
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _spare_files() -> list[int]:
+    """Opens files that are closed again when their places are needed; fewer where there is no place for so many."""
+    spare: list[int] = []
+    with contextlib.suppress(OSError):
+        while len(spare) < _SPARE:
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    return spare

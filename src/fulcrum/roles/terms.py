@@ -153,6 +153,7 @@ def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
     return (
         plan.purpose,
         plan.injection,
+        plan.aggregation,
         plan.rounds,
         plan.parameters,
         plan.clip_norm,

@@ -142,7 +142,8 @@ class DatabaseFile:
         hold.seek(0)
         header = hold.read(100)
         if not header.startswith(b"SQLite format 3\0") or header[21:24] != b"\x40\x20\x20" or len(header) < 100:
-            raise StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+            found = "a text file: it is " if min(header) >= ord("\t") else ""  # binary files have lower bytes early on
+            raise StorageError(f"{file} is {found}not {cls.noun}, or its first bytes are damaged. Name {cls.wanted}")
         version, application = struct.unpack(">I4xI", header[60:72])
         if application != cls.application:
             raise StorageError(f"{file} is an SQLite file but not {cls.noun}")
@@ -395,6 +396,9 @@ class DatabaseFile:
         stays as it is, the log too.
         """
         mark, log = cls._mark_of(file, hold), log_of(file)
+        for beside in (log, journal_of(file)):
+            if beside.exists() and not beside.is_file():  # opening a pipe would wait for ever
+                raise StorageError(f"{beside} is no file, and stands where one of {file.name} belongs. Move it away")
         if _holds_bytes(journal := journal_of(file)):
             raise StorageError(
                 f"{journal} is not of Fulcrum's making, and would undo what is in the file. Move it away"

@@ -1,0 +1,330 @@
+"""What a silo answers in a masked round, and what it refuses: from a state and a request to the next state.
+
+The protocol is that of Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning",
+against a server that may deviate, on the graph of `fulcrum.masking.graph`. With x the silo's release, v its neighbours
+that take part, m(.) the mask of a key:
+
+    sent = x + m(own seed) + sum over v of (+ m(key of the pair) if the silo's name comes first, else -)   mod 2^bits
+
+In the sum over all members the masks of pairs cancel, if both were told the same before: keys of pairs are derived from
+the whole roster and the list of sharers. The members' seeds are in shares with their holders, who give them up for
+those whose input is in the sum. For a member that shared masks and then dropped out they give up its masking key
+instead, so that its pairs' masks can be taken off. Both secrets of one member would uncover its input, and no holder
+gives both: which of the two follows from one list of survivors, and a silo unmasks once, by a list that enough members
+sign.
+
+`fulcrum.masking.answering` keeps the states on disk, so that a silo answers every stage once even where each message
+starts a process, and whatever kills it.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
+from fulcrum.exchange.framing import decoded
+from fulcrum.masking.graph import Circle
+from fulcrum.masking.group import Group
+from fulcrum.masking.masks import (
+    KEY_BYTES,
+    Residues,
+    add_mask,
+    agreed,
+    derived_key,
+    loaded_key,
+    new_private_key,
+    public_half,
+    sealed,
+)
+from fulcrum.masking.masks import opened as unsealed
+from fulcrum.masking.messages import (
+    ATTESTATION,
+    INPUT,
+    KEYS,
+    SHARES,
+    UNMASKING,
+    Attested,
+    Begin,
+    Inbox,
+    PublicKeys,
+    Revealed,
+    Roster,
+    SealedShares,
+    Session,
+    SharePair,
+    Survivors,
+    answer_from_bytes,
+    body_of,
+    signed_answer,
+)
+from fulcrum.masking.sharing import shares_of
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a silo remembers of a masked round between two stages. It holds secrets until the sum is unmasked.
+
+    Attributes:
+        session: The round.
+        requests: SHA-256 of every request that was accepted, in order.
+        answers: What was answered; that of the masked input is made again when it is asked for.
+        masking_key: The private key that pairs' masks come from.
+        sealing_key: The private key that opens neighbours' shares.
+        roster: By member that takes part, its public keys.
+        circle_seed: What the arrangement of members follows from.
+        seed: Of the self-mask.
+        shares: By member, the shares that this silo holds of its secrets.
+        sharers: The members that sent shares, sorted.
+        survivors: The members whose inputs are in the sum, sorted.
+    """
+
+    session: Session
+    requests: tuple[bytes, ...]
+    answers: tuple[bytes, ...]
+    masking_key: bytes
+    sealing_key: bytes
+    roster: dict[str, PublicKeys] = {}
+    circle_seed: bytes = b""
+    seed: bytes = b""
+    shares: dict[str, SharePair] = {}
+    sharers: tuple[str, ...] = ()
+    survivors: tuple[str, ...] = ()
+
+    def without_secrets(self) -> "State":
+        """Returns what may be kept once the sum is unmasked: which requests came, and the answer to the last."""
+        last = (b"",) * (len(self.answers) - 1) + self.answers[-1:]
+        return State(session=self.session, requests=self.requests, answers=last, masking_key=b"", sealing_key=b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Member:
+    """A silo as a member of its group.
+
+    Every method either returns what may be answered or raises, and then nothing may be sent: `ExchangeError` where the
+    server asks for something that no honest server asks for, `PolicyError` where the silo's own policy forbids it.
+
+    Attributes:
+        group: Under the plan that the silo verified.
+        silo: Its name.
+        key: Its private Ed25519 key, whose public half the plan carries.
+        least: Members that must be in a sum, this silo among them, by its own policy.
+    """
+
+    group: Group
+    silo: str
+    key: Any
+    least: int = 1
+
+    def begun(self, request: Begin) -> State:
+        """Returns the state of a new round, its first answer the silo's fresh keys."""
+        self.group.check_session(request.session)
+        self.group.check_numbers(request)
+        self._check_enough(self.group.regions)
+        masking, sealing = new_private_key(), new_private_key()
+        body = msgspec.msgpack.encode(PublicKeys(masking=public_half(masking), sealing=public_half(sealing)))
+        state = State(session=request.session, requests=(), answers=(), masking_key=masking, sealing_key=sealing)
+        return self._answered(state, request, KEYS, body)
+
+    def shared(self, state: State, request: Roster) -> State:
+        """Returns the next state, its answer the shares of this silo's secrets, sealed to its neighbours.
+
+        Refused are keys that the silo they claim did not sign, for this very round; a silo that the plan does not know
+        in this group, or twice; fewer silos than the plan and the policy allow; keys that two silos share; a roster
+        without this silo's own keys, as it sent them.
+        """
+        self._check_turn(state, request, 1)
+        roster = self._roster(state, request)
+        seed = secrets.token_bytes(KEY_BYTES)
+        circle_seed = circle_seed_of(state.session, request.keys)
+        circle = self._circle(circle_seed)
+        holders = [silo for silo in circle.holders(self.silo) if silo in roster]
+        points = {silo: circle.point(self.silo, silo) for silo in holders}
+        threshold, places = self.group.threshold, tuple(points.values())
+        seeds = shares_of(seed, threshold=threshold, points=places)
+        keys = shares_of(state.masking_key, threshold=threshold, points=places)
+        pairs = {silo: SharePair(seed=seeds[point], key=keys[point]) for silo, point in points.items()}
+        texts, sealing, masking = {}, loaded_key(state.sealing_key), loaded_key(state.masking_key)
+        for silo, pair in pairs.items():
+            if silo != self.silo:
+                secret = agreed(sealing, roster[silo].sealing, silo)
+                agreed(masking, roster[silo].masking, silo)  # refused here, before anything is released, if it is none
+                info = state.session.info("sealed shares", circle_seed, self.silo, silo)
+                texts[silo] = sealed(derived_key(secret, info), msgspec.msgpack.encode(pair), info)
+        body = SealedShares(commitment=commitment(state.session, self.silo, seed), sealed=texts)
+        known = msgspec.structs.replace(
+            state, roster=roster, circle_seed=circle_seed, seed=seed, shares={self.silo: pairs[self.silo]}
+        )
+        return self._answered(known, request, SHARES, msgspec.msgpack.encode(body))
+
+    def received(self, state: State, request: Inbox) -> State:
+        """Returns the next state, in which the neighbours' shares are there; `masked_input` is the answer.
+
+        Shares that do not open are left out: whoever sealed them cannot be helped by this silo.
+        """
+        self._check_turn(state, request, 2)
+        sharers = request.sharers
+        self._check_members(sharers, state.roster, "the silos that sent shares")
+        near = set(self._circle(state.circle_seed).neighbours(self.silo)) & set(sharers)
+        if set(request.sealed) != near:
+            raise ExchangeError(f"the shares for silo {self.silo!r} are not those of its neighbours that sent some")
+        shares, sealing = dict(state.shares), loaded_key(state.sealing_key)
+        for silo, text in request.sealed.items():
+            secret = agreed(sealing, state.roster[silo].sealing, silo)
+            info = state.session.info("sealed shares", state.circle_seed, silo, self.silo)
+            plain = unsealed(derived_key(secret, info), text, info)
+            if plain is None:
+                continue
+            try:
+                shares[silo] = decoded(plain, SharePair, f"shares of silo {silo!r}")
+            except ExchangeError:
+                continue
+        known = msgspec.structs.replace(state, shares=shares, sharers=sharers)
+        return self._accepted(known, request, b"")
+
+    def masked_input(self, state: State, values: np.ndarray[Any, Any]) -> bytes:
+        """Returns the masked input of a round as it is sent; the same values give the same bytes.
+
+        Args:
+            state: After `received`.
+            values: The silo's release, whole numbers in steps of the group's lattice.
+        """
+        if len(state.requests) != 3:
+            raise ExchangeError("a masked input is made once all shares are there, and before it is unmasked")
+        vector = self._residues(values)
+        session, masking = state.session, loaded_key(state.masking_key)
+        told = told_before_inputs(session, state.circle_seed, state.sharers)
+        own = derived_key(state.seed, session.info("self mask", self.silo))
+        add_mask(vector, own)
+        for silo in self._circle(state.circle_seed).neighbours(self.silo):
+            if silo in state.sharers:
+                secret = agreed(masking, state.roster[silo].masking, silo)
+                add_mask(vector, pair_key(session, secret, self.silo, silo, told), negative=silo < self.silo)
+        return signed_answer(INPUT, session, self.silo, vector.data.cast("B"), self.key)
+
+    def attested(self, state: State, request: Survivors) -> State:
+        """Returns the next state, its answer a signature over who takes part, who shared and who survived."""
+        self._check_turn(state, request, 3)
+        self._check_members(request.members, state.sharers, "the survivors")
+        known = msgspec.structs.replace(state, survivors=request.members)
+        return self._answered(known, request, ATTESTATION, _story(known))
+
+    def unmasked(self, state: State, request: Attested) -> State:
+        """Returns the last state, without secrets, its answer the shares that unmask the sum.
+
+        Of every member that it holds shares of, it gives up one of the two: the seed's if the member survived, the
+        masking key's if not. Refused unless a quorum of members signed the same survivors as this silo did.
+        """
+        self._check_turn(state, request, 4)
+        story, signers = _story(state), set()
+        for data in request.attestations:
+            answer = answer_from_bytes(data)
+            answer.check(ATTESTATION, state.session, self.group.keys)
+            if answer.silo not in state.survivors or bytes(answer.body) != story:
+                raise ExchangeError(
+                    f"silo {answer.silo!r} was told other survivors than silo {self.silo!r}. Nothing is unmasked"
+                )
+            signers.add(answer.silo)
+        if len(signers) < self.group.quorum or len(signers) != len(request.attestations):
+            raise ExchangeError(
+                f"{len(signers)} silos attest the survivors of group {self.group.name!r}, {self.group.quorum} must. "
+                "Nothing is unmasked"
+            )
+        seeds = {silo: pair.seed for silo, pair in state.shares.items() if silo in state.survivors}
+        keys = {silo: pair.key for silo, pair in state.shares.items() if silo not in state.survivors}
+        body = msgspec.msgpack.encode(Revealed(seeds=seeds, keys=keys))
+        return self._answered(state, request, UNMASKING, body).without_secrets()
+
+    def _roster(self, state: State, request: Roster) -> dict[str, PublicKeys]:
+        roster: dict[str, PublicKeys] = {}
+        for data in request.keys:
+            answer = answer_from_bytes(data)
+            answer.check(KEYS, state.session, self.group.keys)
+            if answer.silo in roster:
+                raise ExchangeError(f"silo {answer.silo!r} is twice in the roster")
+            roster[answer.silo] = body_of(answer, PublicKeys)
+        if state.answers[0] not in request.keys:
+            raise ExchangeError(f"the roster does not hold the keys that silo {self.silo!r} sent")
+        public = [key for keys in roster.values() for key in (keys.masking, keys.sealing)]
+        if len(set(public)) < len(public):
+            raise ExchangeError("two silos of the roster have one key")
+        self._check_enough(roster)
+        return roster
+
+    def _check_members(self, members: tuple[str, ...], known: Sequence[str] | dict[str, Any], what: str) -> None:
+        if list(members) != sorted(set(members)) or not set(members) <= set(known) or self.silo not in members:
+            raise ExchangeError(
+                f"{what} of group {self.group.name!r} are not a sorted list of members that took part before, silo "
+                f"{self.silo!r} among them"
+            )
+        self._check_enough(members)
+
+    def _check_enough(self, members: Any) -> None:
+        if reason := self.group.lacking(set(members)):
+            raise ExchangeError(f"{reason}. Nothing is sent")
+        if len(members) < self.least:
+            raise PolicyError(f"silo {self.silo!r} asks for a group of at least {self.least} silos, got {len(members)}")
+
+    def _check_turn(self, state: State, request: Any, turn: int) -> None:
+        if request.session != state.session:
+            raise ExchangeError(
+                f"silo {self.silo!r} is asked about another plan, group, round, attempt or model than it began"
+            )
+        if len(state.requests) != turn:
+            raise ExchangeError(f"silo {self.silo!r} is asked out of turn: every stage of a round is answered once")
+
+    def _circle(self, seed: bytes) -> Circle:
+        return Circle(self.group.regions, seed, self.group.neighbours)
+
+    def _residues(self, values: np.ndarray[Any, Any]) -> Residues:
+        """Returns a copy of a release modulo 2^bits; one that could make the sum wrap is refused."""
+        if values.ndim != 1 or values.dtype != np.int64 or len(values) != (self.group.parameters or len(values)):
+            raise ReleaseError(f"a masked input is one row of {self.group.parameters} whole numbers of 64 bits")
+        most = self.group.largest[self.silo]
+        if len(values) and not -most <= int(values.min()) <= int(values.max()) <= most:
+            raise ReleaseError(f"a masked input of silo {self.silo!r} is within {most:.0f} steps, and this one is not")
+        return values.astype(self.group.dtype)
+
+    def _answered(self, state: State, request: Any, holds: str, body: bytes) -> State:
+        return self._accepted(state, request, signed_answer(holds, state.session, self.silo, body, self.key))
+
+    def _accepted(self, state: State, request: Any, answer: bytes) -> State:
+        digest = request_digest(request.to_bytes())
+        return msgspec.structs.replace(state, requests=(*state.requests, digest), answers=(*state.answers, answer))
+
+
+def request_digest(data: bytes) -> bytes:
+    """Returns what a silo remembers a request by."""
+    return hashlib.sha256(data).digest()
+
+
+def circle_seed_of(session: Session, roster: Sequence[bytes]) -> bytes:
+    """Returns what the arrangement of members follows from: all keys of the round, each drawn by its own silo."""
+    return hashlib.sha256(session.info("circle", sorted(roster))).digest()
+
+
+def commitment(session: Session, silo: str, seed: bytes) -> bytes:
+    """Returns what a silo says of its seed beforehand, so that wrong shares of it are noticed."""
+    return hashlib.sha256(session.info("commitment", silo, seed)).digest()
+
+
+def told_before_inputs(session: Session, circle_seed: bytes, sharers: Sequence[str]) -> bytes:
+    """Returns a digest of what a member was told before its input: who takes part with which keys, and who shared."""
+    return hashlib.sha256(session.info("told before inputs", circle_seed, sharers)).digest()
+
+
+def pair_key(session: Session, secret: bytes, one: str, other: str, told: bytes) -> bytes:
+    """Returns the key of the mask that two members share, the same from either side if both were told the same.
+
+    A server that tells members of other keys or sharers gets masks that nothing cancels, and no sum of any part.
+    """
+    return derived_key(secret, session.info("pair mask", *sorted((one, other)), told))
+
+
+def _story(state: State) -> bytes:
+    """What all must have been told alike: who takes part and with which keys, who shared, who survived."""
+    before = told_before_inputs(state.session, state.circle_seed, state.sharers)
+    return hashlib.sha256(state.session.info("survivors", before, state.survivors)).digest()

@@ -1,0 +1,144 @@
+"""What a silo answers in a masked round: its release, recorded in its ledger and then masked; nobody sees it alone.
+
+The stages are those of `fulcrum.masking.messages`. An engine hands every request to the silo and sends back what it
+returns; one of the five requests asks for an update, and comes with the model. Where a method raises, nothing is sent.
+
+    silo = MaskedSilo(site, learner)
+    if silo.asks_for_update(request):
+        answer = silo.masked_update(request, model)
+    else:
+        answer = silo.answer(request)
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
+from fulcrum.exchange.model import model_digest
+from fulcrum.exchange.release import Release
+from fulcrum.exchange.sealing import own_key
+from fulcrum.masking.answering import MaskingSilo
+from fulcrum.masking.group import Group, check_sheltered, group_name_of, group_of
+from fulcrum.masking.messages import Begin, Inbox, Request, Survivors, request_from_bytes
+from fulcrum.masking.scratch_record import ScratchRecord
+from fulcrum.masking.silo import Member
+from fulcrum.roles.learning import Learner
+from fulcrum.roles.runnable import check_aggregation, check_one_tier
+from fulcrum.roles.silo import ReleasingSilo
+from fulcrum.roles.site import Site, once_free
+from fulcrum.roles.terms import terms_of, verified_copy
+
+
+class MaskedSilo(ReleasingSilo):
+    """One silo whose server gets sums alone: it releases, and masks. It needs its ledger and its record of rounds.
+
+    Guarantees in deployment, against a server that asks for whatever it likes, together with the plan's colluders:
+
+    - what leaves is at most one masked vector a round, whose content is in the ledger, charged, before;
+    - it is unmasked only in a sum with all members of the group, or all but the plan's dropouts, and no fewer than the
+      policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model;
+    - it is in one sum: no second one of the round is unmasked, after a restart neither.
+
+    Args:
+        site: The silo's own folder.
+        learner: What trains; the module that the site names by default.
+
+    Raises:
+        FulcrumError: Plan or policy do not let this silo take part.
+    """
+
+    _masks = True
+
+    def __init__(self, site: Site, learner: Learner | None = None) -> None:
+        super().__init__(site, learner)
+        plan, silo, policy = site.plan, site.settings.name, site.policy
+        check_one_tier(plan)
+        check_aggregation(plan, "masked")
+        if site.settings.purpose == "deployment":
+            terms_of(plan, silo, policy=policy)
+            plan = verified_copy(plan)
+        elif policy is not None:
+            raise PolicyError("a silo with a policy releases under deployment plans alone")
+        check_sheltered(plan, silo)
+        self._group = group_of(plan, group_name_of(plan, silo))
+        least = 1 if policy is None else policy.smallest_region
+        key = own_key(plan, silo, site.key, "signing")
+        self._member = Member(group=self._group, silo=silo, key=key, least=least)
+
+    def own_request(self, requests: Iterable[bytes]) -> bytes:
+        """Returns the request that is for this silo's group: a server that does not know yet who is who sends all."""
+        for request in requests:
+            if request_from_bytes(request).session.group == self._group.name:
+                return request
+        raise ExchangeError(f"nothing is asked of group {self._group.name!r}")
+
+    @staticmethod
+    def asks_for_update(request: bytes) -> bool:
+        """Returns whether a request asks for an update, so that it is for `masked_update`."""
+        return isinstance(request_from_bytes(request), Inbox)
+
+    def answer(self, request: bytes) -> bytes:
+        """Returns the answer to a request that asks for no update."""
+        with self._masking() as masking:
+            if self._group.deployed:
+                self._check_agree(request_from_bytes(request), masking)
+            return masking.answer(request)
+
+    def masked_update(self, request: bytes, model: Mapping[str, FloatArray]) -> bytes:
+        """Trains on a model and returns the masked release; asked again, the same release is masked again.
+
+        Whether it is refused depends on request, plan, policy, ledger and record, never on the silo's records.
+        """
+        with self._masking() as masking:
+            session = masking.check_inbox(request)
+        if model_digest(model) != session.basis:
+            raise ExchangeError(f"the model is not the one that round {session.round_number} was begun on")
+        made = self._released(model, session.round_number)
+        with self._masking() as masking:
+            return masking.masked_input(request, whole_numbers(made, self._group))
+
+    def _check_agree(self, request: Request, masking: MaskingSilo) -> None:
+        """Raises `ReleaseError` where ledger and record do not belong together: one of them is new, or an old copy.
+
+        A round is in the record before its release is in the ledger, and is unmasked after that.
+        """
+        if not isinstance(request, Begin | Survivors):
+            return
+        session = request.session
+        with self._ledger() as ledger:
+            rounds = {entry.round_number for entry in ledger.entries() if entry.plan_digest == session.plan_digest}
+        released, number = session.round_number in rounds, session.round_number
+        if isinstance(request, Begin) and released and not masking.has_begun(session):
+            raise ReleaseError(
+                f"the ledger holds a release of round {number}, and the record of masked rounds has forgotten that "
+                "round. Put the latest record back, or ask for a new plan"
+            )
+        if isinstance(request, Survivors) and not released:
+            raise ReleaseError(
+                f"the ledger holds no release of round {number}, so silo {self._site.settings.name!r} is in no sum of "
+                "it. Put the latest ledger back, or ask for a new plan"
+            )
+
+    def _masking(self) -> MaskingSilo:
+        """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
+        path = self._site.state / record_name(self._site.settings.name)
+        if self._site.settings.purpose == "research":
+            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), self._member)
+        return once_free(lambda: MaskingSilo.open(path, self._member))
+
+
+def record_name(silo: str) -> str:
+    """The file of a silo's masked rounds, in its state folder."""
+    return f"{silo}.masking"
+
+
+def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:
+    """Returns a release as it is masked: in deployment as it is, in research rounded to a lattice of step 2^-40 C."""
+    if group.deployed:
+        if release.step != group.step:
+            raise ReleaseError(f"the release of silo {release.silo!r} is not on the lattice of group {group.name!r}")
+        return release.values
+    return np.rint(release.values / group.step).astype(np.int64)

@@ -1,0 +1,154 @@
+"""Who is masked together, by which numbers, and which of them may be missing."""
+
+import dataclasses
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from groups import names, plan_of, refusal
+
+import fulcrum
+from fulcrum.errors import ParameterError, ReleaseError
+from fulcrum.exchange.membership import senders_of
+from fulcrum.masking.group import RESEARCH_STEP, check_sheltered, group_name_of, group_of
+from fulcrum.privacy.exposure import remaining_noise
+from fulcrum.roles.terms import terms_of
+
+UNEQUAL = {"north": dict(zip(names(7), (10, 500, 40, 90, 300, 20, 150), strict=True))}
+
+
+@pytest.mark.parametrize(("colluders", "dropouts"), [(0, 0), (0, 2), (1, 1), (1, 2), (2, 1)])
+@pytest.mark.parametrize("allocation", ["optimal", "least-under-collusion"])
+def test_whoever_is_missing_within_the_plans_number_the_noise_left_is_what_the_plan_counts_on(
+    colluders, dropouts, allocation
+):
+    """Exactly, over all sets of missing silos and all coalitions of the others."""
+    made = plan_of(UNEQUAL, colluders=colluders, dropouts=dropouts, allocation=allocation)
+    group, variance = group_of(made, "north"), made.noise_variance
+    counted = remaining_noise(made.federation, variance, tier="region", uncounted=colluders + dropouts)
+    order = made.federation.silo_names.tolist()
+    for missing in itertools.chain.from_iterable(itertools.combinations(order, size) for size in range(dropouts + 1)):
+        present = [silo for silo in order if silo not in missing]
+        assert group.lacking(present) is None
+        for silo in present:
+            others = [other for other in present if other != silo]
+            for coalition in itertools.combinations(others, colluders):
+                left = sum(Fraction(variance[order.index(one)]) for one in present if one not in coalition)
+                assert left >= Fraction(counted[order.index(silo)]) * (1 - Fraction(1, 10**9))
+    for missing in itertools.combinations(order, dropouts + 1):
+        assert f"{dropouts + 1} of 7 silos" in group.lacking(set(order) - set(missing))
+    assert "is there" in group.lacking(set())
+
+
+@pytest.mark.parametrize("sizes", [UNEQUAL, {"north": dict.fromkeys(names(5), 100), "south": {"nice": 7}}])
+def test_no_release_is_larger_than_the_group_reckons_with_and_no_sum_wraps(sizes):
+    made = plan_of(sizes)
+    for name in senders_of(made):
+        group = group_of(made, name)
+        for silo, most in group.largest.items():
+            terms = terms_of(made, silo)
+            signal = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
+            assert Fraction(most) >= signal + 32 * Fraction(terms.width)
+        assert sum(map(int, group.largest.values())) < 2 ** (group.bits - 1)
+        assert group.bits == 32 or sum(map(int, group.largest.values())) >= 2**31
+        assert group.step == terms.step
+
+
+def test_research_is_masked_on_a_lattice_of_its_own():
+    made = plan_of(UNEQUAL, purpose="research", clip_norm=0.5)
+    group = group_of(made, "north")
+    assert (group.step, group.deployed, group.bits) == (RESEARCH_STEP / 2, False, 64)
+    wide = dataclasses.replace(made, noise_multiplier=np.full(7, 1e9))
+    assert "more than 64 bits hold" in refusal(group_of, wide, "north", kind=ReleaseError)
+
+
+def test_a_group_is_a_region_or_the_federation_where_it_alone_has_a_target():
+    sizes = {"north": dict.fromkeys(names(5), 100), "south": {"nice": 70, "lyon": 70}}
+    by_region, as_one = plan_of(sizes), plan_of(sizes, epsilon={"federation": 1.0})
+    assert (senders_of(by_region), senders_of(as_one)) == (("north", "south"), ("federation",))
+    assert group_name_of(by_region, "nice") == "south"
+    assert group_name_of(as_one, "nice") == "federation"
+    assert set(group_of(as_one, "federation").regions) == {*names(5), "nice", "lyon"}
+    assert "masks no group 'south'" in refusal(group_of, as_one, "south")
+    both = plan_of(sizes, epsilon={"federation": 1.0, "region": 2.0})
+    assert senders_of(both) == ("north", "south"), "a promise about regions needs their sums to be seen"
+
+
+def test_a_region_may_be_called_federation():
+    sizes = {"federation": dict.fromkeys(names(4), 100), "south": {"nice": 70}}
+    made = plan_of(sizes)
+    assert set(group_of(made, "federation").regions) == set(names(4))
+    assert set(group_of(made, "south").regions) == {"nice"}
+    assert check_sheltered(made, "nice") is None
+    thin = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9)
+    assert check_sheltered(thin, "silo-000") is None
+    assert "in a group of 1" in refusal(check_sheltered, thin, "nice", kind=ReleaseError)
+
+
+def test_in_a_federation_that_is_one_group_silos_may_be_missing_from_every_region():
+    sizes = {"north": dict.fromkeys(names(5), 100), "south": {"nice": 70, "lyon": 70}, "west": {"brest": 50}}
+    tight = plan_of(sizes, epsilon={"federation": 1.0})
+    loose = dataclasses.replace(tight, target=dataclasses.replace(tight.target, dropouts=1))
+    told = refusal(group_of, loose, "federation", kind=ParameterError)
+    assert "'federation': a group of 8 silos cannot be masked with 3 missing and 3 colluding" in told
+    larger = sizes | {"east": dict.fromkeys([f"east-{number}" for number in range(6)], 100)}
+    group = group_of(plan_of(larger, epsilon={"federation": 1.0}, dropouts=1), "federation")
+    everybody = set(group.regions)
+    assert group.lacking(everybody - {"silo-000", "nice", "brest", "east-0"}) is None
+    assert "2 of 2 silos of region 'south'" in group.lacking(everybody - {"nice", "lyon"})
+    assert (group.threshold, group.quorum) == (10, 10)
+
+
+@pytest.mark.parametrize("colluders", [0, 1, 2])
+def test_masks_hold_against_as_many_colluders_as_the_observer_inside_has(colluders):
+    """Of a federation masked as one group: one silo of each region at least, each of whom may be anyone's neighbour."""
+    sizes = {f"region-{place}": {f"{place}-{silo}": 100 for silo in range(3)} for place in range(140)}
+    made = plan_of(sizes, epsilon={"federation": 1.0}, colluders=colluders, purpose="research")
+    group, inside = group_of(made, "federation"), 140 * max(1, colluders)
+    assert f"together with {max(1, colluders)} silo" in made.statement
+    assert group.colluders == inside
+    assert group.neighbours > inside, "with fewer, all neighbours of a member could be against it"
+    assert 2 * group.threshold > group.neighbours + 1 + inside
+    assert 2 * group.quorum > 420 + inside
+
+
+def test_a_key_that_two_members_have_is_refused():
+    """Whoever holds it would be two members, and the plan's colluders one: four of four shares from two silos."""
+    made = plan_of(UNEQUAL)
+    made.keys["silo-003"] = made.keys["silo-001"]
+    told = refusal(group_of, made, "north")
+    assert told.startswith("the plan carries one key for silos 'silo-001' and 'silo-003', who would count as two")
+
+
+@pytest.mark.parametrize(
+    ("count", "colluders", "sheltered"), [(1, 0, False), (2, 0, True), (2, 1, False), (3, 1, True), (3, 2, False)]
+)
+def test_c_plus_one_silos_are_no_shelter(count, colluders, sheltered):
+    """Noise that is enough for the sum alone: who is hidden by it takes part, who is not does not."""
+    sizes = {"north": dict.fromkeys(names(count), 100)}
+    made = plan_of(sizes, colluders=colluders)
+    assert check_sheltered(made, "silo-000") is None, "as planned, its own noise is enough where it must be"
+    thin = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.999)
+    if sheltered:
+        assert check_sheltered(thin, "silo-000") is None
+    else:
+        told = refusal(check_sheltered, thin, "silo-000", kind=ReleaseError)
+        assert f"in a group of {count} with {colluders} colluders, which masking does not hide" in told
+
+
+def test_sessions_outside_the_plan_are_none():
+    group = group_of(plan_of(UNEQUAL), "north")
+    for number, basis, attempt in ((0, "m", 1), (7, "m", 1), (1, "", 1), (1, "m", 0), (-1, "m", 1)):
+        assert "a masked round has a number from 1 to 6" in refusal(group.session, number, basis, attempt)
+    assert group.session(6, "m", 99).round_number == 6
+
+
+def test_a_group_needs_the_keys_of_all_its_members():
+    made = plan_of(UNEQUAL)
+    del made.keys["silo-003"]
+    assert "the plan carries no key of silo 'silo-003'" in refusal(group_of, made, "north")
+    bare = fulcrum.plan("severe", rounds=1, epsilon=1.0, injection="aggregator")
+    assert "this plan leaves it to aggregators" in refusal(group_of, bare, "region-1")
+    trusted = plan_of(UNEQUAL, aggregation="trusted")
+    assert "the plan masks no group 'north'" in refusal(group_of, trusted, "north")

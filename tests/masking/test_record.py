@@ -1,0 +1,114 @@
+"""What a silo remembers of its masked rounds: on disk before an answer leaves, and lost by nothing that strikes."""
+
+import os
+import shutil
+
+import pytest
+from groups import Round, inputs_of, names, private_key, refusal, region
+
+from fulcrum.errors import StorageError
+from fulcrum.masking.aggregation import STAGES
+from fulcrum.masking.answering import MaskingSilo
+from fulcrum.masking.record import MaskingRecord, create_masking_record
+from fulcrum.masking.silo import Member
+
+SILO = "silo-000"
+
+
+@pytest.fixture
+def group():
+    return region(5, dropouts=1)
+
+
+@pytest.fixture
+def masked(group, tmp_path):
+    made = Round(group, inputs_of(group, seed=2), tmp_path)
+    yield made
+    made.close()
+
+
+def reopened(masked):
+    masked.close()
+    return masked.silo(SILO)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_answer_is_synced_before_it_leaves(masked, stage, monkeypatch):
+    requests = masked.until(stage)
+    synced = []
+    monkeypatch.setattr("fulcrum.storage.log_mark.sync_file", lambda *_, **__: synced.append(stage))
+    masked.answer(SILO, requests[SILO])
+    first = len(synced)
+    assert first >= 1
+    masked.answer(SILO, requests[SILO])
+    assert len(synced) == first, "the same answer again writes nothing"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, monkeypatch):
+    requests = masked.until(stage)
+    masked.silo(SILO)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fulcrum.storage.database.DatabaseFile.mark_log", full)
+        told = refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+    assert "No space left" in told
+    assert "Open it again" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+    reopened(masked)
+    answer = masked.answer(SILO, requests[SILO])
+    assert masked.server.take(answer) == SILO
+    masked.server.proceed()
+
+
+def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
+    path = tmp_path / "record"
+    create_masking_record(path, silo=SILO)
+    assert "is there already" in refusal(create_masking_record, path, silo=SILO, kind=StorageError)
+    other = Member(group=group, silo="silo-001", key=private_key("silo-001"))
+    assert "the record of another silo" in refusal(MaskingSilo.open, path, other)
+    path.unlink()
+    assert "what this silo has unmasked" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+    path.write_bytes(b"")
+    assert "lost its content" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+    path.write_bytes(os.urandom(5000))
+    assert "is not a silo's record" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+
+
+def test_a_record_whose_log_is_lost_does_not_open(masked, tmp_path):
+    requests = masked.until("attestation")
+    masked.answer(SILO, requests[SILO])
+    path = tmp_path / f"{SILO}.masking"
+    shutil.copy(path, tmp_path / "copy")
+    member = Member(group=masked.group, silo=SILO, key=private_key(SILO))
+    told = refusal(MaskingSilo.open, tmp_path / "copy", member, kind=StorageError)
+    assert "was not closed, and its log" in told
+
+
+def test_a_state_that_is_damaged_is_refused_in_one_line(masked, tmp_path):
+    requests = masked.until("shares")
+    masked.close()
+    with MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO).working():
+        pass
+    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    record.write(("UPDATE round SET state = ?", (b"\x81\xa1x\x01",)))
+    record.close()
+    assert "is damaged" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+
+
+def test_a_new_round_forgets_the_secrets_of_one_that_was_given_up(group, tmp_path):
+    first = Round(group, inputs_of(group, seed=2), tmp_path)
+    first.until("attestation")
+    record = first.silo(SILO)._record
+    state = record.state(first.session)[0]
+    secrets = (state.seed, state.masking_key, state.sealing_key)
+    first.close()
+    second = Round(group, inputs_of(group, seed=2), tmp_path, number=2)
+    second.answer(SILO, second.server.requests()[SILO])
+    second.close()
+    held = b"".join(path.read_bytes() for path in tmp_path.glob(f"{SILO}.masking*"))
+    assert not [secret for secret in secrets if secret in held]
+    again = Round(group, inputs_of(group, seed=2), tmp_path, attempt=2)
+    assert again.run().members == tuple(names(5)), "and may still be begun again"

@@ -1,0 +1,191 @@
+"""A server that tells members different things before their inputs: it gets no sum that any of them is in.
+
+Seven members, of whom one may be missing and one helps the server; five must attest who is in the sum. So one honest
+member may have been told something else than the others, and does not attest, and yet be in the sum.
+"""
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from groups import Round, inputs_of, names, plain_sum, private_key, refusal, region
+
+from fulcrum.errors import ExchangeError
+from fulcrum.exchange.answer import RegionalSum, Withheld
+from fulcrum.masking.masks import add_mask, agreed, loaded_key, new_private_key, public_half
+from fulcrum.masking.messages import (
+    ATTESTATION,
+    KEYS,
+    Attested,
+    PublicKeys,
+    Revealed,
+    Roster,
+    Survivors,
+    answer_from_bytes,
+    body_of,
+    request_from_bytes,
+    signed_answer,
+)
+from fulcrum.masking.silo import pair_key, told_before_inputs
+from fulcrum.privacy.unmasking import threshold_for, tolerates
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+SILOS = names(7)
+ALONE, HELPER = SILOS[0], SILOS[-1]
+
+
+@pytest.fixture
+def masked():
+    group = region(7, dropouts=1, colluders=1)
+    assert (group.threshold, group.quorum) == (5, 5)
+    return Round(group, inputs_of(group, seed=1))
+
+
+def drive(masked, requests, *, changed=None, silent=()):
+    """Answers what is asked, `ALONE` what it is asked in its place, and goes on to the next stage."""
+    for name, request in requests.items():
+        if name not in silent:
+            masked.server.take(masked.answer(name, changed if changed and name == ALONE else request))
+    return masked.server.proceed()
+
+
+def ended(masked, requests):
+    """The last two stages, without the helper, whose input is not in the sum, and without whom was told otherwise."""
+    requests = drive(masked, requests, silent=(HELPER, ALONE))
+    return drive(masked, requests, silent=(HELPER, ALONE))
+
+
+def second_keys(session):
+    """Keys that the helper shows to one member alone."""
+    public = PublicKeys(masking=public_half(new_private_key()), sealing=public_half(new_private_key()))
+    return signed_answer(KEYS, session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+
+
+def test_a_member_that_is_shown_other_keys_is_in_no_sum(masked):
+    requests = masked.until("shares")
+    honest = request_from_bytes(requests[ALONE]).keys
+    other = tuple(second_keys(masked.session) if answer_from_bytes(data).silo == HELPER else data for data in honest)
+    requests = drive(masked, requests, changed=Roster(session=masked.session, keys=other).to_bytes())
+    requests = drive(masked, requests, silent=(HELPER,))
+    outcome = ended(masked, requests)
+    assert isinstance(outcome, Withheld)
+    assert f"shares of silo '{ALONE}'" in outcome.reason
+
+
+@pytest.mark.parametrize("told_otherwise", [False, True])
+def test_masks_of_members_that_were_told_of_other_sharers_do_not_cancel(masked, told_otherwise):
+    requests = masked.until("input")
+    inbox = request_from_bytes(requests[ALONE])
+    keys = masked.silo(HELPER).state.masking_key
+    fewer = msgspec.structs.replace(
+        inbox,
+        sharers=tuple(SILOS[:-1]),
+        sealed={silo: text for silo, text in inbox.sealed.items() if silo != HELPER},
+    )
+    changed = fewer.to_bytes() if told_otherwise else None
+    requests = drive(masked, requests, changed=changed, silent=(HELPER,))
+    outcome = ended(masked, requests)
+    assert isinstance(outcome, RegionalSum)
+    found = outcome.values.astype(masked.group.dtype)
+    if told_otherwise:  # an honest server takes off a mask that the member did not add: this one puts it back
+        roster = {
+            answer_from_bytes(data).silo: body_of(answer_from_bytes(data), PublicKeys) for data in masked.server._roster
+        }
+        secret = agreed(loaded_key(keys), roster[ALONE].masking, ALONE)
+        told = told_before_inputs(masked.session, masked.server._circle_seed, inbox.sharers)
+        add_mask(found, pair_key(masked.session, secret, ALONE, HELPER, told), negative=False)
+    expected = np.array(plain_sum(masked.inputs, SILOS[:-1])).astype(masked.group.dtype)
+    assert bool((found == expected).all()) is not told_otherwise
+
+
+def test_a_masking_key_of_low_order_is_refused_before_anything_is_released(masked):
+    requests = masked.until("shares")
+    public = PublicKeys(masking=bytes(32), sealing=public_half(new_private_key()))
+    bad = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    keys = [data for data in request_from_bytes(requests[ALONE]).keys if answer_from_bytes(data).silo != HELPER]
+    request = Roster(session=masked.session, keys=(*keys, bad)).to_bytes()
+    assert f"the masking key of silo '{HELPER}' is no X25519 key, or of low order" in refusal(
+        masked.answer, ALONE, request
+    )
+
+
+def test_a_member_whose_keys_are_of_no_use_is_missing_and_the_others_go_on(masked):
+    """With its keys in the roster every other member would refuse, and the round be lost."""
+    for name, request in masked.server.requests().items():
+        if name != HELPER:
+            masked.server.take(masked.answer(name, request))
+    good = public_half(new_private_key())
+    for masking, sealing in ((bytes(32), good), (good, bytes(32)), (b"short", good), (good, b"")):
+        public = PublicKeys(masking=masking, sealing=sealing)
+        answer = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+        assert "no X25519 key, or of low order" in refusal(masked.server.take, answer)
+    requests = masked.server.proceed()
+    while isinstance(requests, dict):
+        requests = drive(masked, requests)
+    assert requests.members == tuple(SILOS[:-1])
+
+
+@pytest.mark.parametrize("members", range(2, 8))
+def test_no_division_of_a_small_group_into_stories_gives_both_secrets_or_a_second_attempt(members):
+    """All ways to tell every honest member one of two stories, or nothing, with any colluders who tell both."""
+    for colluders, dropouts in itertools.product(range(1, members), range(members)):
+        if not tolerates(members, colluders=colluders, dropouts=dropouts):
+            continue
+        threshold = threshold_for(members, colluders=colluders, dropouts=dropouts)
+        for stories in itertools.product((0, 1, 2), repeat=members - colluders):
+            one, two = (stories.count(story) + colluders for story in (1, 2))
+            assert min(one, two) < threshold
+        # A second attempt needs all but the dropouts to begin it, and who unmasked the first does not.
+        for unmasked in range(members - colluders + 1):
+            assert unmasked + colluders < threshold or members - unmasked < members - dropouts
+
+
+@pytest.mark.parametrize("members", [3, 4, 5])
+def test_a_server_that_tells_every_member_any_list_of_survivors_gets_one_secret_of_each_at_most(members):
+    """All lists to all members, with a helper that signs all of them and gives up all shares that it holds."""
+    group = region(members, dropouts=int(members > 3), colluders=1)
+    masked = Round(group, inputs_of(group, seed=1))
+    masked.until("attestation")
+    *honest, helper = names(members)
+    states = {silo: masked.silo(silo).state for silo in honest}
+    held = masked.silo(helper).state.shares
+    told = {silo: attestations(masked.silo(silo).member, states[silo]) for silo in honest}
+    unmasked = 0
+    for choice in itertools.product(*(told[silo] for silo in honest)):
+        shares = {silo: {"seeds": 1, "keys": 1} for silo in held}  # the helper's own of either kind
+        for silo, state in zip(honest, choice, strict=True):
+            revealed = revealed_by(masked.silo(silo).member, state, choice, helper)
+            unmasked += revealed is not None
+            for which in ("seeds", "keys") if revealed else ():
+                for owner in getattr(revealed, which):
+                    shares[owner][which] += 1
+        for owner in honest:
+            assert min(shares[owner].values()) < group.threshold, f"both secrets of {owner}"
+    assert unmasked, "lists that all agree on are unmasked"
+
+
+def attestations(member, state):
+    """The silo's next state for every list that it attests."""
+    found = []
+    for size in range(len(state.sharers) + 1):
+        for members in itertools.combinations(state.sharers, size):
+            try:
+                found.append(member.attested(state, Survivors(session=state.session, members=members)))
+            except ExchangeError:
+                continue
+    return found
+
+
+def revealed_by(member, state, choice, helper):
+    """What a silo gives up if it is shown the signatures of all that agree with it, the helper's among them."""
+    agree = [other.answers[-1] for other in choice if other.survivors == state.survivors]
+    if helper in state.survivors:
+        body = answer_from_bytes(state.answers[-1]).body
+        agree.append(signed_answer(ATTESTATION, state.session, helper, body, private_key(helper)))
+    try:
+        last = member.unmasked(state, Attested(session=state.session, attestations=tuple(agree)))
+    except ExchangeError:
+        return None
+    return body_of(answer_from_bytes(last.answers[-1]), Revealed)

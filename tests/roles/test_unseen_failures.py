@@ -1,0 +1,87 @@
+"""A silo answers whatever its records do to its training module: when it is imported, and when it leaves files open."""
+
+import dataclasses
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from fulcrum.errors import DataError
+from fulcrum.exchange.model import pack_model
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.learning import check_installed, load_learner
+from fulcrum.roles.silo import SiloStation
+from fulcrum.roles.site import read_site
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+
+@pytest.fixture
+def few_files():
+    """Lets this process open some 200 files more, as an operating system lets it open a thousand in all."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open(os.devnull, os.O_RDONLY)
+    os.close(probe)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(probe + 200, before[0]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("records", [3, 10_000])
+def test_a_file_left_open_for_each_record_does_not_make_a_silo_decline(silo, model, few_files, records):
+    left_open = []
+
+    def train(given, assignment):
+        while len(left_open) < records:
+            left_open.append(os.open(os.devnull, os.O_RDONLY))
+        return given
+
+    station = SiloStation(read_site(silo, "silo"))
+    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    try:
+        for number in (1, 2):
+            station.answer(pack_model(model), number)
+    finally:
+        for file in left_open:
+            os.close(file)
+    with Ledger.read(silo / "state" / "a.ledger") as ledger:
+        assert [entry.round_number for entry in ledger.entries()] == [1, 2]
+
+
+def test_the_places_kept_for_the_ledger_are_given_back_after_every_round(silo, model):
+    station, counts = SiloStation(read_site(silo, "silo")), []
+    for number in (1, 2, 3):
+        station.answer(pack_model(model), number)
+        counts.append(len(list(Path("/dev/fd").iterdir())))
+    assert len(set(counts)) == 1
+
+
+def trained_by(home, name):
+    """Has a silo train by another module."""
+    settings = home / "site.toml"
+    settings.write_text(settings.read_text().replace("fulcrum.engines.built_in_training", name))
+    return read_site(home, "silo")
+
+
+@pytest.mark.parametrize("raised", ["ValueError('record 7 is negative')", "SystemExit(1)", "ImportError('no data')"])
+@pytest.mark.parametrize("name", ["reads_records", "reads_much.training"])
+def test_a_module_that_reads_records_when_it_is_imported_fails_unseen(silo, model, monkeypatch, caplog, name, raised):
+    folder = silo.parent / name.replace(".", "-")
+    file = folder / f"{name.replace('.', '/')}.py"
+    file.parent.mkdir(parents=True)
+    failing = file.with_name("__init__.py") if "." in name else file
+    file.write_text("def start(options): return {}\ndef train(model, assignment): return model\n")
+    failing.write_text(f"raise {raised}\n")
+    monkeypatch.syspath_prepend(folder)
+    station = SiloStation(trained_by(silo, name))
+    for number in (1, 2):
+        station.answer(pack_model(model), number)
+        assert f"training failed in round {number}: zero plus noise is released in its place" in caplog.text
+
+
+def test_a_module_that_is_not_installed_is_told_and_nothing_is_released(silo):
+    with pytest.raises(DataError, match="there is no training module 'no_such' at this site"):
+        SiloStation(trained_by(silo, "no_such"))
+    with pytest.raises(DataError, match=r"no training module 'no_such\.module' at this site"):
+        check_installed("no_such.module")

@@ -175,7 +175,7 @@ def test_an_error_leaves_no_work_behind(digits, monkeypatch):
         calls.append(1)
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(engine, "_block_sums", breaks)
+    monkeypatch.setattr(engine, "block_sums", breaks)
     jobs = [job_of(digits, "severe", seed=seed) for seed in range(40)]
     with pytest.raises(RuntimeError, match="out of luck"):
         train_jobs(jobs, digits, TRAINING, threads=2)

@@ -74,6 +74,8 @@ def test_a_model_may_start_anywhere():
     )
     run = train(fulcrum.plan("isic-paper", rounds=1, epsilon=1e6), load_task("digits"), model=model, training=TRAINING)
     assert run.models[0, :, 0] == pytest.approx(start, abs=0.05)
+    with pytest.raises(ParameterError, match=r"start must hold 32 parameters, got the shape \(31,\)"):
+        dataclasses.replace(model, start=start[1:])
 
 
 def test_the_head_as_three_functions_is_pooled_and_shrunk_as_in_the_batched_engine():

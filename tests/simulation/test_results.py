@@ -1,10 +1,11 @@
+import dataclasses
 import json
 
 import pytest
 
 import fulcrum
 from fulcrum.errors import DataError
-from fulcrum.simulation.results import read_results
+from fulcrum.simulation.results import read_results, unkeyed_digest
 from fulcrum.simulation.trials import compare_trained, save_comparison
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
@@ -53,3 +54,36 @@ def test_a_comparison_of_a_version_that_knew_neither_influence_nor_worst_region_
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     found = read_results(tmp_path, fulcrum.plan("severe", **TARGET)).comparison
     assert [row.least_influence for row in found.rows] == [None] * 5
+
+
+def a_run(plan, **fields):
+    """What a deployed run leaves in run.json."""
+    rounds = [
+        {"round": 1, "accuracy": 0.5, "metrics": {"loss": 0.9}, "regions": 2, "silos": 5, "withheld": []},
+        {"round": 2, "accuracy": None, "metrics": {"loss": 0.7}, "regions": 1, "silos": 4, "withheld": ["south"]},
+    ]
+    told = {"plan_digest": plan.digest, "allocation": "optimal", "task": "learning", "engine": "nvflare", "seeds": []}
+    return json.dumps(told | {"rounds": rounds, "notes": []} | fields)
+
+
+def test_a_deployed_run_has_a_curve_for_every_metric_that_was_measured(tmp_path):
+    made = fulcrum.plan("severe", **TARGET)
+    (tmp_path / "run.json").write_text(a_run(made))
+    found = read_results(tmp_path, made).run
+    assert (found.engine, found.accuracy, found.reference) == ("nvflare", None, None)
+    assert found.curves() == {"accuracy": [(1, 0.5, None)], "loss": [(1, 0.9, None), (2, 0.7, None)]}
+    assert found.rounds[1].withheld == ["south"]
+
+
+def test_a_run_of_the_plan_that_sites_were_given_keys_for_is_one_of_the_plan_it_was_made_of(tmp_path):
+    made = fulcrum.plan("severe", **TARGET)
+    keyed = dataclasses.replace(made, keys={"region-1": "x25519:" + "ab" * 32})
+    assert keyed.digest != made.digest
+    (tmp_path / "run.json").write_text(a_run(keyed, unkeyed_digest=unkeyed_digest(keyed)))
+    for plan in (made, keyed):
+        assert read_results(tmp_path, plan).run.plan_digest == keyed.digest
+    with pytest.raises(DataError, match="is of another plan"):
+        read_results(tmp_path, fulcrum.plan("severe", rounds=2, epsilon=2.9))
+    (tmp_path / "run.json").write_text(a_run(keyed))
+    with pytest.raises(DataError, match="is of another plan"):
+        read_results(tmp_path, made)

@@ -51,7 +51,7 @@ def answers(monkeypatch, by_recipe):
 
     def trained(plans_by_seed, task, *, seeds, training):
         found = [[by_recipe(tuning._own(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds]
-        return TrainedArms(accuracy=np.array(found), worst_region=np.array(found))
+        return TrainedArms(accuracy=np.array(found), worst_region=np.array(found), reference=np.ones(len(seeds)))
 
     monkeypatch.setattr(tuning, "train_arms", trained)
 
@@ -152,6 +152,13 @@ def test_rates_that_are_no_numbers_are_refused_in_one_line(made, tmp_path, capsy
     assert run([*told, "--learning-rates", "0.3;1"]) == 2
     assert "--learning-rates must be numbers separated by commas, got '0.3;1'" in capsys.readouterr().err
     assert not (tmp_path / "new.json").exists()
+
+
+def test_a_rate_that_cannot_be_is_refused_before_anything_is_trained(made, tmp_path, capsys):
+    made.save(tmp_path / "plan.json")
+    told = ["tune", str(tmp_path / "plan.json"), "--data", "digits", "-o", str(tmp_path / "new.json")]
+    assert run([*told, "--learning-rates", "0.3,nan"]) == 2
+    assert capsys.readouterr().err == "fulcrum: learning rate must be a finite number above 0, got nan\n"
 
 
 def test_the_learning_rate_as_planned_is_always_tried(made, monkeypatch):

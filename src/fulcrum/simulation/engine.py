@@ -23,12 +23,15 @@ from fulcrum.estimation.server import ServerRule
 from fulcrum.noise.clipping import clip_factor
 from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.planning.plan import Plan
+from fulcrum.simulation.metrics import measured_by_silo, recall_of
 from fulcrum.simulation.models import SoftmaxHead, with_bias
 from fulcrum.simulation.partition import Partition
 from fulcrum.simulation.tasks import Task
 
+AGGREGATOR_BLOCK = 1 << 62
+"""The block of the noise that aggregators draw."""
+
 _AHEAD = 4  # blocks for each thread that may wait or be done before they are added up
-_AGGREGATOR_BLOCK = 1 << 62  # the block of the noise that aggregators draw
 _BATCH_STREAM = 0x6261746368  # keeps the choice of batches apart from every other use of the same seed
 
 
@@ -167,7 +170,9 @@ class FederationRun:
         models: The final global models, (features + 1, classes, arms).
         accuracy: On the test split after each round, (rounds, arms).
         recall: Of the final models, the share of each class of the test split that they name rightly, (classes, arms);
-            NaN where the split has no record of a class.
+            NaN where the split has no record of a class; (0, arms) where there are no classes.
+        by_silo: The metric of the final models on each silo's own test records, (silos, arms), in the order of
+            `metrics.tested_silos`; (0, arms) where the data does not say whose they are.
         regional_sums: What an observer above the regions saw, (rounds, regions, features + 1, classes, arms), or None
             where it was not asked for.
     """
@@ -175,7 +180,20 @@ class FederationRun:
     models: FloatArray
     accuracy: FloatArray
     recall: FloatArray
+    by_silo: FloatArray
     regional_sums: FloatArray | None
+
+    def by_arm(self, place: IntArray) -> "FederationRun":
+        """Returns the run with a copy for every arm of what was found for the distinct ones of `Arms.distinct`."""
+        if self.models.shape[-1] == len(place):
+            return self
+        return FederationRun(
+            models=self.models[..., place],
+            accuracy=self.accuracy[..., place],
+            recall=self.recall[..., place],
+            by_silo=self.by_silo[..., place],
+            regional_sums=None if self.regional_sums is None else self.regional_sums[..., place],
+        )
 
 
 def train_jobs(
@@ -201,7 +219,7 @@ def train_jobs(
     """
     if len({job.arms.rounds for job in jobs}) != 1:
         raise ParameterError("give at least one job, and all of the same number of rounds")
-    head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
+    head = SoftmaxHead(features=task.width, classes=len(task.classes))
     inputs, test_inputs = with_bias(task.features_train), with_bias(task.features_test)
     rounds, threads = jobs[0].arms.rounds, threads or os.cpu_count() or 1
     distinct, places = zip(*(job.arms.distinct() for job in jobs), strict=True)
@@ -210,6 +228,7 @@ def train_jobs(
     models = [np.zeros(shape) for shape in shapes]
     accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
     recall: list[FloatArray] = []
+    by_silo: list[FloatArray] = []
     sums = [
         np.empty((rounds if keep_regional_sums else 0, arms.regions, *shape))
         for arms, shape in zip(distinct, shapes, strict=True)
@@ -223,7 +242,7 @@ def train_jobs(
     try:
         for number in range(1, rounds + 1):
             pieces = (
-                (_block_sums, jobs[index], block, number, models[index], head, inputs, task.labels_train, training)
+                (block_sums, jobs[index], block, number, models[index], head, inputs, task.labels_train, training)
                 for index, block in work
             )
             observed = [
@@ -243,17 +262,20 @@ def train_jobs(
                     accuracy[index][number - 1 if every_round else 0] = right.mean(axis=0)
                     if number == rounds:
                         recall.append(recall_of(right, task.labels_test, classes=head.classes))
+                        scores = head.scores(models[index], test_inputs if task.silo_test else test_inputs[:0])
+                        by_silo.append(measured_by_silo(list(np.moveaxis(scores, 2, 0)), task))
             if on_round is not None and every_round:
                 on_round(number, [found[number - 1, place] for found, place in zip(accuracy, places, strict=True)])
     finally:
         pool.shutdown(cancel_futures=True)
     return [
         FederationRun(
-            models=_by_arm(models[index], place),
-            accuracy=_by_arm(accuracy[index], place),
-            recall=_by_arm(recall[index], place),
-            regional_sums=_by_arm(sums[index], place) if keep_regional_sums else None,
-        )
+            models=models[index],
+            accuracy=accuracy[index],
+            recall=recall[index],
+            by_silo=by_silo[index],
+            regional_sums=sums[index] if keep_regional_sums else None,
+        ).by_arm(place)
         for index, place in enumerate(places)
     ]
 
@@ -277,11 +299,6 @@ class Servers:
             after[..., self._pooling] = models[..., self._pooling] - self._moved + moved
             self._moved = moved
         return after
-
-
-def _by_arm(values: FloatArray, place: IntArray) -> FloatArray:
-    """Gives every arm its own copy of what was found for the distinct ones."""
-    return values if values.shape[-1] == len(place) else values[..., place]
 
 
 def _in_order(
@@ -309,13 +326,6 @@ def right_answers(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, lab
     return np.asarray(head.scores(models, inputs).argmax(axis=1) == labels[:, None])
 
 
-def recall_of(right: BoolArray, labels: IntArray, *, classes: int) -> FloatArray:
-    """Returns by class and arm the share of its records that were named rightly; NaN where it has none."""
-    nobody = np.full(right.shape[1], np.nan)
-    of_class = [right[labels == number] for number in range(classes)]
-    return np.array([found.mean(axis=0) if len(found) else nobody for found in of_class])
-
-
 def batch_picks(job: Job, block: int, round_number: int, training: LocalTraining) -> IntArray:
     """Returns the records of each batch of a block's silos, (steps, silos, batch), drawn with replacement."""
     silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(job.arms.weights)))
@@ -340,12 +350,12 @@ def aggregator_noise(job: Job, round_number: int, parameters: int) -> FloatArray
     if not scale.any():
         return np.zeros((arms.regions, parameters, len(arms.clip_norm)))
     drawn = SeededNoise(seed=job.seed).standard_normal(
-        round_number=round_number, block=_AGGREGATOR_BLOCK, shape=(arms.regions, parameters)
+        round_number=round_number, block=AGGREGATOR_BLOCK, shape=(arms.regions, parameters)
     )
     return np.asarray(drawn[:, :, None] * (scale * arms.noise_norm)[:, None, :])
 
 
-def _block_sums(
+def block_sums(
     job: Job,
     block: int,
     round_number: int,

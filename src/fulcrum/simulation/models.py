@@ -27,9 +27,12 @@ class Model:
         step: State, features (batch, p) and labels (batch,) to the next state: one local step.
         final: State to parameters.
         scores: Parameters and features (n, p) to a score for each class (n, classes).
-        start: The parameters before the first round; zeros by default.
+        start: The parameters before the first round, d numbers; zeros by default. At zeros all units of a hidden layer
+            get the same gradient, so a network needs a start of its own.
         classes: Where the parameters are a softmax head, (inputs, classes) in one row, how many classes; None for any
             other model. A server that pools knows by it what such a head ignores, and shrinks it.
+        metric: Scores and targets of the test split to one number; by default what the task measures, accuracy where it
+            has classes.
     """
 
     parameters: int
@@ -39,8 +42,11 @@ class Model:
     scores: Callable[[FloatArray, FloatArray], FloatArray]
     start: FloatArray | None = None
     classes: int | None = None
+    metric: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.start is not None and np.shape(self.start) != (self.parameters,):
+            raise ParameterError(f"start must hold {self.parameters} parameters, got the shape {np.shape(self.start)}")
         if self.classes is not None and (self.classes < 2 or self.parameters % self.classes):
             raise ParameterError(f"{self.parameters} parameters are no softmax head of {self.classes} classes")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation.structure import Federation
 from fulcrum.simulation.tasks import Task
@@ -59,7 +59,8 @@ def coupled_partition(
 ) -> Partition:
     """Deals training records to silos without repetition, in the proportion of their declared sizes.
 
-    Where there are too few records of a class, all silos get proportionally fewer.
+    Where there are too few records of a class, all silos get proportionally fewer. Without classes records are dealt at
+    random.
 
     Args:
         task: What to deal.
@@ -69,20 +70,37 @@ def coupled_partition(
         coupling: How much of a silo's share its region determines.
         reach: How far shares go from one half.
     """
+    shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
+    return partition_by_share(task, federation, shares, seed=seed, records=records)
+
+
+def partition_by_share(
+    task: Task, federation: Federation, shares: FloatArray, *, seed: int, records: float | None = None
+) -> Partition:
+    """Deals training records to silos as `coupled_partition` does, for shares of the sensitive class that are given.
+
+    Args:
+        task: What to deal.
+        federation: Whom to.
+        shares: The share of the sensitive class that each silo is to hold.
+        seed: Of which records go where.
+        records: Mean records a silo.
+    """
     if records is not None and not 1 <= records < np.inf:
         raise ParameterError(f"records must be a finite number of at least 1, got {records}")
-    shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
     mean = task.records if records is None else records
     if mean is None and not federation.sizes_known:
         raise DataError(f"the sizes of {federation.name} stay secret. Say how many records a silo holds (records)")
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
-    sensitive = np.isin(task.labels_train, task.sensitive)
+    if not task.classes:
+        shares = np.zeros(len(federation))  # there is no class to be shared unevenly
+    sensitive = _sensitive(task)
     pools = [np.flatnonzero(~sensitive), np.flatnonzero(sensitive)]
     stream = np.random.default_rng([_STREAM, seed, 1])
     for pool in pools:
         stream.shuffle(pool)
     wanted = (float(((1 - shares) * sizes).sum()), float((shares * sizes).sum()))
-    factor = min(1.0, *(len(pool) / want for pool, want in zip(pools, wanted, strict=True)))
+    factor = min(1.0, *(len(pool) / want for pool, want in zip(pools, wanted, strict=True) if want))
     while True:
         counts = np.maximum(np.rint(sizes * factor), 1).astype(np.intp)
         of_sensitive = np.rint(counts * shares).astype(np.intp)
@@ -109,13 +127,20 @@ def declared_partition(task: Task, federation: Federation) -> Partition:
     counts = np.bincount(owner, minlength=len(federation))
     if not counts.all():
         raise DataError(f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name}")
-    sensitive = np.isin(task.labels_train, task.sensitive).astype(float)
+    sensitive = _sensitive(task).astype(float)
     return Partition(
         records=np.argsort(owner, kind="stable"),
         starts=np.cumsum(counts) - counts,
         counts=counts,
         shares=np.bincount(owner, weights=sensitive) / counts,
     )
+
+
+def _sensitive(task: Task) -> BoolArray:
+    """Returns by training record whether it is of a sensitive class."""
+    if not task.classes:
+        return np.zeros(len(task.labels_train), dtype=bool)
+    return np.isin(task.labels_train, task.sensitive)
 
 
 def _dealt(pools: list[IntArray], counts: IntArray, of_sensitive: IntArray) -> Partition:

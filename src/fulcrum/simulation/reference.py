@@ -3,6 +3,8 @@
 It draws the batches and the noise of the batched engine, so for the built-in head the two agree up to rounding.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
@@ -17,14 +19,20 @@ from fulcrum.simulation.engine import (
     aggregator_noise,
     batch_picks,
     block_noise,
-    recall_of,
 )
+from fulcrum.simulation.metrics import measured, measured_by_silo
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.tasks import Task
 
 
 def train_slowly(
-    job: Job, task: Task, training: LocalTraining, model: Model, *, keep_regional_sums: bool = False
+    job: Job,
+    task: Task,
+    training: LocalTraining,
+    model: Model,
+    *,
+    keep_regional_sums: bool = False,
+    on_round: Callable[[int, FloatArray], None] | None = None,
 ) -> FederationRun:
     """Trains one job silo by silo; parameters and sums come back as flat vectors, (parameters, 1, arms).
 
@@ -34,6 +42,7 @@ def train_slowly(
         training: Steps and batch; the learning rate is the model's own affair.
         model: What a silo runs.
         keep_regional_sums: Whether to keep what the observer saw.
+        on_round: Called after each round with its number and the accuracies by arm.
     """
     arms = job.arms
     models = np.zeros((model.parameters, len(arms.clip_norm)))
@@ -57,12 +66,15 @@ def train_slowly(
         if keep_regional_sums:
             sums.append(observed[:, :, None, :])
         scores = [model.scores(models[:, arm], task.features_test) for arm in range(models.shape[1])]
-        right = np.stack([score.argmax(axis=1) == task.labels_test for score in scores], axis=1)
-        accuracy.append(right.mean(axis=0))
+        found, recall = measured(scores, task, model.metric)
+        accuracy.append(found)
+        if on_round is not None:
+            on_round(round_number, found)
     return FederationRun(
         models=models[:, None, :],
         accuracy=np.array(accuracy),
-        recall=recall_of(right, task.labels_test, classes=len(task.classes)),
+        recall=recall,
+        by_silo=measured_by_silo(scores, task, model.metric),
         regional_sums=np.array(sums) if keep_regional_sums else None,
     )
 

@@ -7,8 +7,11 @@
 
 Regions differ here in how often each class occurs. So a region's accuracy is the model's on the test split, reweighted
 to the classes that the region's silos hold: the sum over classes of the class's share in the region times the share of
-its test records that the model names rightly. The worst region is the one where that is least.
+its test records that the model names rightly. The worst region is the one where that is least. Where test records are
+known to be of silos, a region's accuracy is that on the records of its own silos.
 """
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -30,6 +33,22 @@ def class_mixes(partition: Partition, labels: IntArray, region_of: IntArray, *, 
     held = np.bincount(owner * classes + labels[partition.records], minlength=regions * classes)
     counts = held.reshape(regions, classes)
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+
+
+def worst_region_of_silos(
+    by_silo: FloatArray, silos: Sequence[str], counts: IntArray, region_of: Mapping[str, int]
+) -> FloatArray:
+    """Returns by arm the accuracy for the region that it is least for, on test records of the region's own silos.
+
+    Args:
+        by_silo: The accuracy on each silo's records, by silo and arm.
+        silos: Their names.
+        counts: How many test records each has.
+        region_of: The region of every silo.
+    """
+    region = np.array([region_of[name] for name in silos])
+    share = (region == np.unique(region)[:, None]) * counts
+    return np.asarray((share @ by_silo / share.sum(axis=1, keepdims=True)).min(axis=0))
 
 
 def worst_region_accuracy(recall: FloatArray, mixes: FloatArray) -> FloatArray:

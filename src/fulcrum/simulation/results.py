@@ -1,36 +1,124 @@
-"""What training left in a folder, read back and held against the plan that it is shown beside."""
+"""What training left in a folder, read back and held against the plan that it is shown beside.
 
+>>> run = RunResult(
+...     plan_digest="", allocation="optimal", task="learning", seeds=[], notes=[],
+...     rounds=[RoundResult(round=1, accuracy=0.5, metrics={"loss": 0.9}, regions=2, silos=5)],
+... )
+>>> run.round_rows()
+[{'round': 1, 'regions': 2, 'silos': 5, 'accuracy': 0.5, 'loss': 0.9, 'withheld': ''}]
+"""
+
+import dataclasses
 import math
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from fulcrum.errors import DataError
-from fulcrum.planning.comparing import model_noise, row_of
+from fulcrum.planning.comparing import row_of
 from fulcrum.planning.plan import Plan
+
+ROUND_COLUMNS = ("round", "regions", "silos", "withheld")
+"""What a table of rounds has beside metrics."""
+
+
+class Measured(NamedTuple):
+    """One point of a curve: the round, what was measured after it, and its standard error over seeds, if it has one."""
+
+    round: int
+    value: float
+    error: float | None
 
 
 class RoundResult(msgspec.Struct, kw_only=True):
-    """Accuracy after one round; the error is None with a single seed."""
+    """What was measured after one round.
+
+    Attributes:
+        round: From 1.
+        accuracy: On records that the server may see; None where it was not measured.
+        accuracy_se: Its standard error; None with a single seed.
+        metrics: What else was measured, by name.
+        regions: Of a deployed round, how many regional sums are in the model.
+        silos: And how many silos are in these sums.
+        withheld: And the regions whose sums are not.
+    """
 
     round: int
-    accuracy: float
-    accuracy_se: float | None
+    accuracy: float | None = None
+    accuracy_se: float | None = None
+    metrics: dict[str, float] = {}
+    regions: int | None = None
+    silos: int | None = None
+    withheld: list[str] = []
+
+    def in_words(self, *, of: int | None = None) -> str:
+        """Returns the round in one line, as it is told when it ends, of how many where that is known.
+
+        >>> RoundResult(round=1, accuracy=0.53765, metrics={"loss": 0.9}, regions=2, withheld=["south"]).in_words(of=9)
+        'round 1 of 9: 2 regional sums, accuracy 0.5376, loss 0.9, withheld by south'
+        """
+        measured = ({} if self.accuracy is None else {"accuracy": self.accuracy}) | self.metrics
+        told = [] if self.regions is None else [f"{self.regions} regional sum{'' if self.regions == 1 else 's'}"]
+        told += [f"{name} {value:.4g}" for name, value in measured.items()]
+        told += [f"withheld by {', '.join(self.withheld)}"] if self.withheld else []
+        return f"round {self.round}{f' of {of}' if of else ''}: {', '.join(told)}"
 
 
 class RunResult(msgspec.Struct, kw_only=True):
-    """A plan trained, as `save_run` wrote it."""
+    """A plan trained, as `save_run` wrote it in process, or `save_deployed_run` on a federation.
+
+    Attributes:
+        plan_digest: What was run.
+        unkeyed_digest: The same plan before it was given the keys of its sites, where it was.
+        allocation: The plan's.
+        task: What was learned: the name of the data, or of the training module.
+        engine: What ran it: `embedded`, `nvflare` or `flower`.
+        seeds: Under which seeds; none where the noise was cryptographic.
+        accuracy: After the last round; None where it was not measured.
+        accuracy_se: Its standard error over seeds.
+        reference: The accuracy without clip and noise; None where it was not trained.
+        rounds: By round.
+        notes: What a reader should know.
+        command: What trained it, where that was a command.
+    """
 
     plan_digest: str
+    unkeyed_digest: str | None = None
     allocation: str
     task: str
+    engine: str = "embedded"
     seeds: list[int]
-    accuracy: float
-    accuracy_se: float | None
-    reference: float
+    accuracy: float | None = None
+    accuracy_se: float | None = None
+    reference: float | None = None
     rounds: list[RoundResult]
     notes: list[str]
+    command: str = ""
+
+    def curves(self) -> dict[str, list[Measured]]:
+        """Returns every metric by round, accuracy first; a round in which one was not measured is left out of it."""
+        found: dict[str, list[Measured]] = {}
+        for row in self.rounds:
+            if row.accuracy is not None:
+                found.setdefault("accuracy", []).append(Measured(row.round, row.accuracy, row.accuracy_se))
+        for row in self.rounds:
+            for name, value in row.metrics.items():
+                found.setdefault(name, []).append(Measured(row.round, value, None))
+        return found
+
+    def round_rows(self) -> list[dict[str, Any]]:
+        """Returns the rounds as rows, every metric a column; one that is called as another column is in brackets."""
+        columns = {name: f"({name})" if name in ROUND_COLUMNS else name for name in self.curves()}
+        rows = []
+        for found in self.rounds:
+            measured = {"accuracy": found.accuracy} | found.metrics
+            rows.append(
+                {"round": found.round, "regions": found.regions, "silos": found.silos}
+                | {heading: measured.get(name) for name, heading in columns.items()}
+                | {"withheld": ", ".join(found.withheld)}
+            )
+        return rows
 
 
 class AllocationResult(msgspec.Struct, kw_only=True):
@@ -45,6 +133,7 @@ class AllocationResult(msgspec.Struct, kw_only=True):
     least_influence: float | None = None
     worst_region: float | None = None
     worst_region_se: float | None = None
+    reference: float | None = None
 
 
 class ComparisonResult(msgspec.Struct, kw_only=True):
@@ -63,6 +152,7 @@ class ComparisonResult(msgspec.Struct, kw_only=True):
     seeds: list[int]
     size_law: str
     rows: list[AllocationResult]
+    command: str = ""
 
 
 class Results(msgspec.Struct, kw_only=True):
@@ -76,7 +166,7 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
     """Reads run.json and comparison.json of a folder; what was trained under another plan is refused.
 
     Args:
-        folder: As `fulcrum train -o` and `fulcrum compare --train -o` write it.
+        folder: As `fulcrum train -o`, `up -o`, `follow -o` and `compare --train -o` write it.
         plan: Which plan the results must be of.
     """
     where = Path(folder)
@@ -85,7 +175,7 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
         raise DataError(
             f"{folder} holds no run.json and no comparison.json. Make one with: fulcrum train PLAN -o {folder}"
         )
-    if run is not None and run.plan_digest != plan.digest:
+    if run is not None and not _is_of(run, plan):
         raise DataError(
             f"{where / 'run.json'} is of another plan (digest {run.plan_digest[:4]}.., expected {plan.digest[:4]}..). "
             f"Run: fulcrum train PLAN -o {folder}"
@@ -96,6 +186,18 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
             f"Run: fulcrum compare FEDERATION --train -o {folder}, with the plan's settings"
         )
     return Results(run=run, comparison=comparison)
+
+
+def _is_of(run: RunResult, plan: Plan) -> bool:
+    """Whether a run is one of this plan, or of the plan that was made of it when sites were given their keys."""
+    return run.plan_digest == plan.digest or (
+        run.unkeyed_digest is not None and run.unkeyed_digest == unkeyed_digest(plan)
+    )
+
+
+def unkeyed_digest(plan: Plan) -> str:
+    """Returns the digest that a plan has without the keys of its sites: deploying it may add them."""
+    return dataclasses.replace(plan, keys={}).digest
 
 
 def _same_target(found: ComparisonResult, plan: Plan) -> bool:
@@ -110,7 +212,7 @@ def _same_target(found: ComparisonResult, plan: Plan) -> bool:
         == (plan.federation.digest, plan.rounds, plan.delta, plan.accountant, plan.colluders, plan.dropouts)
         and (found.epsilon, found.information) == asked
         and found.budget == target.budget
-        and all(math.isclose(budget, model_noise(plan), rel_tol=1e-6) for budget in mine)
+        and all(math.isclose(budget, plan.model_noise, rel_tol=1e-6) for budget in mine)
     )
 
 

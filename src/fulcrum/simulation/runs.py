@@ -9,8 +9,8 @@
 import io
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,16 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.plan import Plan
-from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
-from fulcrum.simulation.models import Model, SoftmaxHead
+from fulcrum.simulation.datasets import read_data
+from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining
+from fulcrum.simulation.metrics import tested_silos
+from fulcrum.simulation.model_engines import metric_of, model_of, train_model
+from fulcrum.simulation.models import Model
 from fulcrum.simulation.partition import Partition, coupled_partition, declared_partition
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.regional import class_mixes, worst_region_accuracy
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.regional import class_mixes, worst_region_accuracy, worst_region_of_silos
+from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.torch_engine import TorchDevice
+from fulcrum.simulation.torch_model import TorchModel
 from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
 
@@ -44,11 +48,14 @@ class TrainingRun:
         training: How silos trained.
         seeds: Under which seeds.
         records: Mean records a silo, where it was said.
-        accuracy: On the test split, (seeds, rounds).
+        accuracy: On the test split, (seeds, rounds); of a model that is measured otherwise, its metric.
         reference: The accuracy without clip and noise, by seed.
         models: The final parameters, (seeds, features + 1, classes), or (seeds, parameters, 1) of a user's own model.
         regional_sums: What an observer above the regions saw, (seeds, rounds, regions, ...); None where not kept.
-        notes: What a reader should know of the data.
+        notes: What a reader should know of the data and of how the model was trained.
+        metric: What was measured, in words.
+        by_silo: The same on each silo's own test records after the last round, mean over seeds, where the data says
+            whose they are.
     """
 
     plan: Plan
@@ -61,6 +68,8 @@ class TrainingRun:
     models: FloatArray
     regional_sums: FloatArray | None
     notes: tuple[str, ...]
+    metric: str = "accuracy"
+    by_silo: Mapping[str, float] = field(default_factory=dict)
 
     def by_round(self) -> list[dict[str, float]]:
         """Returns mean accuracy and its standard error after each round."""
@@ -78,18 +87,19 @@ class TrainingRun:
             "allocation": self.plan.allocation,
             "task": self.task.name,
             "classes": list(self.task.classes),
-            "features": self.task.features_train.shape[1],
+            "features": math.prod(self.task.features_train.shape[1:]),
             "records": self.records,
             "seeds": list(self.seeds),
             "learning_rate": self.training.learning_rate,
             "steps": self.training.steps,
             "batch": self.training.batch,
             "rounds": self.by_round(),
+            "metric": self.metric,
             "accuracy": float(self.accuracy[:, -1].mean()),
             "accuracy_se": standard_error(self.accuracy[:, -1]),
             "reference": float(self.reference.mean()),
             "notes": list(self.notes),
-        }
+        } | ({"by_silo": dict(self.by_silo)} if self.by_silo else {})
 
 
 def standard_error(values: FloatArray) -> float:
@@ -108,42 +118,56 @@ def run_folder(folder: str | Path) -> Path:
     return target
 
 
-def save_run(run: TrainingRun, folder: str | Path) -> None:
-    """Writes run.json, and observed.npz with the models and what an observer above the regions saw, if it was kept."""
+def save_run(run: TrainingRun, folder: str | Path, *, command: str = "") -> None:
+    """Writes run.json, and observed.npz with the models and what an observer above the regions saw, if it was kept.
+
+    Args:
+        run: As `train` gives it.
+        folder: Where to, made if it is not there.
+        command: What trained it, where that was a command.
+    """
     target = run_folder(folder)
     arrays = io.BytesIO()
     seen = {} if run.regional_sums is None else {"regional_sums": run.regional_sums}
     np.savez_compressed(arrays, allow_pickle=False, models=run.models, accuracy=run.accuracy, **seen)
     write_whole(target / "observed.npz", arrays.getvalue())
-    write_whole(target / "run.json", msgspec.json.format(msgspec.json.encode(run.summary()), indent=1) + b"\n")
+    told = run.summary() | {"command": command}
+    write_whole(target / "run.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
 
 
 def train(
     plan: Plan,
-    data: str | Path | Task = "digits",
+    data: Any = "digits",
     *,
     seeds: int | Sequence[int] = 1,
     training: LocalTraining | None = None,
-    model: Model | None = None,
+    model: Any = None,
+    device: str | TorchDevice | None = None,
     records: float | None = None,
     keep_regional_sums: bool = True,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> TrainingRun:
     """Trains a plan on some data with seeded noise, and returns accuracies, models and what an observer saw.
 
     Args:
         plan: What to run.
-        data: A `Task`, or anything `load_task` takes.
+        data: A `Task`, a `torch.utils.data.Dataset` whose items are records, targets and silos, or anything `load_task`
+            takes.
         seeds: How many, or which; a seed decides partition, batches and noise.
         training: Learning rate, local steps and batch.
-        model: A user's own, run by the slow engine; the softmax head by default, run by the batched one.
+        model: A user's own: a `torch.nn.Module`, its class or what makes one, or `torch_model` of it, trained for all
+            silos together; or a `Model`, silo by silo. The softmax head by default.
+        device: Where a PyTorch module trains, as torch calls it, such as "cuda"; the processor by default.
         records: Mean records a silo.
         keep_regional_sums: Whether to keep what the observer saw.
         on_round: Called after each round with its number and the accuracies.
+        on_note: Called at once with what makes training slow.
         **options: As `load_task` takes them.
     """
-    task = data if isinstance(data, Task) else load_task(data, **options)
+    task, own = read_data(data, **options), model_of(model)
+    check_parameters_fit([plan], own)
     training = training or LocalTraining(learning_rate=LEARNING_RATE)
     chosen = chosen_seeds(seeds)
     arms = Arms.from_plans([plan]).with_reference()
@@ -154,10 +178,17 @@ def train(
         if on_round is not None:
             on_round(number, [accuracy[:1] for accuracy in found])
 
-    if model is None:
-        runs = train_jobs(jobs, task, training, keep_regional_sums=keep_regional_sums, on_round=tell)
-    else:
-        runs = [train_slowly(job, task, training, model, keep_regional_sums=keep_regional_sums) for job in jobs]
+    runs, told = train_model(
+        jobs,
+        task,
+        training,
+        own,
+        device=device,
+        keep_regional_sums=keep_regional_sums,
+        on_round=tell,
+        on_note=on_note,
+    )
+    tested = np.mean([run.by_silo[:, 0] for run in runs], axis=0).tolist()
     sums = [run.regional_sums[..., 0] for run in runs if run.regional_sums is not None]
     return TrainingRun(
         plan=plan,
@@ -169,21 +200,37 @@ def train(
         reference=np.array([run.accuracy[-1, 1] for run in runs]),
         models=np.array([run.models[..., 0] for run in runs]),
         regional_sums=np.array(sums) if keep_regional_sums else None,
-        notes=notes_on(task, plan.federation, parts[0], training, records=records),
+        notes=notes_on(task, plan.federation, parts[0], training, records=records) + told,
+        metric=metric_of(own, task),
+        by_silo=dict(zip(tested_silos(task), tested, strict=True)),
     )
+
+
+def check_parameters_fit(plans: Sequence[Plan], model: Model | TorchModel | None) -> None:
+    """Raises `ParameterError` where a plan was made for another number of parameters than a user's own model has."""
+    for plan in plans:
+        if model is not None and plan.parameters is not None and plan.parameters != model.parameters:
+            raise ParameterError(
+                f"the plan is for {plan.parameters:,} parameters, and the model trains {model.parameters:,}. Make a "
+                "plan for it: fulcrum plan --model, or parameters="
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedArms:
-    """How well arms did, both (seeds, arms).
+    """How well arms did, on the test split after the last round.
 
     Attributes:
-        accuracy: On the test split, after the last round.
+        accuracy: (seeds, arms).
         worst_region: The same for the region that it is least for; see `regional`.
+        reference: The accuracy without clip and noise, by seed.
+        notes: What a reader should know of how the model was trained.
     """
 
     accuracy: FloatArray
     worst_region: FloatArray
+    reference: FloatArray
+    notes: tuple[str, ...] = ()
 
 
 def train_arms(
@@ -193,7 +240,10 @@ def train_arms(
     seeds: Sequence[int],
     training: LocalTraining,
     records: float | None = None,
+    model: Model | TorchModel | None = None,
+    device: str | TorchDevice | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> TrainedArms:
     """Returns how well every arm did under every seed; arms of a seed are paired.
 
@@ -203,33 +253,54 @@ def train_arms(
         seeds: One for each list of arms.
         training: How silos train.
         records: Mean records a silo.
+        model: A user's own, as `model_of` gives it.
+        device: Where a PyTorch module trains.
         on_round: Called after each round.
+        on_note: Called at once with what makes training slow.
     """
+    check_parameters_fit([plan for plans in plans_by_seed for plan in plans], model)
     jobs = [
         Job(
             seed=seed,
             partition=partition_of(task, plans[0].federation, seed=seed, records=records),
-            arms=Arms.from_plans(plans),
+            arms=Arms.from_plans(plans).with_reference(),
         )
         for seed, plans in zip(seeds, plans_by_seed, strict=True)
     ]
-    runs = train_jobs(jobs, task, training, every_round=on_round is not None, on_round=on_round)
-    return TrainedArms(
-        accuracy=np.array([run.accuracy[-1] for run in runs]),
-        worst_region=np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)]),
+    runs, notes = train_model(
+        jobs,
+        task,
+        training,
+        model,
+        device=device,
+        every_round=on_round is not None,
+        on_round=on_round,
+        on_note=on_note,
     )
+    last = np.array([run.accuracy[-1] for run in runs])
+    worst = np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)])
+    return TrainedArms(accuracy=last[:, :-1], worst_region=worst[:, :-1], reference=last[:, -1], notes=notes)
 
 
 def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
-    """Returns by arm the final accuracy for the region that it is least for."""
+    """Returns by arm the final accuracy for the region that it is least for.
+
+    It is measured on the test records of the region's silos where the data says whose they are, else by the classes
+    that they hold, and NaN where there are none.
+    """
+    if task.silo_test is not None:
+        names = tested_silos(task)
+        numbers = {job.arms.silo_name(silo): int(region) for silo, region in enumerate(job.arms.region_of)}
+        unknown = next((name for name in names if name not in numbers), None)
+        if unknown is not None:
+            raise DataError(f"{task.name} has test records of silo {unknown!r}, which the federation does not know")
+        counts = np.array([task.silo_test.count(name) for name in names])
+        return worst_region_of_silos(run.by_silo, names, counts, numbers)
+    if not task.classes:
+        return np.full(run.recall.shape[1], np.nan)
     classes = len(task.classes)
     mixes = class_mixes(job.partition, task.labels_train, job.arms.region_of, classes=classes)
     return worst_region_accuracy(run.recall, mixes)
-
-
-def head_parameters(task: Task) -> int:
-    """Returns d of the built-in head on a task."""
-    return SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes)).parameters
 
 
 def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:
@@ -258,6 +329,8 @@ def notes_on(
 ) -> tuple[str, ...]:
     """Returns what a reader of the accuracies should know."""
     found = ["Components and scale were fitted on the pooled training split, outside every epsilon."]
+    if not task.fitted:
+        found.clear()
     wanted = records or task.records or float(federation.sizes.mean())
     held = float(partition.counts.mean())
     if task.silo is None and held < 0.99 * wanted:

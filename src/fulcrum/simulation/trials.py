@@ -21,16 +21,20 @@ from fulcrum.federation.structure import Federation
 from fulcrum.planning.comparing import AS_ASKED, BEYOND, Compared, Comparison, compared, row_plan, summarised
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import AllocationRule
+from fulcrum.simulation.datasets import read_data
 from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.model_engines import model_of, parameters_of
+from fulcrum.simulation.models import Model
 from fulcrum.simulation.runs import (
     LEARNING_RATE,
     chosen_seeds,
-    head_parameters,
     run_folder,
     standard_error,
     train_arms,
 )
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.torch_engine import TorchDevice
+from fulcrum.simulation.torch_model import TorchModel
 from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
 
@@ -50,6 +54,7 @@ class TrainedComparison(Comparison):
         worst_region: The accuracy on test records mixed as the records of a region's silos are, for the region that it
             is least for, mean over seeds.
         worst_region_se: Its standard error; NaN with one seed.
+        reference: The accuracy without clip and noise on the same batches, mean over seeds; the same in every row.
     """
 
     accuracy: float
@@ -58,18 +63,22 @@ class TrainedComparison(Comparison):
     gain_se: float
     worst_region: float
     worst_region_se: float
+    reference: float
 
 
 def compare_trained(
     federation: Any,
-    data: str | Path | Task = "digits",
+    data: Any = "digits",
     *,
     seeds: int | Sequence[int] = 10,
     training: LocalTraining | None = None,
+    model: Any = None,
+    device: str | TorchDevice | None = None,
     records: float | None = None,
     size_law: str = "declared",
     allocation: str | AllocationRule | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     data_options: dict[str, Any] | None = None,
     **target: Any,
 ) -> tuple[TrainedComparison, ...]:
@@ -77,27 +86,30 @@ def compare_trained(
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
-        data: A `Task`, or anything `load_task` takes.
+        data: As `train` takes it.
         seeds: How many, or which.
         training: Learning rate, local steps and batch.
+        model: A user's own, as `train` takes it; the softmax head by default.
+        device: Where a PyTorch module trains.
         records: Mean records a silo.
         size_law: One of `SIZE_LAWS`.
         allocation: One more to compare.
         on_round: Called after each round.
+        on_note: Called at once with what makes training slow.
         data_options: Further arguments of `load_task`.
-        **target: What every row must meet, as in `plan`; `parameters` are those of the softmax head where not given.
+        **target: What every row must meet, as in `plan`; `parameters` are the model's where not given.
     """
     check_known("size law", size_law, SIZE_LAWS)
     if target.get("seed", 0) != 0:
         raise ParameterError(f"every seed deals noise anew: seed={target['seed']} would be ignored. Choose the seeds")
     federation = read_federation(federation)
-    task = data if isinstance(data, Task) else load_task(data, **(data_options or {}))
+    task, own = read_data(data, **(data_options or {})), model_of(model)
     if task.silo is not None and size_law != "declared":
         raise ParameterError(f"{task.name} names its silos, so their sizes cannot be drawn. Leave the size law out")
     chosen = chosen_seeds(seeds)
-    rows = compared_on(task, federation, allocation, target)
+    rows = compared_on(task, federation, allocation, target, own)
     plans = [
-        [row_plan(drawn, settings, _on(task, name, target) | {"seed": seed}) for name, settings in rows.rows.items()]
+        [row_plan(drawn, row, _on(task, name, target, own) | {"seed": seed}) for name, row in rows.rows.items()]
         for seed, drawn in ((seed, sized(federation, size_law, seed)) for seed in chosen)
     ]
     found = train_arms(
@@ -106,7 +118,10 @@ def compare_trained(
         seeds=chosen,
         training=training or LocalTraining(learning_rate=LEARNING_RATE),
         records=records,
+        model=own,
+        device=device,
         on_round=on_round,
+        on_note=on_note,
     )
     uniform = found.accuracy[:, list(rows.rows).index("uniform")]
     return tuple(
@@ -115,27 +130,32 @@ def compare_trained(
             accuracy=found.accuracy[:, arm],
             gain=found.accuracy[:, arm] - uniform,
             worst_region=found.worst_region[:, arm],
+            reference=found.reference,
         )
         for arm, name in enumerate(rows.rows)
     )
 
 
 def compared_on(
-    task: Task, federation: Federation, own: str | AllocationRule | None, target: Mapping[str, Any]
+    task: Task,
+    federation: Federation,
+    own: str | AllocationRule | None,
+    target: Mapping[str, Any],
+    model: Model | TorchModel | None = None,
 ) -> Compared:
-    """Returns what is set side by side on a task: `compared`, where the head tells how many parameters there are."""
+    """Returns what is set side by side on a task: `compared`, where the model tells how many parameters there are."""
     known = compared(federation, own, target)
     if target.get("parameters") is not None:
         return known
-    more = compared(federation, own, dict(target) | {"parameters": head_parameters(task)})
+    more = compared(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
     return replace(known, rows={**known.rows, **more.rows}, left_out=more.left_out)
 
 
-def _on(task: Task, name: str, target: Mapping[str, Any]) -> dict[str, Any]:
+def _on(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
     """Returns the target of a row; what goes beyond the paper follows from the number of parameters."""
     if target.get("parameters") is not None or name not in (*BEYOND, AS_ASKED):
         return dict(target)
-    return dict(target) | {"parameters": head_parameters(task)}
+    return dict(target) | {"parameters": parameters_of(model, task)}
 
 
 def save_comparison(
@@ -146,6 +166,7 @@ def save_comparison(
     task: str,
     seeds: int | Sequence[int],
     size_law: str = "declared",
+    command: str = "",
     **target: Any,
 ) -> None:
     """Writes comparison.json: the rows, and the federation and target that they hold for.
@@ -157,6 +178,7 @@ def save_comparison(
         task: On what.
         seeds: How many, or which.
         size_law: One of `SIZE_LAWS`.
+        command: What trained them, where that was a command.
         **target: What every allocation met, as in `plan`.
     """
     told = {
@@ -174,6 +196,7 @@ def save_comparison(
         "seeds": chosen_seeds(seeds),
         "size_law": size_law,
         "rows": [asdict(row) for row in rows],
+        "command": command,
     }
     write_whole(
         run_folder(folder) / "comparison.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
@@ -186,7 +209,12 @@ def sized(federation: Federation, size_law: str, seed: int) -> Federation:
 
 
 def _row(
-    parts: Sequence[Comparison], *, accuracy: FloatArray, gain: FloatArray, worst_region: FloatArray
+    parts: Sequence[Comparison],
+    *,
+    accuracy: FloatArray,
+    gain: FloatArray,
+    worst_region: FloatArray,
+    reference: FloatArray,
 ) -> TrainedComparison:
     """One row over all seeds: budgets and means averaged, worst cases taken over all."""
 
@@ -207,4 +235,5 @@ def _row(
         gain_se=standard_error(gain),
         worst_region=float(worst_region.mean()),
         worst_region_se=standard_error(worst_region),
+        reference=float(reference.mean()),
     )

@@ -19,13 +19,13 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
-from fulcrum.planning.comparing import model_noise
-from fulcrum.planning.making import Execution, planned
+from fulcrum.planning.alternatives import kept_with
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.recipes import BY_SILO, DECLARED, RECIPES, Recipe
 from fulcrum.privacy.allocation import ALLOCATIONS
 from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, head_parameters, standard_error, train_arms
+from fulcrum.simulation.model_engines import parameters_of
+from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
 from fulcrum.simulation.tasks import Task, load_task
 
 AS_PLANNED = "as planned"
@@ -119,27 +119,27 @@ def tune(
     d = _check(plan, task)
     chosen = chosen_seeds(seeds)
     recipes, left_out = _recipes(plan, d)
-    grid = [
-        (count, rate)
+    grid = [  # a learning rate that is none is refused here, before anything is trained
+        (count, replace(training, learning_rate=rate))
         for count in sorted({*(rounds if rounds is not None else (1, 3)), plan.rounds})
         for rate in sorted({*learning_rates, training.learning_rate})
     ]
     found: list[tuple[Plan, Try, FloatArray]] = []
-    for count, rate in grid:
+    for count, local in grid:
         plans = {name: _anew(plan, recipe, count, d) for name, recipe in recipes.items()}
         accuracy = train_arms(
             [list(plans.values())] * len(chosen),
             task,
             seeds=chosen,
-            training=replace(training, learning_rate=rate),
+            training=local,
         ).accuracy
         for place, (name, made) in enumerate(plans.items()):
-            changed = (name != _own(plan), count != plan.rounds, rate != training.learning_rate)
+            changed = (name != _own(plan), count != plan.rounds, local != training)
             tried = Try(
                 recipe=name,
                 rounds=count,
-                learning_rate=rate,
-                noise_budget=model_noise(made),
+                learning_rate=local.learning_rate,
+                noise_budget=made.model_noise,
                 accuracy=float(accuracy[:, place].mean()),
                 accuracy_se=standard_error(accuracy[:, place]),
                 behind=0.0,
@@ -172,7 +172,7 @@ def _check(plan: Plan, task: Task) -> int:
         raise PlanError("a plan that follows earlier rounds cannot be tuned: tune before the first round")
     if plan.allocation not in ALLOCATIONS:
         raise PlanError(f"the plan was made with the allocation {plan.allocation!r}, and what a plan names is not run")
-    d = head_parameters(task)
+    d = parameters_of(None, task)
     if plan.parameters not in (None, d):
         raise ParameterError(
             f"the plan is for {plan.parameters:,} parameters, and a head on {task.name} has {d:,}. "
@@ -195,7 +195,7 @@ def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
     recipes = dict(TRIED)
     if _own(plan) == AS_PLANNED:
         weights: Any = plan.weights_rule
-        if weights == "declared":
+        if weights in (DECLARED, BY_SILO):
             weights = dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
         clip: float | str = "auto" if plan.clip_share < 1 else plan.clip_norm
         recipes[AS_PLANNED] = Recipe(weights=weights, clip_norm=clip, server=plan.server, shrink=plan.shrink)
@@ -210,22 +210,5 @@ def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
 
 
 def _anew(plan: Plan, recipe: Recipe, rounds: int, d: int) -> Plan:
-    """Returns the plan of the same promise with another recipe and number of rounds."""
-    target = replace(plan.target, rounds=rounds, reserve=0.0)
-    if target.budget is not None:  # what the budget bought is found again
-        target = replace(target, epsilon={}, information=None)
-    if recipe.clip_norm == "auto":
-        target = replace(target, parameters=d)
-    execution = Execution(
-        allocation=plan.allocation,
-        seed=plan.seed,
-        clip_norm=plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm,
-        weights=recipe.weights,
-        least_influence=plan.least_influence,
-        server=recipe.server,
-        shrink=recipe.shrink,
-        injection=plan.injection,
-        purpose=plan.purpose,
-        keys=plan.keys,
-    )
-    return planned(replace(plan.federation, chosen_weights=None), target, execution)
+    """Returns the plan of the same promise with another recipe and number of rounds; d where the clip needs it."""
+    return kept_with(plan, recipe, rounds=rounds, parameters=d if recipe.clip_norm == "auto" else None)

@@ -1,0 +1,84 @@
+"""Images as records: a folder of silos and classes, or the encoded images of a column, as arrays of one shape."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.errors import DataError, MissingExtraError, in_one_line
+
+_SPLITS = {"train", "test"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Images:
+    """Images of one size, and what their folders say of them.
+
+    Attributes:
+        pixels: Bytes, (images, 3, height, width).
+        labels: The class of each.
+        silo: The silo of each, where folders say it.
+        split: "train" or "test" of each, where folders say it.
+    """
+
+    pixels: Any
+    labels: list[str]
+    silo: list[str] | None
+    split: list[str] | None
+
+
+def read_image_folder(root: Path) -> Images:
+    """Returns the images of class/image or silo/class/image, below train and test where these are the two folders."""
+    try:
+        below = _folders(root)
+        parts = below if {folder.name for folder in below} == _SPLITS else [root]
+        by_silo = any(_folders(inner) for part in parts for inner in _folders(part))
+        found: list[tuple[Path, str, str, str]] = []
+        for part in parts:
+            for silo in _folders(part) if by_silo else [part]:
+                for group in _folders(silo):
+                    files = sorted(file for file in group.iterdir() if file.is_file() and not file.name.startswith("."))
+                    found += [(file, group.name, silo.name, part.name) for file in files]
+    except OSError as error:
+        raise DataError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+    if not found:
+        raise DataError(f"{root} holds no images. Put them into folders class/image, or silo/class/image")
+    pixels = decoded([file.read_bytes() for file, *_ in found], [str(file) for file, *_ in found])
+    return Images(
+        pixels=pixels,
+        labels=[label for _, label, _, _ in found],
+        silo=[name for _, _, name, _ in found] if by_silo else None,
+        split=[name for _, _, _, name in found] if parts != [root] else None,
+    )
+
+
+def decoded(images: Sequence[bytes], names: Sequence[str]) -> Any:
+    """Returns encoded images as bytes, (images, 3, height, width); what is no image or of another size is refused.
+
+    Args:
+        images: Of any format that Pillow reads.
+        names: Of each, for messages.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("images are read by Pillow. Run: pip install 'fulcrum-dp[embed]'") from None
+    found: list[Any] = []
+    for data, name in zip(images, names, strict=True):
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                flat = image.convert("RGBA") if "transparency" in image.info else image
+                found.append(np.asarray(flat.convert("RGB")).transpose(2, 0, 1))
+        except Exception as error:  # a decoder fails in its own way on a broken file
+            raise DataError(f"{name} is not an image that Pillow reads: {in_one_line(error)}") from None
+        if found[-1].shape != found[0].shape:
+            sizes = [f"{each.shape[2]} x {each.shape[1]}" for each in (found[-1], found[0])]
+            raise DataError(f"{name} is {sizes[0]} pixels and {names[0]} {sizes[1]}. Bring all images to one size")
+    return np.stack(found)
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))

@@ -1,0 +1,94 @@
+"""Which engine trains what: the built-in head in batches, a PyTorch module on tensors, any other model silo by silo."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import ParameterError
+from fulcrum.simulation.engine import FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.metrics import METRICS, name_of
+from fulcrum.simulation.models import Model, SoftmaxHead
+from fulcrum.simulation.reference import train_slowly
+from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
+from fulcrum.simulation.torch_model import TorchModel, torch_model
+
+
+def model_of(given: Any) -> Model | TorchModel | None:
+    """Returns a model as the engines take it; a PyTorch module, or what makes one, becomes a `TorchModel`."""
+    return given if given is None or isinstance(given, Model) else torch_model(given)
+
+
+def parameters_of(model: Model | TorchModel | None, task: Task) -> int:
+    """Returns d of a model, or of the built-in head on a task."""
+    if model is not None:
+        return model.parameters
+    return SoftmaxHead(features=task.width, classes=len(task.classes)).parameters
+
+
+def metric_of(model: Model | TorchModel | None, task: Task) -> str:
+    """Returns what is measured on the test split, in words."""
+    return name_of((model and model.metric) or METRICS[task.targets])
+
+
+def train_model(
+    jobs: Sequence[Job],
+    task: Task,
+    training: LocalTraining,
+    model: Model | TorchModel | None,
+    *,
+    device: str | TorchDevice | None = None,
+    keep_regional_sums: bool = False,
+    every_round: bool = True,
+    on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> tuple[list[FederationRun], tuple[str, ...]]:
+    """Returns the runs of some jobs, and what a reader should know of how the model was trained.
+
+    Jobs of the built-in head advance side by side, those of any other model one after the other.
+
+    Args:
+        jobs: What to train; all have the same number of rounds.
+        task: The records, and the test split.
+        training: How silos train.
+        model: As `model_of` gives it; None for the built-in head.
+        device: Where a PyTorch module trains; the processor by default.
+        keep_regional_sums: Whether to keep what the observer saw.
+        every_round: Whether to test after every round, or after the last alone.
+        on_round: Called with the round and the accuracies by arm of each job. Where jobs train one after the other,
+            with the rounds done on average over the jobs and the accuracies of the job in work.
+        on_note: Called at once with what makes training slow.
+    """
+    if device is not None and not isinstance(model, TorchModel):
+        raise ParameterError("a device is for a PyTorch module: the other models train on the processor. Leave it out")
+    if model is None:
+        together = train_jobs(
+            jobs, task, training, keep_regional_sums=keep_regional_sums, every_round=every_round, on_round=on_round
+        )
+        return together, ()
+    fitted = model.on(task) if isinstance(model, TorchModel) else model
+    notes = fitted.notes if isinstance(fitted, TorchModel) else ()
+    where = device if isinstance(device, TorchDevice) else TorchDevice(name=device or "cpu")
+    rounds, runs = jobs[0].arms.rounds, list[FederationRun]()
+    for number, job in enumerate(jobs):
+        arms, place = job.arms.distinct()
+
+        def tell(done: int, found: FloatArray, number: int = number, place: IntArray = place) -> None:
+            if on_round is not None:
+                on_round((number * rounds + done) // len(jobs), [found[place]])
+
+        options: dict[str, Any] = {"keep_regional_sums": keep_regional_sums, "on_round": tell}
+        alone = replace(job, arms=arms)
+        if isinstance(fitted, TorchModel):
+            try:
+                run = train_on_tensors(alone, task, training, fitted, device=where, every_round=every_round, **options)
+            except NotBatchedError as error:
+                notes += (f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.",)
+                if on_note is not None:
+                    on_note(notes[-1])
+                fitted = fitted.as_model(learning_rate=training.learning_rate)
+        if isinstance(fitted, Model):
+            run = train_slowly(alone, task, training, fitted, **options)
+        runs.append(run.by_arm(place))
+    return runs, notes

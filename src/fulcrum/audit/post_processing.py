@@ -1,0 +1,94 @@
+"""What a server that pools shows beyond the sums it was given: nothing, and here an observer of its models tries.
+
+The model is a function of regional sums, so whoever saw the sums could compute it. The observer here sees the models
+alone, after every round, and plays the same game: what it reaches must stay within what the sums claim.
+"""
+
+import math
+
+import numpy as np
+
+from fulcrum.arrays import BoolArray, FloatArray
+from fulcrum.audit.guessing import tally, thresholds_from
+from fulcrum.audit.mechanism import Mechanism
+from fulcrum.audit.observers import Stage
+from fulcrum.audit.replaying import Reading, Replays, pattern_of
+from fulcrum.estimation.arms import PoolingArms
+
+MODEL = "model"
+"""An observer who sees the models alone."""
+
+MOST_TRIALS = 6_000
+"""Replays: each is a model of many coordinates, pooled in every round."""
+
+_ROWS, _CLASSES = 8, 2  # of a small softmax head
+_AT_ONCE = 1_000
+_STREAM = 0x6D6F64656C
+
+
+def models_replayed(path: Mechanism, stage: Stage, *, trials: int, seed: int, error: float) -> Replays:
+    """Plays the game against a server's models.
+
+    Args:
+        path: The mechanism.
+        stage: All regions, and one silo under attack.
+        trials: How many replays, those of the pilot included.
+        seed: Of signs, and of the noise in research.
+        error: What each bound may fail with.
+    """
+    positive = np.random.default_rng([_STREAM, seed]).random(trials) < 0.5
+    shown = np.concatenate(
+        [
+            _models(path, stage, positive[start : start + _AT_ONCE], (seed << 20) + start)
+            for start in range(0, trials, _AT_ONCE)
+        ],
+        axis=1,
+    )
+    signs, pilot = np.where(positive, 1.0, -1.0), trials // 3
+    weights = _weights(shown[:, :pilot], signs[:pilot])
+    scores = weights @ shown
+    counted = trials - pilot
+    at = thresholds_from(scores[:pilot], positive[:pilot], trials=counted, error=error, delta=path.plan.delta)
+    nothing = np.zeros((path.plan.rounds, path.plan.rounds))
+    reading = Reading(
+        view=stage.views[0],
+        rare=tally(scores[pilot:], positive[pilot:], at.rare),
+        usual=tally(scores[pilot:], positive[pilot:], at.usual),
+        noise=None,
+        turns={},
+        looked_at=0,
+        modulus=None,
+        messages=1,
+    )
+    return Replays(stage=stage, readings=(reading,), silos={}, products=nothing, compared=0, trials=counted)
+
+
+def _models(path: Mechanism, stage: Stage, positive: BoolArray, seed: int) -> FloatArray:
+    """Returns how far models went along the canary in each round, (rounds, replays)."""
+    plan, replays, coordinates = path.plan, len(positive), _ROWS * _CLASSES
+    along = np.zeros(coordinates)
+    along[0], along[1] = math.sqrt(0.5), -math.sqrt(0.5)  # a head ignores what all its classes share
+    servers = PoolingArms([plan.server_rule] * replays, coordinates=coordinates, classes=_CLASSES)
+    signs, nothing = np.where(positive, 1.0, -1.0), np.zeros(coordinates * replays)
+    shown, before = [], np.zeros(replays)
+    for number, sign in enumerate(pattern_of(plan.rounds), 1):
+        sent = (along[:, None] * signs * sign).ravel()
+        sums = []
+        for region, members in sorted(stage.members.items()):
+            releases = [
+                path.released(path, silo, number, sent if silo == stage.silo else nothing, seed) for silo in members
+            ]
+            sums.append(path.sent_up(path, region, releases, number, seed)[0].reshape(coordinates, replays) * path.step)
+        gone = along @ servers.advance(np.array(sums))
+        shown.append(gone - before)
+        before = gone
+    return np.array(shown)
+
+
+def _weights(shown: FloatArray, signs: FloatArray) -> FloatArray:
+    """Returns the weights of rounds that tell signs apart best on the pilot."""
+    response = shown @ signs / len(signs)
+    noise = shown - np.outer(response, signs)
+    covariance = noise @ noise.T / len(signs)
+    ridge = 1e-6 * float(np.trace(covariance)) / len(covariance) or 1.0
+    return np.asarray(np.linalg.solve(covariance + ridge * np.eye(len(covariance)), response))

@@ -1,0 +1,271 @@
+"""How well an observer of regional sums estimates a silo's class concentration, beside the information bound.
+
+The observer knows the prior, the data's distribution, the plan and how silos train, so it trains federations of its
+own, shadows, in which it knows every concentration. From them it learns how a silo's update moves with its
+concentration in every round, and takes the best linear estimate for that and for the noise's known width. Three
+observers:
+
+- floor: sees no update at all, and knows the concentrations of the silo's group (the paper's lateral floor);
+- sums: sees the sums of the region, and knows no concentration;
+- all: knows every other silo's records, takes their updates off, and knows the group's concentrations besides.
+
+An estimate of mean squared error v proves that I(p; seen) is at least h(p) - log(2 pi e v) / 2, since no variable of
+that variance has a larger entropy than a normal one. It is held against the paper's bound, T m + floor, which bounds
+what the last of the three observers learns.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.audit.findings import CONSISTENT, VIOLATED, PropertyFinding
+from fulcrum.audit.recorded import noise_of_sums
+from fulcrum.errors import ParameterError
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.targets import group_by_silo
+from fulcrum.privacy.prior import lateral_floor, prior_entropy
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.partition import partition_by_share
+from fulcrum.simulation.tasks import Task
+
+COUPLING = 20.0
+"""The coupling of the prior where the plan declares none, the paper's."""
+
+FLOOR, SUMS, ALL = "floor", "sums", "all"
+
+NO_PRIVACY = "no privacy"
+"""The arm with neither clip nor noise."""
+
+LEAST_SHADOWS = 20
+
+_STREAM = 0x70726F70
+_FINEST = 400
+_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # in typical sizes of a signal
+_EDGE = 0.02  # concentrations nearer to 0 or 1 are drawn back: a class must have records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Shadow:
+    """One federation that the observer trained itself, by arm: what the sums hold, by region, flat over rounds."""
+
+    concentration: FloatArray
+    others: FloatArray
+    sums: list[FloatArray]
+    signal: list[FloatArray]
+    left: list[FloatArray]
+    own: list[FloatArray]
+
+
+def property_findings(
+    plans: dict[str, Plan],
+    task: Task,
+    *,
+    training: LocalTraining,
+    shadows: int = 60,
+    seed: int = 0,
+    confidence: float = 0.95,
+    on_shadow: Callable[[int, int], None] | None = None,
+) -> list[PropertyFinding]:
+    """Returns, by region, arm and observer, how well a silo's concentration was estimated.
+
+    Args:
+        plans: By name, plans for one federation and number of rounds; their noise is compared with none at all.
+        task: What silos train on; the concentration is that of its sensitive classes.
+        training: How they train.
+        shadows: Federations that are trained. Each estimate is fitted on one half of them and judged on the other.
+        seed: Of concentrations, records, batches and noise.
+        confidence: With which all lower estimates of information hold together, as far as errors average out.
+        on_shadow: Called with how many are trained, and of how many.
+    """
+    if shadows < LEAST_SHADOWS:
+        raise ParameterError(f"shadows must be at least {LEAST_SHADOWS}, got {shadows}")
+    first = next(iter(plans.values()))
+    coupling = first.coupling or COUPLING
+    targets = [int(np.argmax(np.where(first.federation.innermost.parent_of == region, first.epsilon_above, -1.0)))
+               for region in range(len(first.federation.innermost.nodes))]  # fmt: skip
+    made = []
+    for number in range(shadows):
+        made.append(_shadow(list(plans.values()), task, training, targets, coupling, seed + number))
+        if on_shadow is not None:
+            on_shadow(number + 1, shadows)
+    arms = {**plans, NO_PRIVACY: None}
+    tests = 3 * len(arms) * len(targets)
+    found = []
+    for place, (name, plan) in enumerate(arms.items()):
+        for region, silo in enumerate(targets):
+            inner = first.federation.innermost.name
+            variance = 0.0 if plan is None else float(plan.node_noise(inner)[region]) * plan.clip_norm**2
+            for observer, errors in _estimates(made, place, region, variance).items():
+                found.append(
+                    _finding(
+                        first, plan, name, region, silo, observer, errors, made, coupling, (1 - confidence) / tests
+                    )
+                )
+    return found
+
+
+def drawn_concentrations(group_of: IntArray, coupling: float, seed: int) -> FloatArray:
+    """Returns concentrations from the declared prior: a mean for each group, and its silos about it."""
+    drawn = np.random.default_rng([_STREAM, seed])
+    mean = drawn.beta(2.0, 2.0, int(group_of.max()) + 1)[group_of]
+    return np.clip(drawn.beta(coupling * mean, coupling * (1 - mean)), _EDGE, 1 - _EDGE)
+
+
+def _shadow(
+    plans: Sequence[Plan], task: Task, training: LocalTraining, targets: Sequence[int], coupling: float, seed: int
+) -> _Shadow:
+    federation = plans[0].federation
+    group_of = group_by_silo(federation)
+    wanted = drawn_concentrations(group_of, coupling, seed)
+    partition = partition_by_share(task, federation, wanted, seed=seed)
+    arms = Arms.from_plans(plans).with_reference()
+    job = Job(seed=seed, partition=partition, arms=arms)
+    [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
+    shares = partition.shares
+    sums, signal, left, own = [], [], [], []
+    for arm in range(len(arms.clip_norm)):
+        alone = replace(job, arms=_one_arm(arms, arm))
+        seen = run.regional_sums[..., arm] if run.regional_sums is not None else np.empty(0)
+        noise = noise_of_sums(alone, task, training, seen)
+        with_own = noise_of_sums(alone, task, training, seen, but=targets)
+        flat = seen.reshape(*noise.shape)
+        sums.append(_by_region(flat))
+        signal.append(_by_region(flat - noise))
+        left.append(_by_region(with_own))
+        own.append(_by_region(with_own - noise))
+    others = [_mean_of_others(shares, group_of, silo) for silo in targets]
+    return _Shadow(
+        concentration=shares[list(targets)], others=np.array(others), sums=sums, signal=signal, left=left, own=own
+    )
+
+
+def _one_arm(arms: Arms, arm: int) -> Arms:
+    return replace(
+        arms,
+        weights=arms.weights[:, [arm]],
+        noise_multiplier=arms.noise_multiplier[:, [arm]],
+        aggregator_noise_multiplier=arms.aggregator_noise_multiplier[:, [arm]],
+        clip_norm=arms.clip_norm[[arm]],
+        clip_share=arms.clip_share[[arm]],
+        rules=(arms.rules[arm],),
+    )
+
+
+def _by_region(values: FloatArray) -> FloatArray:
+    """(rounds, regions, parameters) to (regions, rounds * parameters)."""
+    return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(values.shape[1], -1)
+
+
+def _mean_of_others(shares: FloatArray, group_of: IntArray, silo: int) -> float:
+    there = np.flatnonzero((group_of == group_of[silo]) & (np.arange(len(group_of)) != silo))
+    return float(shares[there].mean()) if len(there) else 0.5
+
+
+def _estimates(made: Sequence[_Shadow], arm: int, region: int, variance: float) -> dict[str, FloatArray]:
+    """Returns by observer the errors of its estimates of a region's silo."""
+    truth = np.array([shadow.concentration[region] for shadow in made])
+    others = np.array([shadow.others[region] for shadow in made])
+    halves = np.arange(len(made)) % 2 == 0
+    views = {
+        SUMS: [
+            np.array([kind[arm][region] for kind in kinds])
+            for kinds in zip(*((s.sums, s.signal) for s in made), strict=True)
+        ],
+        ALL: [
+            np.array([kind[arm][region] for kind in kinds])
+            for kinds in zip(*((s.left, s.own) for s in made), strict=True)
+        ],
+    }
+    errors = {observer: np.empty(len(made)) for observer in (FLOOR, SUMS, ALL)}
+    for half in (halves, ~halves):  # judged on one half by what the other one teaches
+        lateral = _from_group(others[~half], truth[~half], others)
+        errors[FLOOR][half] = (truth - lateral)[half]
+        for observer, (seen, signal) in views.items():
+            typical = float(np.square(signal - signal.mean(axis=0)).sum(axis=1).mean())
+            # The group's mean has no noise: so loud that it is hardly shrunk beside the signal.
+            with_group = [100 * math.sqrt(variance + typical) * others] if observer == ALL else []
+            known, shown = np.column_stack([signal, *with_group]), np.column_stack([seen, *with_group])
+            weights, middle = _best_filter(known[~half], truth[~half], variance, typical)
+            guess = truth[~half].mean() + (shown[half] - middle) @ weights
+            errors[observer][half] = truth[half] - np.clip(guess, 0.0, 1.0)
+    return errors
+
+
+def _from_group(others: FloatArray, truth: FloatArray, asked: FloatArray) -> FloatArray:
+    """Returns what the mean of a silo's group says of it, by a line through what is known."""
+    spread = others - others.mean()
+    slope = float(spread @ truth) / float(spread @ spread) if spread.any() else 0.0
+    return np.asarray(truth.mean() + slope * (asked - others.mean()))
+
+
+def _best_filter(
+    signal: FloatArray, truth: FloatArray, variance: float, typical: float
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the weights of the best linear estimate from signals plus noise of known variance, and their middle.
+
+    The observer knows the signals of its shadows without noise, and how wide the noise is: adding its variance to the
+    signals' covariance is exact, where noisy shadows would have to be averaged. How much more to shrink is chosen by
+    leaving each shadow out in turn.
+    """
+    middle, wanted = signal.mean(axis=0), truth - truth.mean()
+    if not signal.any():
+        return np.zeros(signal.shape[1]), middle
+    centred = signal - middle
+    products = centred @ centred.T
+    count = len(truth)
+    best: tuple[float, FloatArray] | None = None
+    for share in _RIDGES:
+        inverse = np.linalg.inv(products + count * (variance + share * typical) * np.eye(count))
+        solved = inverse @ wanted
+        left_out = float(np.square(solved / np.diag(inverse)).sum())
+        if best is None or left_out < best[0]:
+            best = (left_out, solved)
+    weights = centred.T @ (best[1] if best else wanted)
+    return np.asarray(weights), middle
+
+
+def information_at_least(errors: FloatArray, coupling: float, error: float) -> float:
+    """Returns the nats that estimates of these errors prove, their mean square bounded as a mean of many."""
+    squares = errors**2
+    worst = squares.mean() + float(-special.ndtri(error)) * squares.std(ddof=1) / math.sqrt(len(squares))
+    entropy = prior_entropy(coupling, levels=_FINEST) - math.log(_FINEST)
+    return max(0.0, entropy - 0.5 * math.log(2 * math.pi * math.e * float(worst)))
+
+
+def _finding(
+    first: Plan,
+    plan: Plan | None,
+    arm: str,
+    region: int,
+    silo: int,
+    observer: str,
+    errors: FloatArray,
+    made: Sequence[_Shadow],
+    coupling: float,
+    error: float,
+) -> PropertyFinding:
+    federation = first.federation
+    size = int((group_by_silo(federation) == group_by_silo(federation)[silo]).sum())
+    floor = float(lateral_floor(size, coupling=coupling))
+    mechanism = None if plan is None else float(plan.mechanism_information[silo])
+    bound = {FLOOR: floor, SUMS: mechanism, ALL: None if mechanism is None else mechanism + floor}[observer]
+    proven = information_at_least(errors, coupling, error)
+    truth = np.array([shadow.concentration[region] for shadow in made])
+    # The floor is that of the prior; what shadows draw is clipped at the edges and made of whole records.
+    broken = bound is not None and observer == ALL and proven > bound
+    return PropertyFinding(
+        node=federation.innermost.nodes[region],
+        silo=federation.silo_name(silo),
+        arm=arm,
+        observer=observer,
+        error=float(np.sqrt((errors**2).mean())),
+        blind_error=float(truth.std()),
+        nats_at_least=proven,
+        nats_at_most=bound,
+        shadows=len(made),
+        verdict=VIOLATED if broken else CONSISTENT,
+    )

@@ -1,0 +1,180 @@
+"""What whoever sees a silo's own releases learns of one of its records: whether it is there, and what it looks like.
+
+The observer stands inside the region, knows the model of every round, the batches, and all records of the silo but
+one. A plan's epsilon inside covers the silo's whole dataset, so that a single record is concealed at least as well:
+here it is measured how well.
+
+- Membership: the silo holds a record, or another one in its place. The observer projects every release on the
+  difference that makes, which is the best test for Gaussian noise, and guesses.
+- Reconstruction: what releases hold beyond the updates without the record is, to first order, the record times the
+  model's error on it; the observer takes the direction that stands out most.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy import special
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.audit.findings import CONSISTENT, VIOLATED, RecordFinding, finite
+from fulcrum.audit.guessing import rate_at_least, rate_at_most
+from fulcrum.federation.structure import SILO
+from fulcrum.noise.clipping import clip
+from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
+from fulcrum.planning.plan import Plan
+from fulcrum.roles.releasing import perturbed
+from fulcrum.simulation.engine import Arms, Job, LocalTraining, Servers, batch_picks, train_jobs
+from fulcrum.simulation.models import SoftmaxHead, with_bias
+from fulcrum.simulation.runs import partition_of
+from fulcrum.simulation.tasks import Task
+
+MOST_SILOS = 8
+"""Silos whose records are attacked: the one with the highest epsilon inside of each region, the worst off first."""
+
+_STREAM = 0x7265636F
+_DRAWS_SEED = 1 << 40  # keeps these draws apart from those of the run itself
+
+
+def record_findings(
+    plan: Plan,
+    task: Task,
+    *,
+    training: LocalTraining,
+    seed: int = 0,
+    records: int = 10,
+    draws: int = 100,
+    confidence: float = 0.95,
+) -> list[RecordFinding]:
+    """Returns, by region, what was learned of records of the silo with the highest epsilon inside.
+
+    Args:
+        plan: What is released under; its noise is drawn in floating point, seeded.
+        task: What silos train on.
+        training: How they train.
+        seed: Of records, batches and noise.
+        records: How many of a silo's records are attacked, one at a time.
+        draws: Games for each.
+        confidence: With which all rates hold together.
+    """
+    if not plan.noise_multiplier.any():
+        return []
+    open_plan = replace(plan, purpose="research")
+    job = Job(seed=seed, partition=partition_of(task, plan.federation, seed=seed), arms=Arms.from_plans([open_plan]))
+    models = _models(job, task, training)
+    silos = _attacked(plan)
+    error = (1 - confidence) / (2 * len(silos))
+    return [_finding(open_plan, job, task, training, models, silo, records, draws, error) for silo in silos]
+
+
+def _attacked(plan: Plan) -> list[int]:
+    region_of = plan.federation.innermost.parent_of
+    order = np.argsort(-np.minimum(plan.epsilon_inside, 1e300), kind="stable")
+    first: dict[int, int] = {}
+    for silo in order.tolist():
+        first.setdefault(int(region_of[silo]), silo)
+    return list(first.values())[:MOST_SILOS]
+
+
+def _models(job: Job, task: Task, training: LocalTraining) -> list[FloatArray]:
+    """Returns the model before each round of a run, (features + 1, classes, 1)."""
+    [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
+    shape = (task.features_train.shape[1] + 1, len(task.classes))
+    servers, model = Servers(job.arms, shape, classes=len(task.classes)), np.zeros((*shape, 1))
+    found = []
+    for sums in [] if run.regional_sums is None else run.regional_sums:
+        found.append(model)
+        model = servers.moved(model, sums)
+    return found
+
+
+def _finding(
+    plan: Plan,
+    job: Job,
+    task: Task,
+    training: LocalTraining,
+    models: Sequence[FloatArray],
+    silo: int,
+    records: int,
+    draws: int,
+    error: float,
+) -> RecordFinding:
+    drawn = np.random.default_rng([_STREAM, job.seed, silo])
+    start, count = int(job.partition.starts[silo]), int(job.partition.counts[silo])
+    own = job.partition.records[start : start + count]
+    block, place = divmod(silo, SILOS_A_BLOCK)
+    batches = [batch_picks(job, block, number, training)[:, [place]] for number in range(1, plan.rounds + 1)]
+    right, trials, found, bare = 0, 0, [], []
+    for record in drawn.choice(own, size=min(records, count), replace=False).tolist():
+        other = int(drawn.choice(np.setdiff1d(np.arange(len(task.labels_train)), own)))
+        holds = _updates(plan, task, training, models, batches)
+        swapped = _updates(plan, task, training, models, [np.where(b == record, other, b) for b in batches])
+        without = _updates(plan, task, training, models, batches, without=record)
+        difference = holds - swapped
+        for game in range(draws):
+            truth = bool(drawn.random() < 0.5)
+            noisy = _released(plan, silo, holds if truth else swapped, _DRAWS_SEED + trials)
+            score = float(np.einsum("tc,tc->", noisy - (holds + swapped) / 2, difference))
+            right += (score > 0) == truth
+            trials += 1
+            if game == 0:
+                shown = _released(plan, silo, holds, 2 * _DRAWS_SEED + trials)
+                target = with_bias(task.features_train[[record]])[0]
+                found.append(_resemblance(shown - without, target, len(task.classes)))
+                bare.append(_resemblance(holds - without, target, len(task.classes)))
+    shift = 2 * math.sqrt(plan.rounds) / float(plan.effective_multiplier(SILO)[silo])
+    allowed = float(special.ndtr(shift / 2))
+    at_least = rate_at_least(right, trials, error)
+    return RecordFinding(
+        node=plan.federation.innermost.nodes[plan.federation.innermost.parent_of[silo]],
+        silo=plan.federation.silo_name(silo),
+        epsilon=finite(float(plan.epsilon_inside[silo])),
+        allowed=allowed,
+        right_at_least=at_least,
+        right_at_most=rate_at_most(right, trials, error),
+        resemblance=float(np.mean(found)),
+        bare_resemblance=float(np.mean(bare)),
+        trials=trials,
+        verdict=VIOLATED if at_least > allowed else CONSISTENT,
+    )
+
+
+def _updates(
+    plan: Plan,
+    task: Task,
+    training: LocalTraining,
+    models: Sequence[FloatArray],
+    batches: Sequence[IntArray],
+    *,
+    without: int | None = None,
+) -> FloatArray:
+    """Returns a silo's clipped updates on the models of a run, (rounds, parameters)."""
+    head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
+    inputs = with_bias(task.features_train)
+    if without is not None:
+        inputs[without] = 0.0  # a record of zeros moves no weight
+    rows = []
+    for model, picks in zip(models, batches, strict=True):
+        update = head.local_updates(model, inputs, task.labels_train, picks, training.learning_rate)
+        rows.append(clip(update.reshape(-1), plan.clip_norm, plan.clip_share))
+    return np.array(rows)
+
+
+def _released(plan: Plan, silo: int, clipped: FloatArray, seed: int) -> FloatArray:
+    """Returns what the silo releases, over its weight, (rounds, parameters)."""
+    noise = SeededNoise(seed=seed)
+    rows = [
+        perturbed(row, plan, silo, noise.standard_normal(round_number=number, block=silo, shape=row.shape))
+        for number, row in enumerate(clipped, 1)
+    ]
+    return np.array(rows) / float(plan.federation.weights[silo])
+
+
+def _resemblance(left: FloatArray, record: FloatArray, classes: int) -> float:
+    """Returns the cosine, signs aside, of a record and the direction that stands out in what is left over."""
+    total = left.sum(axis=0).reshape(-1, classes)
+    if not total.any():
+        return 0.0
+    direction = np.linalg.svd(total, full_matrices=False)[0][:, 0]
+    return abs(float(direction @ record)) / float(np.linalg.norm(record))

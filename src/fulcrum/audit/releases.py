@@ -1,0 +1,150 @@
+"""The noise in real releases: `release` with a ledger, and a region's sum of sealed ones, on scratch files alone.
+
+Every ledger, key and region file here is made in a folder of its own that is deleted afterwards. A silo's own ledger is
+never opened, so an audit spends nothing of any budget.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.audit.auditing import Errors
+from fulcrum.audit.findings import Probe
+from fulcrum.audit.mechanism import PARAMETERS
+from fulcrum.audit.recorded import probe
+from fulcrum.exchange.answer import RegionalSum
+from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.membership import members_of
+from fulcrum.exchange.release import Release
+from fulcrum.exchange.sealing import Sealer
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.noise.sources import SeededNoise
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.signing import new_key
+from fulcrum.roles.policy import Policy
+from fulcrum.roles.region import Region
+from fulcrum.roles.releasing import release
+from fulcrum.roles.terms import index_of
+
+MOST_SILOS = 8
+"""Silos whose releases are made in full."""
+
+VALUES_A_SILO = 8_192
+"""Coordinates that are enough to tell noise of 97 % from that of the plan."""
+
+_OVERSIZE = 1_000.0  # norm of an update over the clip norm: what is not clipped is far beyond the noise
+_MOST_ROUNDS, _MOST_LEDGERS = 4, 4  # in deployment every release waits for the disk
+_MOST_MEMBERS, _REGION_ROUNDS = 8, 2
+
+
+def release_probes(
+    plan: Plan, errors: Errors, *, silos: Sequence[str], seed: int, policy: Policy | None = None
+) -> list[Probe]:
+    """Returns, by silo, whether what `release` returns holds the plan's noise and nothing beyond the clipped update.
+
+    Args:
+        plan: What is released under.
+        errors: What each test may fail with.
+        silos: Whose releases.
+        seed: Of the updates, and of the noise in research.
+        policy: What the silo itself insists on; its releases are refused here as they would be there.
+    """
+    parameters = plan.parameters or PARAMETERS
+    rounds = min(plan.rounds, _MOST_ROUNDS)
+    times = -(-VALUES_A_SILO // (rounds * parameters))
+    if plan.purpose == "deployment":
+        times = min(times, _MOST_LEDGERS)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as folder:
+        for silo in silos:
+            index = index_of(plan, silo)
+            width = float(plan.noise_multiplier[index] * plan.federation.weights[index]) * plan.clip_norm
+            if not width:
+                continue
+            noise = [
+                _noise_of(plan, silo, rounds, parameters, seed + time, Path(folder) / f"{index}-{time}", policy)
+                for time in range(times)
+            ]
+            found.append(probe("release", silo, np.concatenate(noise, axis=1) / width, errors))
+    return found
+
+
+def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
+    """Returns whether the smallest region of several silos sends up their noise, all of it and nothing else.
+
+    Its silos release through scratch ledgers, seal to a scratch key, and the region opens, checks and sums, as it does
+    on a real federation. Plans of several tiers, and those in which aggregators inject, have no such region.
+    """
+    federation = plan.federation
+    sizes = np.bincount(federation.innermost.parent_of)
+    fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= _MOST_MEMBERS]
+    if len(federation.tiers) > 1 or plan.injection != "silo" or not fitting:
+        return []
+    name = federation.innermost.nodes[min(fitting, key=lambda region: int(sizes[region]))]
+    parameters, rounds = plan.parameters or PARAMETERS, min(plan.rounds, _REGION_ROUNDS)
+    layout = Layout(names=("audit",), shapes=((parameters,),))
+    members = members_of(plan, name)
+    width = float(np.sqrt(plan.noise_variance[list(members.values())].sum())) * plan.clip_norm
+    noise = np.zeros((rounds, parameters))
+    with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
+        folder = Path(scratch)
+        where = {one: folder / f"{place}.key" for place, one in enumerate([name, *members])}
+        keys = {silo: new_key(where[silo]) for silo in members}
+        keyed = replace(plan, keys=keys | {name: new_key(where[name], "sealing")})
+        with Region.open(folder / "region", keyed, name, where[name]) as region:
+            region.expect_layout(layout)
+            for silo, index in members.items():
+                sealer = Sealer(keyed, silo, where[silo])
+                made = _released(keyed, silo, rounds, parameters, seed, folder / f"{index}.ledger", None)
+                for number, (sent, update) in enumerate(made):
+                    region.accept(sealer.seal(sent), number + 1)
+                    noise[number] -= update
+            for number in range(rounds):
+                answer = region.close_round(number + 1)
+                if isinstance(answer, RegionalSum):
+                    noise[number] += answer.values * (answer.step or 1.0)
+    return [probe("a region's sum", name, noise / width, errors)]
+
+
+def probed_silos(plan: Plan) -> list[str]:
+    """Returns the silos whose releases are made in full: the most exposed of each region, the worst off first."""
+    region_of, inside = plan.federation.innermost.parent_of, plan.epsilon_inside
+    order = np.argsort(-np.minimum(inside, 1e300), kind="stable")
+    first: dict[int, int] = {}
+    for silo in order.tolist():
+        first.setdefault(int(region_of[silo]), silo)
+    return [plan.federation.silo_name(silo) for silo in list(first.values())[:MOST_SILOS]]
+
+
+def _noise_of(
+    plan: Plan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
+) -> FloatArray:
+    """Returns what releases hold beyond the clipped, weighted update, (rounds, parameters)."""
+    made = _released(plan, silo, rounds, parameters, seed, path, policy)
+    return np.array([sent.values * (sent.step or 1.0) - update for sent, update in made])
+
+
+def _released(
+    plan: Plan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
+) -> list[tuple[Release, FloatArray]]:
+    """Releases canaries along a direction of their own, through a scratch ledger; returns what each should add."""
+    drawn = np.random.default_rng([0x76, seed]).standard_normal((rounds, parameters))
+    along = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    weight = float(plan.federation.weights[index_of(plan, silo)])
+    updates = [{"audit": _OVERSIZE * plan.clip_norm * one} for one in along]
+    if plan.purpose == "research":
+        sent = [
+            release(update, plan, silo, number, noise=SeededNoise(seed=seed))
+            for number, update in enumerate(updates, 1)
+        ]
+    else:
+        with Ledger.open(path, silo=silo) as ledger:
+            sent = [
+                release(update, plan, silo, number, ledger=ledger, policy=policy)
+                for number, update in enumerate(updates, 1)
+            ]
+    return [(made, weight * plan.clip_norm * one) for made, one in zip(sent, along, strict=True)]

@@ -1,0 +1,402 @@
+"""Many replays of one stage: what every observer sees, scored by a rule that a pilot chose, and counted.
+
+The sign of the canary is drawn anew in every replay and held over its rounds, times a pattern that every observer
+knows: plus and minus by turns. Noise that is used again in another round then cancels where the pattern has both signs,
+and shows, whereas a plain sum would grow by it and look better than it is.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fulcrum.arrays import BoolArray, FloatArray
+from fulcrum.audit.guessing import Tally, Thresholds, tally, thresholds_from
+from fulcrum.audit.mechanism import Mechanism, Values
+from fulcrum.audit.noise_tests import Width, moduli, phases
+from fulcrum.audit.observers import INSIDE, Stage, View, known_signal, silos_of
+
+CHUNK = 16_384
+"""Replays that are worked through together."""
+
+MOST_PILOT = 20_000
+"""Replays that a pilot needs at most."""
+
+_STREAM = 0x6175646974  # keeps the signs apart from every other use of the same seed
+_BITS_LOOKED_AT = 50_000  # sums whose low bits are looked at, a view
+_PAIRS_LOOKED_AT = 4_000_000  # numbers of single silos that are compared over rounds
+_FEWEST_COMPARED = 64  # replays in which they are, however many silos and rounds
+_PLAINLY = 6.0  # standard deviations; uniform residues are as far from it with probability e^-36
+_MANY_FOR_EACH = 20  # replays of a pilot for every weight that is chosen on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Score:
+    """How an observer makes one number of all that it saw in a replay.
+
+    Attributes:
+        weights: By row and round.
+        modulus: In steps of the lattice; where it is given the observer looks at what sums leave modulo it.
+    """
+
+    weights: FloatArray
+    modulus: int | None = None
+
+    def of(self, seen: Values, step: float) -> FloatArray:
+        """Returns the score of each replay; `seen` is (rows, rounds, replays), in steps."""
+        if self.modulus is None:
+            return np.tensordot(self.weights, seen * step, axes=2)
+        residues = np.sin(phases(seen[0].astype(np.int64), self.modulus))
+        return np.asarray(self.weights[0] @ residues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one observer made of all replays.
+
+    Attributes:
+        view: Who watched.
+        rare: Its guesses by the rule for the bound that assumes nothing.
+        usual: Its guesses by the rule for the bound on a Gaussian trade-off.
+        noise: What it saw beyond the canary; None where no noise is claimed.
+        turns: By modulus, the sum of exp(i phase) of what it saw; empty in research.
+        looked_at: How many sums that was.
+        modulus: The modulus its score looks at, if it does.
+        messages: How many messages a region sent up in a round.
+    """
+
+    view: View
+    rare: Tally
+    usual: Tally
+    noise: "SeenNoise | None"
+    turns: dict[int, complex]
+    looked_at: int
+    modulus: int | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenNoise:
+    """What an observer saw of a round beyond the canary, in widths of the noise that the plan claims.
+
+    Attributes:
+        response: How far the canary moved what it saw, over what the clip admits.
+        error: The standard error of that.
+        width: How wide the noise is.
+        products: (rounds, rounds), the sums over replays of products of the noise in two rounds.
+        count: Replays.
+    """
+
+    response: float
+    error: float
+    width: Width
+    products: FloatArray
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """What came of the replays of a stage.
+
+    Attributes:
+        stage: What was played.
+        readings: By view.
+        silos: By silo of the stage that draws noise, how wide that was.
+        products: (rounds, rounds), of single silos' noise.
+        compared: How many values of single silos that was.
+        trials: Replays that were counted, the pilot left out.
+    """
+
+    stage: Stage
+    readings: tuple[Reading, ...]
+    silos: dict[int, Width]
+    products: FloatArray
+    compared: int
+    trials: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Chunk:
+    """What some replays showed: by view (rows, rounds, replays), and of single silos the noise alone."""
+
+    positive: BoolArray
+    seen: list[Values]
+    squares: FloatArray
+    products: FloatArray
+    compared: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counts:
+    """What is added up of a view."""
+
+    right: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
+    wrong: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
+    replays: int = 0
+    sums: FloatArray
+    products: FloatArray
+    turns: dict[int, complex]
+    looked_at: int = 0
+
+
+def replayed(
+    path: Mechanism,
+    stage: Stage,
+    *,
+    trials: int,
+    seed: int,
+    error: float,
+    on_replays: Callable[[int], None] | None = None,
+    threads: int | None = None,
+) -> Replays:
+    """Plays a stage many times.
+
+    Args:
+        path: The mechanism.
+        stage: What is played.
+        trials: How many replays, those of the pilot included.
+        seed: Of signs, and of the noise in research; deployment draws noise that nobody can draw again.
+        error: What each bound may fail with; the pilot chooses thresholds for it.
+        on_replays: Called with how many are done.
+        threads: How many chunks advance at once; the processor count by default. It does not change the result.
+    """
+    plan, rounds = path.plan, path.plan.rounds
+    pilot = min(MOST_PILOT, max(trials // 5, 1))
+    sizes = [*_chunks(pilot), *_chunks(trials - pilot)]
+    pilots = len(list(_chunks(pilot)))
+    compare = min(sizes[0], max(_FEWEST_COMPARED, _PAIRS_LOOKED_AT // (stage.silos * rounds)))
+    pattern = pattern_of(rounds)
+    silos = silos_of(stage)
+    squares, products, compared = np.zeros(len(silos)), np.zeros((rounds, rounds)), 0
+    counts = [
+        _Counts(
+            sums=np.zeros(rounds), products=np.zeros((rounds, rounds)), turns=dict.fromkeys(_moduli(path, view), 0j)
+        )
+        for view in stage.views
+    ]
+    rules: list[tuple[Score, Thresholds]] = []
+    first: list[_Chunk] = []
+    done = 0
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        played = pool.map(
+            lambda number: _played(path, stage, sizes[number], (seed << 20) + number, compare=0 if number else compare),
+            range(len(sizes)),
+        )
+        for number, chunk in enumerate(played):
+            squares += chunk.squares
+            products += chunk.products
+            compared += chunk.compared
+            for place, view in enumerate(stage.views):
+                _add_noise(counts[place], path, view, chunk.seen[place], chunk.positive, pattern)
+            if number < pilots:
+                first.append(chunk)
+                if number == pilots - 1:
+                    rules = _rules(path, stage, first, pattern, counts, trials=trials - pilot, error=error)
+                    first.clear()
+            else:
+                for (score, at), seen, count in zip(rules, chunk.seen, counts, strict=True):
+                    scores = score.of(seen, path.step)
+                    for name, threshold in (("rare", at.rare), ("usual", at.usual)):
+                        found = tally(scores, chunk.positive, threshold)
+                        count.right[name] += found.right
+                        count.wrong[name] += found.wrong
+            done += sizes[number]
+            if on_replays is not None:
+                on_replays(done)
+    counted = trials - pilot
+    drawn = plan.noise_multiplier
+    return Replays(
+        stage=stage,
+        readings=tuple(
+            _reading(view, count, rule[0], counted, known_signal(plan, stage.silo))
+            for view, count, rule in zip(stage.views, counts, rules, strict=True)
+        ),
+        silos={
+            int(silo): Width(squares=float(total), count=trials * rounds)
+            for silo, total in zip(silos, squares, strict=True)
+            if drawn[silo] > 0
+        },
+        products=products,
+        compared=compared,
+        trials=counted,
+    )
+
+
+def pattern_of(rounds: int) -> FloatArray:
+    """Returns the signs that a canary takes over the rounds."""
+    return np.where(np.arange(rounds) % 2 == 0, 1.0, -1.0)
+
+
+def _chunks(replays: int) -> Iterator[int]:
+    for start in range(0, replays, CHUNK):
+        yield min(CHUNK, replays - start)
+
+
+def _played(path: Mechanism, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:
+    """Plays some replays of a stage, and compares single silos over the rounds in some of these."""
+    plan, rounds = path.plan, path.plan.rounds
+    positive = np.random.default_rng([_STREAM, seed]).random(replays) < 0.5
+    signs, nothing = np.where(positive, 1.0, -1.0), np.zeros(replays)
+    silos = silos_of(stage)
+    place = {int(silo): where for where, silo in enumerate(silos)}
+    widths = plan.noise_multiplier[silos] * plan.federation.weights[silos] * plan.clip_norm / path.step
+    squares = np.zeros(len(silos))
+    kept = np.zeros((rounds, len(silos), compare))
+    seen: list[list[Values]] = [[] for _ in stage.views]
+    for number, sign in enumerate(pattern_of(rounds), 1):
+        sent: dict[int, Values] = {}
+        for silo in place:
+            own = signs * sign if silo == stage.silo else nothing
+            sent[silo] = path.released(path, silo, number, own, seed)
+            width = widths[place[silo]]
+            if width > 0:
+                noise = sent[silo].astype(np.float64, copy=False)
+                if silo == stage.silo:  # whatever the canary moved it by is taken off
+                    noise = noise - own * float(own @ noise) / replays
+                squares[place[silo]] += float(noise @ noise) / width**2
+                kept[number - 1, place[silo]] = noise[:compare] / width
+        for view, rows in zip(stage.views, seen, strict=True):
+            rows.append(_shown(path, stage, view, sent, number, seed))
+    flat = kept.reshape(rounds, -1)
+    together = [np.stack(rows, axis=1) for rows in seen]
+    return _Chunk(positive=positive, seen=together, squares=squares, products=flat @ flat.T, compared=flat.shape[1])
+
+
+def _shown(path: Mechanism, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
+    """Returns what an observer sees of a round, (rows, replays), the noise it was told taken off."""
+    if view.observer == INSIDE:
+        return sent[stage.silo][None]
+    away = set(view.missing)
+    rows: Values | None = None
+    for region, members in stage.members.items():
+        up = path.sent_up(path, region, [sent[silo] for silo in members if silo not in away], number, seed)
+        rows = up if rows is None else rows[:1] + up[:1]
+    shown = np.array(rows)
+    for silo in view.colluders:
+        shown[0] -= sent[silo]
+    return shown
+
+
+def _moduli(path: Mechanism, view: View) -> list[int]:
+    return moduli(view.noise_std / path.step) if path.plan.purpose == "deployment" else []
+
+
+def _add_noise(
+    count: _Counts, path: Mechanism, view: View, seen: Values, positive: BoolArray, pattern: FloatArray
+) -> None:
+    """Adds up what a view shows, its canary's sign taken off: noise is symmetric, so that it stays what it is."""
+    sent = pattern[:, None] * np.where(positive, 1, -1)
+    if view.noise_std:
+        turned = sent * seen[0] * (path.step / view.noise_std)
+        count.replays += turned.shape[1]
+        count.sums += turned.sum(axis=1)
+        count.products += turned @ turned.T
+    if count.turns and count.looked_at < _BITS_LOOKED_AT:
+        integers = seen[0] * sent.astype(np.int64)
+        for modulus in count.turns:
+            count.turns[modulus] += complex(np.exp(1j * phases(integers, modulus)).sum())
+        count.looked_at += integers.size
+
+
+def _noise(count: _Counts, signal: float) -> SeenNoise | None:
+    """Returns what a view's noise is like, whatever the canary moved it by; `signal` is what the clip admits."""
+    if count.replays < 2:
+        return None
+    rounds = len(count.sums)
+    centred = count.products - np.outer(count.sums, count.sums) / count.replays
+    width = Width(squares=float(np.trace(centred)), count=(count.replays - 1) * rounds)
+    return SeenNoise(
+        response=float(count.sums.mean()) / count.replays / signal,
+        error=max(width.ratio, 1.0) / (signal * math.sqrt(count.replays * rounds)),
+        width=width,
+        products=centred,
+        count=count.replays - 1,
+    )
+
+
+def _rules(
+    path: Mechanism,
+    stage: Stage,
+    chunks: list[_Chunk],
+    pattern: FloatArray,
+    counts: list[_Counts],
+    *,
+    trials: int,
+    error: float,
+) -> list[tuple[Score, Thresholds]]:
+    """Chooses on the pilot how each observer scores, and from where on it guesses."""
+    positive = np.concatenate([chunk.positive for chunk in chunks])
+    found = []
+    for place in range(len(stage.views)):
+        seen = np.concatenate([chunk.seen[place] for chunk in chunks], axis=2)
+        score = _score(seen, positive, pattern, path.step, _bare_moduli(counts[place]))
+        scores = score.of(seen, path.step)
+        delta = path.plan.delta
+        found.append((score, thresholds_from(scores, positive, trials=trials, error=error, delta=delta)))
+    return found
+
+
+def _score(seen: Values, positive: BoolArray, pattern: FloatArray, step: float, tried: list[int]) -> Score:
+    """Returns the score that tells the canary's signs apart best on the pilot."""
+    signs = np.where(positive, 1.0, -1.0)
+    linear = Score(weights=_weights(seen * step, signs, pattern))
+    best, strength = linear, _strength(linear.of(seen, step) * signs)
+    for modulus in tried:
+        other = Score(weights=pattern[None] * 1.0, modulus=modulus)
+        promise = _strength(other.of(seen, step) * signs)
+        if abs(promise) > strength:
+            best, strength = Score(weights=other.weights * np.sign(promise), modulus=modulus), abs(promise)
+    return best
+
+
+def _bare_moduli(count: _Counts) -> list[int]:
+    """Returns the moduli at which what was seen so far is plainly not uniform; noise alone never brings that about."""
+    return [modulus for modulus, turn in count.turns.items() if abs(turn) > _PLAINLY * math.sqrt(count.looked_at)]
+
+
+def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> FloatArray:
+    """Returns the weights of what was seen: the canary's part over the covariance of the noise.
+
+    The canary's part is the same in every round. With several messages a round, what each holds of it is estimated.
+    """
+    rows, rounds, replays = seen.shape
+    turned = seen * pattern[:, None]
+    if rows > 1:
+        turned = turned.sum(axis=1)
+        response = turned @ signs / replays
+    else:
+        turned = turned[0]
+        response = np.ones(rounds)
+    chosen = response
+    if replays >= _MANY_FOR_EACH * len(turned) and len(turned) > 1:
+        noise = turned - np.outer(turned @ signs / replays, signs)
+        covariance = noise @ noise.T / replays
+        ridge = 1e-9 * float(np.trace(covariance)) / len(turned) or 1.0
+        chosen = np.linalg.solve(covariance + ridge * np.eye(len(turned)), response)
+    by_row = chosen[:, None] * np.ones(rounds) if rows > 1 else chosen[None]
+    return np.asarray(by_row * pattern)
+
+
+def _strength(signed: FloatArray) -> float:
+    """Returns how far scores are from 0, in their own widths."""
+    width = float(signed.std())
+    return float(signed.mean()) / width if width > 0 else float(np.sign(signed.mean())) * 1e9
+
+
+def _reading(view: View, count: _Counts, score: Score, trials: int, signal: float) -> Reading:
+    tallies = {
+        name: Tally(right=count.right[name], wrong=count.wrong[name], trials=trials) for name in ("rare", "usual")
+    }
+    return Reading(
+        view=view,
+        rare=tallies["rare"],
+        usual=tallies["usual"],
+        noise=_noise(count, signal / view.noise_std) if view.noise_std else None,
+        turns=count.turns,
+        looked_at=count.looked_at,
+        modulus=score.modulus,
+        messages=len(score.weights),
+    )

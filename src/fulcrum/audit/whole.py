@@ -1,0 +1,132 @@
+"""A whole audit: the games by replay, the noise of real parts, and what is learned of silos and their records.
+
+>>> from fulcrum.planning.making import plan
+>>> found = whole_audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1, confidence=0.999)
+>>> found.verdict, sorted({probe.of for probe in found.probes})
+('consistent', ["a region's sum", 'release', 'the embedded engine'])
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from fulcrum.audit.auditing import CONFIDENCE, TRIALS, Errors, audit
+from fulcrum.audit.findings import Audit, Probe
+from fulcrum.audit.property_inference import property_findings
+from fulcrum.audit.record_attacks import record_findings
+from fulcrum.audit.recorded import RecordedRun, engine_probes, run_probes
+from fulcrum.audit.releases import probed_silos, region_probes, release_probes
+from fulcrum.planning.plan import Plan
+from fulcrum.roles.policy import Policy
+from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.tasks import Task
+
+MOST_ENGINE_SILOS = 20_000
+"""Beyond, the embedded engine is not run for its noise alone."""
+
+_LEARNING_SHARE = 0.2
+"""The part of the allowed error that attacks on trained federations share; the games and the noise share the rest."""
+
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """What silos are trained on, for attacks that need training.
+
+    Attributes:
+        task: The records.
+        training: How silos train.
+        shadows: Federations that an observer trains itself; 0 leaves the attacks out.
+        run: A recorded run on the same records, whose noise is tested.
+    """
+
+    task: Task
+    training: LocalTraining
+    shadows: int = 0
+    run: RecordedRun | None = None
+
+
+def whole_audit(
+    plan: Plan,
+    *,
+    trials: int = TRIALS,
+    seed: int | None = None,
+    confidence: float = CONFIDENCE,
+    silo: str | None = None,
+    policy: Policy | None = None,
+    learning: Learning | None = None,
+    on_replays: Tell | None = None,
+    on_shadow: Tell | None = None,
+) -> Audit:
+    """Attacks a plan in every way there is here.
+
+    Args:
+        plan: What is audited.
+        trials: Replays of each game.
+        seed: Of all that is drawn, deployed noise apart; drawn where it is not given.
+        confidence: With which all that is said holds together.
+        silo: Audit this silo alone, with its releases.
+        policy: What that silo insists on.
+        learning: What silos are trained on, where that is attacked too.
+        on_replays: Called with how many replays are done, and of how many.
+        on_shadow: Called with how many federations an observer trained itself, and of how many.
+    """
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    learns = learning is not None and learning.shadows > 0
+    spared = _LEARNING_SHARE * (1 - confidence) if learns else 0.0
+    probing, probes = _probing(plan, seed, silo, policy, learning)
+    found = audit(
+        plan,
+        trials=trials,
+        seed=seed,
+        confidence=confidence + spared,
+        silo=silo,
+        probing=probing,
+        probes=probes,
+        on_replays=on_replays,
+    )
+    if learning is None or not learns:
+        return found
+    each = 1 - spared / 2
+    plans = {plan.allocation: plan}
+    if plan.injection == "silo":
+        plans.setdefault("uniform", plan.uniform())
+    properties = property_findings(
+        plans,
+        learning.task,
+        training=learning.training,
+        shadows=learning.shadows,
+        seed=seed,
+        confidence=each,
+        on_shadow=on_shadow,
+    )
+    records = record_findings(plan, learning.task, training=learning.training, seed=seed, confidence=each)
+    tests = found.tests + len(properties) + 2 * len(records)
+    return msgspec.structs.replace(found, confidence=confidence, tests=tests, properties=properties, records=records)
+
+
+def _probing(
+    plan: Plan, seed: int, silo: str | None, policy: Policy | None, learning: Learning | None
+) -> tuple[list[Callable[[Errors], list[Probe]]], int]:
+    """Returns the tests of what real parts draw, and how many results they have at most."""
+    regions = len(plan.federation.innermost.nodes)
+    silos = probed_silos(plan) if silo is None else [silo]
+    found: list[Callable[[Errors], list[Probe]]] = []
+    count = 0
+    if plan.injection == "silo":
+        found.append(lambda errors: release_probes(plan, errors, silos=silos, seed=seed, policy=policy))
+        count += len(silos)
+    if silo is None:
+        found.append(lambda errors: region_probes(plan, errors, seed=seed))
+        count += 1
+        if len(plan.federation) <= MOST_ENGINE_SILOS:
+            found.append(lambda errors: engine_probes(plan, errors, seed=seed))
+            count += regions
+    if learning is not None and (run := learning.run) is not None:
+        task = learning.task
+        found.append(lambda errors: run_probes(run, plan, task, errors))
+        count += regions
+    return found, count

@@ -1,0 +1,179 @@
+"""`fulcrum audit`: what it prints, writes and refuses; and a silo's operator who audits alone."""
+
+import json
+import tomllib
+
+import pytest
+from faults import made
+
+import fulcrum
+from fulcrum.audit import auditing
+from fulcrum.audit.findings import read_audit
+from fulcrum.cli.app import run
+from fulcrum.errors import DataError
+from fulcrum.planning.signing import new_key, sign_plan
+from fulcrum.roles.site import FORMAT, SiteSettings, site_toml
+from fulcrum.simulation.runs import save_run, train
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    path = tmp_path / "plan.json"
+    made().save(path)
+    return path
+
+
+def said(capsys, *arguments):
+    code = run(["audit", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_an_audit_prints_its_verdict_and_that_it_proves_nothing(plan_file, capsys):
+    code, out, err = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--confidence", "0.9999")
+    assert code == 0
+    assert "consistent: nothing that was measured speaks against what the plan claims" in " ".join(out.split())
+    assert "A bound that was not broken is not proven by that" in " ".join(out.split())
+    assert "north, 1 colluding" in out
+    assert "a region's sum" in out
+    assert "Replaying: " in err
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+
+
+def test_json_holds_every_bound_and_csv_a_row_an_observer(plan_file, capsys):
+    code, out, _ = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--format", "json")
+    told = json.loads(out)
+    assert code == (1 if told["verdict"] == "violated" else 0)
+    assert told["format"] == "fulcrum.audit/1"
+    for found in told["findings"]:
+        assert {"stated", "exact", "renyi", "assumption_free", "gaussian", "verdict"} <= found.keys()
+    _, out, _ = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--format", "csv")
+    assert len(out.splitlines()) == len(told["findings"]) + 1
+
+
+def test_a_folder_gets_the_audit_and_its_picture(plan_file, tmp_path, capsys):
+    folder = tmp_path / "out"
+    said(capsys, plan_file, "--trials", "2000", "--seed", "1", "-o", folder)
+    found = read_audit(folder)
+    assert found.plan_digest == fulcrum.read_plan(plan_file).digest
+    assert found == read_audit(folder / "audit.json")
+    assert (folder / "audit.svg").read_text().startswith("<svg")
+    (folder / "audit.json").write_text((folder / "audit.json").read_text().replace("audit/1", "audit/9"))
+    with pytest.raises(DataError, match=r"is of format 'fulcrum\.audit/9'"):
+        read_audit(folder)
+    with pytest.raises(DataError, match="Make one with: fulcrum audit PLAN -o FOLDER"):
+        read_audit(tmp_path / "nowhere")
+
+
+def test_a_violated_claim_is_exit_code_1_and_says_what_to_do(plan_file, capsys, monkeypatch):
+    real = auditing.audit
+
+    def with_less_noise(plan, **options):
+        from faults import narrow_noise
+
+        return real(plan, **options, mechanism=narrow_noise(plan))
+
+    monkeypatch.setattr("fulcrum.audit.whole.audit", with_less_noise)
+    code, out, _ = said(capsys, plan_file, "--trials", "3000", "--seed", "1")
+    assert code == 1
+    assert "the claim is broken. Release nothing under this plan" in " ".join(out.split())
+    assert "run it again with another seed" in out
+
+
+def test_a_recorded_run_is_tested_too(tmp_path, capsys):
+    plan = made(parameters=None, rounds=3)
+    plan.save(tmp_path / "plan.json")
+    plan = fulcrum.read_plan(tmp_path / "plan.json")
+    save_run(train(plan, "digits"), tmp_path / "run")
+    code, out, _ = said(
+        capsys,
+        tmp_path / "plan.json",
+        "--run",
+        tmp_path / "run",
+        "--trials",
+        "1000",
+        "--seed",
+        "1",
+        "--confidence",
+        "0.9999",
+    )
+    assert code == 0
+    assert out.count("the recorded run") == 3
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The folder of silo north-1, with a ledger that must stay as it is."""
+    folder = tmp_path / "north-1"
+    folder.mkdir()
+    issuer = new_key(tmp_path / "issuer.key")
+    made("deployment").save(folder / "plan.json")
+    sign_plan(folder / "plan.json", tmp_path / "issuer.key")
+    settings = SiteSettings(format=FORMAT, role="silo", name="north-1", issuer=issuer, train="none")
+    (folder / "site.toml").write_text(site_toml(settings))
+    (folder / "policy.toml").write_text("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 9.0\n")
+    (folder / "state").mkdir()
+    with fulcrum.Ledger.open(folder / "state" / "north-1.ledger", silo="north-1"):
+        pass
+    return folder
+
+
+def contents(folder):
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_silos_operator_audits_alone_and_its_ledger_is_not_touched(site, capsys):
+    before = contents(site)
+    code, out, _ = said(
+        capsys, site, "--silo", "north-1", "--trials", "1000", "--format", "json", "--confidence", "0.9999"
+    )
+    assert code == 0
+    assert contents(site) == before
+    told = json.loads(out)
+    assert {found["silo"] for found in told["findings"]} == {"north-1"}
+    assert {probe["of"] for probe in told["probes"]} == {"release"}
+
+
+def test_a_silos_policy_holds_in_its_audit(site, capsys):
+    policy = tomllib.loads((site / "policy.toml").read_text()) | {"largest_epsilon_inside": 0.5}
+    (site / "policy.toml").write_text("".join(f"{key} = {value}\n" for key, value in policy.items()))
+    code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
+    assert (code, out) == (2, "")
+    assert "allows epsilon 0.5 inside" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["plan.json", "--silo", "nobody"], "the plan knows no silo 'nobody'"),
+        (["plan.json", "--trials", "5"], "trials must be from 1,000 to 100,000,000, got 5"),
+        (["plan.json", "--trials", "many"], "--trials must be a whole number, got 'many'"),
+        (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
+        (["plan.json", "--format", "xml"], "format"),
+        (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),
+        (["missing.json"], "missing.json"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(plan_file, capsys, monkeypatch, arguments, complaint):
+    monkeypatch.chdir(plan_file.parent)
+    code, out, err = said(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert complaint in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
+    made(parameters=None, rounds=3).save(tmp_path / "plan.json")
+    code, out, err = said(
+        capsys, tmp_path / "plan.json", "--shadows", "20", "--trials", "1000", "--seed", "1", "--confidence", "0.9999"
+    )
+    assert code == 0
+    assert "A silo's class concentration, as observers estimate it" in out
+    assert "no privacy" in out
+    assert "told apart" in out
+    assert "Training shadows: 20 of 20" in err
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+    code, _, err = said(capsys, tmp_path / "plan.json", "--shadows", "3")
+    assert (code, "--shadows must be 0 or at least 20, got 3" in err) == (2, True)
+    code, _, err = said(capsys, tmp_path / "plan.json", "--silo", "north-1", "--shadows", "20")
+    assert (code, "--silo looks at one silo's releases" in err) == (2, True)

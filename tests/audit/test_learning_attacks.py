@@ -1,0 +1,146 @@
+"""What trained federations give away of silos' classes and records, with noise and without."""
+
+import math
+
+import numpy as np
+import pytest
+from faults import made
+from scipy import stats
+
+import fulcrum
+from fulcrum.audit.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.property_inference import (
+    NO_PRIVACY,
+    drawn_concentrations,
+    information_at_least,
+    property_findings,
+)
+from fulcrum.audit.record_attacks import record_findings
+from fulcrum.privacy.prior import lateral_floor
+from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.tasks import Task
+
+TRAINING = LocalTraining(learning_rate=0.3)
+SIZES = {"north": [100] * 6, "west": [100]}
+
+
+def two_classes(records=4_000, features=6, seed=1):
+    """Records of two classes that lie apart."""
+    drawn = np.random.default_rng(seed)
+    labels = drawn.integers(0, 2, records)
+    values = drawn.standard_normal((records, features)) + np.where(labels[:, None] == 1, 0.7, -0.7)
+    return Task(
+        name="two classes",
+        features_train=values,
+        labels_train=labels,
+        features_test=values[:50],
+        labels_test=labels[:50],
+        classes=("no", "yes"),
+        records=60,
+    )
+
+
+TASK = two_classes()
+
+
+@pytest.fixture(scope="module")
+def found():
+    tight = made(sizes=SIZES, rounds=6)
+    return property_findings({"tight": tight, "uniform": tight.uniform()}, TASK, training=TRAINING, shadows=60, seed=2)
+
+
+def one(found, node, arm, observer):
+    [each] = [f for f in found if (f.node, f.arm, f.observer) == (node, arm, observer)]
+    return each
+
+
+def test_without_noise_the_update_gives_the_concentration_away_beyond_the_floor(found):
+    bare, floor = one(found, "north", NO_PRIVACY, "all"), one(found, "north", NO_PRIVACY, "floor")
+    assert bare.error < 0.75 * floor.error < 0.75 * floor.blind_error
+    alone = one(found, "west", NO_PRIVACY, "sums")
+    assert alone.error < 0.5 * alone.blind_error
+    assert alone.nats_at_least > 0.5
+
+
+def test_with_the_plans_noise_nothing_is_learned_beyond_the_floor(found):
+    for arm in ("tight", "uniform"):
+        floor, everything = (one(found, "north", arm, observer) for observer in ("floor", "all"))
+        assert everything.error == pytest.approx(floor.error, rel=0.1)
+        alone = one(found, "west", arm, "sums")
+        assert alone.error == pytest.approx(alone.blind_error, rel=0.1)
+    assert {each.verdict for each in found} == {CONSISTENT}
+
+
+def test_what_is_proven_stays_below_the_bound_and_the_floor_is_that_of_the_prior(found):
+    everything = one(found, "north", "tight", "all")
+    assert 0 < everything.nats_at_least <= everything.nats_at_most
+    floor = float(lateral_floor(6, coupling=20.0))
+    assert one(found, "north", "tight", "floor").nats_at_most == pytest.approx(floor)
+    assert everything.nats_at_most == pytest.approx(floor + one(found, "north", "tight", "sums").nats_at_most)
+    assert one(found, "west", "tight", "floor").nats_at_least == 0
+
+
+def test_a_bound_that_is_too_small_is_found_out():
+    class Modest(fulcrum.Plan):
+        mechanism_information = property(lambda self: np.zeros(len(self.federation)))
+
+    plan = made(sizes=SIZES, rounds=6, epsilon=3_000.0)
+    names = [name for name in plan.__dataclass_fields__ if name not in ("file_digest", "issuer", "as_read")]
+    modest = Modest(**{name: getattr(plan, name) for name in names})
+    findings = property_findings({"modest": modest}, TASK, training=TRAINING, shadows=60, seed=3)
+    assert one(findings, "west", "modest", "all").verdict == VIOLATED
+
+
+def test_nats_of_normal_estimates_are_those_of_their_error():
+    """The prior's entropy, by quadrature of its density, less that of a normal error."""
+    drawn = np.random.default_rng(4).normal(0, 0.05, 100_000)
+    grid = (np.arange(2_000) + 0.5) / 2_000
+    given = stats.beta.pdf(grid[:, None], 20 * grid, 20 * (1 - grid))
+    density = given @ stats.beta.pdf(grid, 2, 2) / len(grid)
+    entropy = -float((density * np.log(density)).mean())
+    expected = entropy - math.log(0.05 * math.sqrt(2 * math.pi * math.e))
+    assert information_at_least(drawn, 20.0, 0.5) == pytest.approx(expected, abs=0.01)
+    assert information_at_least(np.full(10, 0.4) + 0.01 * drawn[:10], 20.0, 0.05) == 0.0
+
+
+def test_concentrations_follow_the_declared_prior():
+    group = np.repeat(np.arange(2_000), 4)
+    shares = drawn_concentrations(group, 20.0, 1).reshape(-1, 4)
+    assert shares.mean() == pytest.approx(0.5, abs=0.01)
+    # Var(p) = Var(Phi) + E[Phi (1 - Phi)] / 21 = 0.05 + 0.2 / 21
+    assert shares.var() == pytest.approx(0.05 + 0.2 / 21, rel=0.05)
+    assert shares.mean(axis=1).var() == pytest.approx(0.05 + 0.2 / 21 / 4, rel=0.08)
+
+
+def test_too_few_shadows_are_refused():
+    with pytest.raises(fulcrum.ParameterError, match="shadows must be at least 20, got 3"):
+        property_findings({"plan": made(sizes=SIZES)}, TASK, training=TRAINING, shadows=3)
+
+
+@pytest.mark.parametrize(("epsilon", "low", "high"), [(0.5, 0.4, 0.6), (30_000.0, 0.75, 1.0)])
+def test_membership_is_a_guess_at_a_small_epsilon_and_plain_at_a_large_one(epsilon, low, high):
+    plan = made(sizes=SIZES, rounds=6, epsilon=epsilon)
+    findings = record_findings(plan, TASK, training=TRAINING, seed=1, draws=60)
+    assert [each.node for each in findings] == ["north", "west"]
+    for each in findings:
+        assert low <= (each.right_at_least + each.right_at_most) / 2 <= high
+        assert each.verdict == CONSISTENT
+        assert each.right_at_least <= each.allowed
+        assert each.bare_resemblance > 0.6
+        assert each.resemblance < each.bare_resemblance
+
+
+def test_records_that_leak_more_than_is_allowed_are_found_out():
+    class Boastful(fulcrum.Plan):
+        def effective_multiplier(self, tier=None, *, colluders=None, dropouts=None):
+            return 1e6 * super().effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
+
+    plan = made(sizes=SIZES, rounds=6, epsilon=3_000.0)
+    names = [name for name in plan.__dataclass_fields__ if name not in ("file_digest", "issuer", "as_read")]
+    boastful = Boastful(**{name: getattr(plan, name) for name in names})
+    findings = record_findings(boastful, TASK, training=TRAINING, seed=1, draws=60)
+    assert {each.verdict for each in findings} == {VIOLATED}
+
+
+def test_where_aggregators_inject_no_release_is_concealed_and_none_is_attacked():
+    assert record_findings(made(sizes=SIZES, injection="aggregator"), TASK, training=TRAINING) == []

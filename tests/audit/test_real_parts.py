@@ -1,0 +1,148 @@
+"""Noise that real parts draw: releases through scratch ledgers, a region's sums, the embedded engine, a recorded run."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import made
+
+import fulcrum
+from fulcrum.audit import releases
+from fulcrum.audit.auditing import Errors
+from fulcrum.audit.findings import CONSISTENT, LOOSER, VIOLATED
+from fulcrum.audit.recorded import engine_probes, made_up_task, read_recorded_run, run_probes
+from fulcrum.audit.releases import probed_silos, region_probes, release_probes
+from fulcrum.errors import DataError
+from fulcrum.noise.sources import SecureNoise
+from fulcrum.simulation import engine
+from fulcrum.simulation.runs import save_run, train
+
+ERRORS = Errors.shared(10, 12, 0.99999)
+PLANS = {purpose: made(purpose) for purpose in ("research", "deployment")}
+
+
+def verdicts(probes):
+    assert probes
+    return {probe.verdict for probe in probes}
+
+
+@pytest.mark.parametrize("purpose", PLANS)
+def test_releases_and_a_regions_sum_hold_the_noise_of_the_plan(purpose):
+    plan = PLANS[purpose]
+    found = release_probes(plan, ERRORS, silos=probed_silos(plan), seed=1)
+    assert [probe.node for probe in found] == ["north-1", "south-1", "west-1"]
+    assert verdicts(found) == {CONSISTENT}
+    assert verdicts(region_probes(plan, ERRORS, seed=1)) == {CONSISTENT}
+
+
+def test_releases_with_narrow_noise_are_found(monkeypatch):
+    drawn = SecureNoise.integers
+    monkeypatch.setattr(
+        SecureNoise, "integers", lambda self, *, width, count: drawn(self, width=0.7 * width, count=count)
+    )
+    plan = PLANS["deployment"]
+    assert verdicts(release_probes(plan, ERRORS, silos=["north-1"], seed=1)) == {VIOLATED}
+
+
+def test_releases_that_are_not_clipped_are_found(monkeypatch):
+    from fulcrum.roles import releasing
+
+    monkeypatch.setattr(releasing, "clip", lambda update, norm, share=1.0: update)
+    assert verdicts(release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)) != {CONSISTENT}
+
+
+def test_a_policy_refuses_in_an_audit_what_it_refuses_in_earnest():
+    strict = fulcrum.Policy(largest_epsilon_above=0.1, largest_epsilon_inside=0.1)
+    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.1 above"):
+        release_probes(PLANS["deployment"], ERRORS, silos=["north-1"], seed=1, policy=strict)
+
+
+def test_no_ledger_outlives_the_audit(monkeypatch):
+    opened = []
+    real = releases.Ledger.open.__func__
+
+    def noticed(cls, path, **options):
+        opened.append(Path(path))
+        return real(cls, path, **options)
+
+    monkeypatch.setattr(releases.Ledger, "open", classmethod(noticed))
+    release_probes(PLANS["deployment"], ERRORS, silos=["north-1"], seed=1)
+    assert opened
+    assert not any(path.exists() or path.parent.exists() for path in opened)
+
+
+@pytest.mark.parametrize("options", [{}, {"recipe": "joint"}, {"injection": "aggregator"}])
+def test_the_embedded_engines_sums_hold_the_noise_of_the_plan(options):
+    assert verdicts(engine_probes(made(**options), ERRORS, seed=3)) == {CONSISTENT}
+
+
+def faulty(monkeypatch, change):
+    drawn = engine.block_noise
+    monkeypatch.setattr(
+        engine, "block_noise", lambda job, block, number, parameters: change(drawn, job, block, number, parameters)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (lambda drawn, *given: 0.7 * drawn(*given), VIOLATED),
+        (lambda drawn, *given: 1.4 * drawn(*given), LOOSER),
+        (lambda drawn, job, block, number, parameters: drawn(job, block, 1, parameters), VIOLATED),
+    ],
+)
+def test_a_fault_in_the_engines_noise_is_found_in_every_region(monkeypatch, change, verdict):
+    faulty(monkeypatch, change)
+    assert verdicts(engine_probes(made(), ERRORS, seed=3)) == {verdict}
+
+
+def test_an_engine_that_does_not_clip_is_found(monkeypatch):
+    plan = made()
+    open_ended = dataclasses.replace(engine.Arms.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
+    clipped = engine.clip_factor
+    used = []
+
+    def once(size, norm, share=1.0):
+        used.append(1)  # the run comes first, then the replay that an auditor makes
+        return np.ones_like(size) if len(used) <= plan.rounds else clipped(size, norm, share)
+
+    monkeypatch.setattr(engine, "clip_factor", once)
+    assert open_ended.clip_norm.tolist() == [1.0]
+    assert CONSISTENT not in verdicts(engine_probes(plan, ERRORS, seed=3, seeds=1))
+
+
+def recorded(folder, plan, task, **options):
+    run = train(plan, task, seeds=2, **options)
+    save_run(run, folder)
+    return run
+
+
+def test_a_recorded_run_is_replayed_and_its_noise_tested(tmp_path):
+    plan = made()
+    task = made_up_task(plan, seed=4, features=30)
+    recorded(tmp_path, plan, task)
+    run = read_recorded_run(tmp_path, plan)
+    found = run_probes(run, plan, task, ERRORS)
+    assert verdicts(found) == {CONSISTENT}
+    assert all(probe.values == 2 * plan.rounds * 62 for probe in found)
+    # Whoever halves the noise in the file is found out, and so is noise that was drawn once.
+    quiet = dataclasses.replace(run, regional_sums=run.regional_sums / 2)
+    assert CONSISTENT not in verdicts(run_probes(quiet, plan, task, ERRORS))
+    with pytest.raises(DataError, match="was trained on 30 features"):
+        run_probes(run, plan, made_up_task(plan, seed=4, features=8), ERRORS)
+
+
+def test_runs_that_cannot_be_audited_are_refused_in_one_line(tmp_path):
+    plan, other = made(), made(rounds=3)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_recorded_run(tmp_path / "nowhere", plan)
+    task = made_up_task(plan, seed=4, features=5)
+    recorded(tmp_path, plan, task, keep_regional_sums=False)
+    with pytest.raises(DataError, match="holds no regional sums"):
+        read_recorded_run(tmp_path, plan)
+    with pytest.raises(DataError, match="is of another plan"):
+        read_recorded_run(tmp_path, other)
+    (tmp_path / "observed.npz").write_bytes(b"no archive")
+    with pytest.raises(DataError, match="does not hold what fulcrum train writes"):
+        read_recorded_run(tmp_path, plan)

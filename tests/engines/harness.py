@@ -83,6 +83,11 @@ class Federation:
         with session(self.kits) as opened:
             self.job = opened.submit_job(str(self.kits / "job"))
 
+    def tries(self) -> list[str]:
+        """What the server found each time it tried to begin the job."""
+        with session(self.kits) as opened:
+            return list(opened.get_job_meta(self.job).get("schedule_history") or [])
+
     def status(self) -> str:
         with session(self.kits) as opened:
             return str(opened.get_job_meta(self.job).get("status", ""))
@@ -116,7 +121,9 @@ class Federation:
     def wait_until(self, done, seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds
         while not done():
-            assert time.monotonic() < deadline, f"no {what} within {seconds:g} s; {self.state['history'][-1:]}"
+            if time.monotonic() > deadline:
+                told = "\n".join(self.log("server").splitlines()[-20:])
+                raise AssertionError(f"no {what} within {seconds:g} s; {self.state['history'][-1:]}\n{told}")
             time.sleep(0.1)
 
     def finish(self, seconds: float = 180.0) -> None:

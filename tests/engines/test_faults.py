@@ -171,6 +171,20 @@ def test_a_plan_that_the_server_cannot_run_is_given_up_at_once_and_in_words(fede
     assert fed.released("a1") == []
 
 
+def test_a_site_that_comes_up_after_the_job_was_submitted_is_found_soon(federation):
+    """However long it took: the server goes on trying every few seconds, and does not wait ever longer."""
+    fed = federation(rounds=1, patience=60, members={"north": ["a1"]}, train="slow_head")
+    fed.start(absent=["a1"])
+    fed.submit()
+    time.sleep(30)
+    tried = fed.tries()
+    assert len(tried) >= 5
+    assert all("a1" in told or "north" in told for told in tried)  # whom it waits for
+    fed.loopback.start("a1", fed.environment())
+    fed.finish()
+    assert fed.released("a1") == [1]
+
+
 def test_a_replayed_release_is_refused(federation):
     fed = federation(rounds=4, patience=15)
     fed.start(conduct={"a2": "replay"})

@@ -13,9 +13,12 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.app import run
+from fulcrum.engines.built_in_training import evaluate
 from fulcrum.errors import DataError, EngineError, PlanError
+from fulcrum.roles.learning import Assignment
 from fulcrum.roles.region import Region
 from fulcrum.roles.site import read_site
+from fulcrum.simulation.results import read_results
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -44,17 +47,29 @@ def read(path):
     return json.loads(path.read_text())
 
 
-def test_a_short_run_of_real_processes(tmp_path):
-    """Five sites with mutual TLS: what the server adds up is what silos released, and it cannot read any of it."""
+def test_a_short_run_of_real_processes(tmp_path, capsys):
+    """Five sites with mutual TLS: what the server adds up is what silos released, and it cannot read any of it.
+
+    Whoever follows it knows of every round what the server measured, and leaves it for the report.
+    """
     federation = Federation(tmp_path, rounds=2, members=MEMBERS, train="fulcrum.engines.built_in_training")
     silos = [silo for members in MEMBERS.values() for silo in members]
     try:
         federation.start(conduct=dict.fromkeys(silos, "tell") | {"server": "record"})
-        federation.submit()
-        federation.finish(85)
+        assert run(["follow", "nvflare", str(federation.kits), "-o", str(tmp_path / "run")]) == 0
+        federation.finish(5)
     finally:
         federation.stop()
     assert not federation.left_behind()
+    told = capsys.readouterr()
+    assert "round 2 of 2: 2 regional sums, accuracy 0." in told.err
+    assert "accuracy" in told.out
+    found = read_results(tmp_path / "run", federation.plan).run
+    assert [(row.round, row.regions, row.silos) for row in found.rounds] == [(1, 2, 3), (2, 2, 3)]
+    assert (found.engine, found.task, found.accuracy) == ("nvflare", "digits", found.rounds[-1].accuracy)
+    head = {"head": federation.model.reshape(17, 2)}
+    assignment = Assignment(silo="", round_number=2, plan=federation.plan, seed=0, options={"data": "digits"})
+    assert found.accuracy == evaluate(head, assignment)["accuracy"]
     assert [told["summed"] for told in federation.history] == [["north", "south"]] * 2
     releases = federation.releases()
     assert len(releases) == 6
@@ -384,6 +399,13 @@ TRAIN = "\ndef train(model, assignment): return model\n"
         ("broken_count", "def start(options): return {'w': 0.5}" + TRAIN, "1 parameters, the plan was made for 34"),
         ("broken_kind", "def start(options): return {'w': range(34)}" + TRAIN, "'w' is int64, not floating point"),
         ("broken_empty", "def start(options): return {}" + TRAIN, "the model has no parameters"),
+        ("broken_size", "import numpy as np\ndef start(options): return {'w': np.zeros(6)}" + TRAIN, "--parameters 6"),
+        (
+            "broken_nan",
+            "def start(options): return {'w': [float('nan')] * 34}" + TRAIN,
+            "'w' values that are not finite",
+        ),
+        ("broken_measure", "evaluate = 3\ndef start(options): return {}" + TRAIN, "must be a function, got int"),
     ],
 )
 def test_training_that_cannot_work_is_noticed_before_any_site_starts(
@@ -398,6 +420,22 @@ def test_training_that_cannot_work_is_noticed_before_any_site_starts(
     assert message in told
     assert told.count("\n") == 1
     assert not (tmp_path / "up").exists()
+
+
+def test_kits_are_not_made_for_a_model_that_the_plan_was_not_made_for(tmp_path, monkeypatch, capsys):
+    (tmp_path / "six_weights.py").write_text("def start(options): return {'w': [0.0] * 6}" + TRAIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment").save(tmp_path / "plan.json")
+    command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train"]
+    assert run([*command, "six_weights"]) == 2
+    told = capsys.readouterr().err
+    assert "the model has 6 parameters, the plan was made for 34. Plan with --parameters 6" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "kits").exists()
+    assert run([*command, "not_here"]) == 0  # silos and server have it, this machine need not
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Whether the model fits the plan could not be checked here" in printed
+    assert "No module named 'not_here'" in printed
 
 
 def test_options_of_a_training_module_keep_their_types(tmp_path):

@@ -1,5 +1,6 @@
 """A round on NVIDIA FLARE, part by part and without processes: who is believed to have answered it."""
 
+import importlib
 import types
 
 import numpy as np
@@ -22,7 +23,8 @@ from nvflare.edge.constants import EdgeTaskHeaderKey
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge
 from nvflare.edge.executors.hug import TaskInfo
 
-from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, read_ending
+from fulcrum.engines.deployed_run import run_from
+from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, read_ending, read_run
 from fulcrum.engines.nvflare.kits import Deployment, write_kits
 from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
@@ -33,7 +35,9 @@ from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.model import pack_model, unpack_model
 from fulcrum.roles.region import Region
 from fulcrum.roles.releasing import Layout
+from fulcrum.roles.silo import FAILED
 from fulcrum.roles.site import read_site
+from fulcrum.simulation.results import unkeyed_digest
 
 MEMBERS = ["a1", "a2", "a3"]
 START = {"weights": np.zeros(6)}
@@ -342,3 +346,69 @@ def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypa
         heard = [one.values * one.step for one in sums if one.round_number == number]
         state, _ = advanced(plan.server_rule, state, np.reshape(heard, (2, 3, 2)), classes=2)
         assert model == pytest.approx(state.moved, rel=1e-9, abs=1e-15)
+
+
+def summing(kits, number, model):
+    """The sums of both regions in a round, from silos that all answered."""
+    found = {}
+    for region, silos in (("north", MEMBERS), ("south", ["c1"])):
+        updater = RegionUpdater(read_site(kits / region / "local/fulcrum"))
+        asked = task(number, model)
+        updater.start_task(asked, context(kits / region))
+        for silo in silos:
+            updater.process_child_update(answer_of(kits, silo, number, model), context(kits / region, silo))
+        found[region] = updater.prepare_update_for_parent(context(kits / region))[ANSWER]
+        updater._opened().close()
+    return found
+
+
+def test_the_server_measures_each_round_once_and_tells_of_it_and_so_does_one_that_comes_back(kits, monkeypatch):
+    """A server that dies between a round and its measuring measures when it comes back, and asks no silo again."""
+    calls = []
+
+    def evaluate(model, assignment):
+        calls.append(assignment.round_number)
+        if calls == [1, 2]:
+            raise RuntimeError("out of memory")
+        return {"accuracy": 0.5, "size": float(np.abs(model["weights"]).sum())}
+
+    monkeypatch.setattr(importlib.import_module("few_weights"), "evaluate", evaluate, raising=False)
+    here = context(kits / "server")
+    sizes = []
+    for number in (1, 2, 3):
+        server = FederationController()
+        server.assessor = PlanAssessor()  # a new one in every round, as after a restart
+        asked = server.assessor.start_task(here)
+        for region, answer in summing(kits, number, unpack_model(asked[MODEL])).items():
+            server._process_train_result(given_to(region, answer), here)
+        server.assessor.end_task(here)
+        sizes.append(float(np.abs(server.assessor.open(here).model["weights"]).sum()))
+    assert calls == [1, 2, 2, 3]  # the second again by the server that came after
+    found = run_from(read_run(kits / "server"))
+    assert [(row.round, row.accuracy, row.regions, row.silos) for row in found.rounds] == [
+        (1, 0.5, 2, 4),
+        (2, 0.5, 2, 4),
+        (3, 0.5, 2, 4),
+    ]
+    assert [at.value for at in found.curves()["size"]] == sizes
+    assert (found.engine, found.task, found.seeds, found.notes) == ("nvflare", "few_weights", [], [])
+    plan = read_site(kits / "server/local/fulcrum").plan
+    assert (found.plan_digest, found.unkeyed_digest) == (plan.digest, unkeyed_digest(plan))
+
+
+def test_training_that_fails_in_research_is_declined_and_the_silos_log_says_so(tmp_path, monkeypatch, caplog):
+    (tmp_path / "no_records.py").write_text(
+        "import numpy as np\n"
+        "def start(options): return {'weights': np.zeros(6)}\n"
+        "def train(model, assignment): raise ValueError('records.csv is not there')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\n")
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
+    write_kits(Deployment(plan=plan, train="no_records"), tmp_path / "kits")
+    answer = answer_of(tmp_path / "kits", "a1", 2)
+    assert RELEASE not in answer
+    assert DECLINE in answer
+    (told,) = [record for record in caplog.records if record.name == "fulcrum.alarm"]
+    assert told.getMessage() == f"{FAILED} 2: nothing is released"
+    assert "records.csv is not there" in caplog.text

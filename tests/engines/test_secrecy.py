@@ -13,7 +13,10 @@ SILOS = [silo for silos in MEMBERS.values() for silo in silos]
 
 @pytest.fixture
 def federation(tmp_path):
-    made = Federation(tmp_path, purpose="research", rounds=10, train="fulcrum.engines.built_in_training")
+    # Patience: where the machine is busy, silos take long to load their data, and a region that withholds ends the job.
+    made = Federation(
+        tmp_path, purpose="research", rounds=10, train="fulcrum.engines.built_in_training", patience=120.0
+    )
     yield made
     made.stop()
 

@@ -28,7 +28,7 @@ _TRAINING = ("learning_rate", "steps", "batch")
 def start(options: Mapping[str, Any]) -> dict[str, FloatArray]:
     """Returns the head before the first round: zeros."""
     task = _task(options)
-    return {"head": np.zeros((task.features_train.shape[1] + 1, len(task.classes)))}
+    return {"head": np.zeros((task.width + 1, len(task.classes)))}
 
 
 def train(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
@@ -45,11 +45,11 @@ def train(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, 
     return {"head": local.final(state).reshape(model["head"].shape)}
 
 
-def accuracy(model: Mapping[str, FloatArray], options: Mapping[str, Any]) -> float:
+def evaluate(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, float]:
     """Returns the accuracy of a global model on the test split."""
-    task = _task(options)
+    task = _task(assignment.options)
     scores = _model(task, LEARNING_RATE).scores(model["head"].ravel(), task.features_test)
-    return float((scores.argmax(axis=1) == task.labels_test).mean())
+    return {"accuracy": float((scores.argmax(axis=1) == task.labels_test).mean())}
 
 
 _TASKS: dict[str, Task] = {}
@@ -73,7 +73,7 @@ def _training(options: Mapping[str, Any]) -> LocalTraining:
 
 
 def _model(task: Task, learning_rate: float) -> Model:
-    head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
+    head = SoftmaxHead(features=task.width, classes=len(task.classes))
     return head.as_model(learning_rate=learning_rate)
 
 

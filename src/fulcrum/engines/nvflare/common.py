@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fulcrum.engines.deployed_run import save_deployed_run
 from fulcrum.errors import in_one_line
 from fulcrum.roles.site import Role, Site, read_site
+from fulcrum.simulation.results import RunResult
 from fulcrum.storage.files import write_whole
 
 TASK = "train"
@@ -41,6 +43,9 @@ def site_of(fl_ctx: Any, role: Role) -> Site:
 ENDED = "fulcrum_ended"
 """In what the server tells of a job: why it ended, where it was not complete."""
 
+RUN = "fulcrum_run"
+"""In what the server tells of a job: what came of the plan's rounds so far, as run.json has it."""
+
 
 class Ending(TypedDict):
     """Why a job ended before its plan was over.
@@ -61,6 +66,19 @@ def note_ending(fl_ctx: Any, error: Exception, *, final: bool) -> None:
     told = Ending(job=fl_ctx.get_job_id(), reason=in_one_line(error), final=final)
     root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
     write_whole(_ending(root), json.dumps(told).encode())
+
+
+def note_run(fl_ctx: Any, run: RunResult) -> None:
+    """Writes what came of the rounds so far into the server's kit, for its operator and its own process to read."""
+    save_deployed_run(run, Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
+
+
+def read_run(root: Path) -> Any:
+    """Returns what came of the rounds so far, as plain data; None where nothing is written yet."""
+    try:
+        return json.loads((root / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def read_ending(root: Path, job: str) -> Ending | None:

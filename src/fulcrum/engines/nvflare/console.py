@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fulcrum.engines.nvflare.common import ENDED
+from fulcrum.engines.deployed_run import run_from
+from fulcrum.engines.nvflare.common import ENDED, RUN
 from fulcrum.engines.nvflare.kits import ADMIN
-from fulcrum.errors import EngineError, MissingExtraError, in_one_line
+from fulcrum.errors import DataError, EngineError, MissingExtraError, in_one_line
+from fulcrum.simulation.results import RoundResult, RunResult
 
 COMPLETED = "FINISHED:COMPLETED"
 
@@ -50,7 +52,13 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
             opened.close()
 
 
-def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], None] | None = None) -> None:
+def follow(
+    kits: Path,
+    *,
+    tick: Callable[[], None],
+    on_status: Callable[[str], None] | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+) -> RunResult | None:
     """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
 
     A job that cannot begin, however often it is submitted, is given up at once.
@@ -59,21 +67,46 @@ def follow(kits: Path, *, tick: Callable[[], None], on_status: Callable[[str], N
         kits: As `write_kits` made them; its folders admin and job are used.
         tick: Called again and again while the job runs; what it raises ends the following.
         on_status: Told each time the job's status changes.
+        on_round: Told what came of each round of the plan, once, those that were over before included.
+
+    Returns:
+        What came of the plan, as the server tells; None where it tells nothing.
     """
-    tries = 0
+    tries, rounds = 0, _Rounds(on_round)
     while True:
         began = time.monotonic()
         with session(kits) as opened:
-            meta = _watched(opened, opened.submit_job(str((kits / "job").resolve())), tick, on_status)
+            job = opened.submit_job(str((kits / "job").resolve()))
+            meta = _watched(opened, job, tick, on_status, rounds)
         status, (why, final) = meta["status"], _ending_of(meta)
         if status == COMPLETED:
-            return
+            return rounds.run
         if final:
             raise EngineError(f"the server cannot run this plan: {why}")
         tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
             told = why or f"See {kits}/server/output.log"
             raise EngineError(f"the job ended {tries} times with {status!r}. {told}")
+
+
+class _Rounds:
+    """What the server has told of the plan's rounds, each passed on once."""
+
+    def __init__(self, on_round: Callable[[RoundResult], None] | None) -> None:
+        self._on_round = on_round
+        self._told = 0
+        self.run: RunResult | None = None
+
+    def hear(self, meta: Mapping[str, Any]) -> None:
+        """Takes what the server tells of a job; what is not a run is as nothing."""
+        try:
+            self.run = run_from(meta[RUN])
+        except (KeyError, DataError):
+            return
+        for found in self.run.rounds[self._told :]:
+            self._told += 1
+            if self._on_round is not None:
+                self._on_round(found)
 
 
 def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
@@ -85,7 +118,7 @@ def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _watched(
-    opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None
+    opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None, rounds: _Rounds
 ) -> dict[str, Any]:
     """Follows one job to its end and returns what the server tells of it then."""
     from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
@@ -99,6 +132,7 @@ def _watched(
             if status != told and on_status is not None:
                 on_status(status)
             told = status
+            rounds.hear(meta)
             if status.startswith("FINISHED"):
                 return meta | {"status": status}
         except (NoConnection, InternalError) as error:

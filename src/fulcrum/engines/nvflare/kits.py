@@ -1,34 +1,25 @@
 """Start-up kits for every site of a plan: NVIDIA FLARE's own, with fewer permissions, and with the plan in place."""
 
 import contextlib
-import dataclasses
 import io
 import json
-import re
 import shutil
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fulcrum.engines.nvflare.common import APP, FOLDER, TASK
 from fulcrum.engines.nvflare.operators import folder_readme, site_readme
+from fulcrum.engines.sites import BUILT_IN, THIS_MACHINE, Deployment, made_whole, signed_plan, write_site
 from fulcrum.errors import DataError, MissingExtraError, PlanError
-from fulcrum.exchange.membership import regions_of
-from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.deployable import SERVER, refusals
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
-from fulcrum.roles.policy import read_policy
-from fulcrum.roles.region_file import create_region_file
-from fulcrum.roles.site import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
+from fulcrum.planning.signing import new_key
+from fulcrum.roles.site import Role
 
 ADMIN = "admin@fulcrum.local"
-SERVER = "server"
 PROJECT = "fulcrum"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _COMPONENTS = "fulcrum.engines.nvflare"
 
 _ADMITTED: dict[Role, list[str]] = {
@@ -39,58 +30,6 @@ _ADMITTED: dict[Role, list[str]] = {
 """What a job may run, by role."""
 
 _EXECUTORS: tuple[Role, ...] = ("region", "silo")
-
-BUILT_IN = "fulcrum.engines.built_in_training"
-"""The training module that comes with Fulcrum."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """What is deployed, and where.
-
-    Attributes:
-        plan: What is run.
-        plan_file: Where it was read from, if it was; a signature beside it is kept.
-        train: The training module, installed at silos and server.
-        options: Its options, the same at every site; operators change their own site.toml.
-        host: Under what name sites reach the server.
-        port: The server's port; the next one is the operators'.
-        patience: Seconds a region waits for its silos.
-        seed: Of a research plan.
-        policy: The policy file every silo starts with, if any.
-    """
-
-    plan: Plan
-    train: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    host: str = "localhost"
-    port: int = 8002
-    patience: float = 120.0
-    seed: int = 0
-    policy: Path | None = None
-    plan_file: Path | None = None
-
-    @property
-    def answer_time(self) -> float:
-        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
-        return max(5.0, self.patience / 10)
-
-    @property
-    def regions(self) -> dict[str, list[str]]:
-        """The members of every region."""
-        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
-        for silo, region in regions_of(self.plan.federation).items():
-            found[region].append(silo)
-        return found
-
-    @property
-    def sites(self) -> dict[str, Role]:
-        """Every site and its role."""
-        found: dict[str, Role] = {SERVER: "server"}
-        for region, members in self.regions.items():
-            found[region] = "region"
-            found.update(dict.fromkeys(members, "silo"))
-        return found
 
 
 def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
@@ -111,17 +50,13 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         raise DataError(
             f"{target.absolute()} has a blank in it, which NVIDIA FLARE cannot start jobs under. Choose another"
         )
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    try:
+    with made_whole(target) as work:
         kits = _provisioned(deployment, work)
         keys = _new_keys(deployment, kits) if not deployment.plan.keys else {}
-        plan = _signed_plan(deployment, work, keys, issuer_key)
+        plan = signed_plan(deployment, work, keys, issuer_key)
         for name, role in deployment.sites.items():
             _write_site(deployment, plan, kits[name], name, role, keys_made=bool(keys))
-        _write_job(deployment, work / "job")
+        write_job(deployment, work / "job")
         readme = folder_readme(
             list(deployment.sites.items()),
             digest=plan.digest,
@@ -131,36 +66,15 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
             issuer_made=(work / "issuer.key").exists(),
         )
         (work / "README.md").write_text(readme, encoding="utf-8")
-        if target.exists():
-            target.rmdir()
-        work.rename(target)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
     return {"sites": len(kits) - 1, "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
 
 
 def check_deployable(deployment: Deployment) -> None:
     """Raises `PlanError` unless this engine can run the plan."""
-    plan = deployment.plan
-    if len(plan.federation.tiers) > 1:
-        tiers = ", ".join(tier.name for tier in plan.federation.tiers)
-        raise PlanError(f"this engine runs plans with one tier of aggregators, this one has {tiers}. Plan one tier")
-    if plan.injection != "silo":
-        raise PlanError("this engine runs plans in which silos draw their own noise. Plan with --injection silo")
-    if plan.purpose == "research" and deployment.host not in _THIS_MACHINE:
+    for reason in refusals(deployment.plan):
+        raise PlanError(reason)
+    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
         raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
-    names = [SERVER, ADMIN, *(name for region in deployment.regions.items() for name in (region[0], *region[1]))]
-    for name in names[2:]:
-        if not _NAME.fullmatch(name):
-            raise PlanError(
-                f"{name!r} cannot name a site of NVIDIA FLARE: letters, digits, - and _ only, 63 at most. Rename it"
-            )
-        if names.count(name) > 1:
-            raise PlanError(f"{name!r} names two sites. Silos, regions and {SERVER!r} need names of their own")
-    missing = [name for name in deployment.sites if name != SERVER and name not in plan.keys]
-    if plan.keys and missing:
-        raise PlanError(f"the plan carries keys, but none of {missing[0]!r}. Give every silo and region a key, or none")
 
 
 def _new_keys(deployment: Deployment, kits: Mapping[str, Path]) -> dict[str, str]:
@@ -174,26 +88,6 @@ def _new_keys(deployment: Deployment, kits: Mapping[str, Path]) -> dict[str, str
     return public
 
 
-def _signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> Plan:
-    """Writes the plan with its keys and its signature, and returns it; every silo's policy must pass it."""
-    path, signature = work / "plan.json", Path(f"{deployment.plan_file}.sig")
-    if deployment.plan_file is not None and signature.exists() and issuer_key is None and not keys:
-        shutil.copy(deployment.plan_file, path)
-        shutil.copy(signature, f"{path}.sig")
-    else:
-        dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)).save(path)
-        if issuer_key is None:
-            issuer_key = work / "issuer.key"
-            new_key(issuer_key)
-        sign_plan(path, issuer_key)
-    plan = read_signed_plan(path, signer_of(path))
-    if deployment.policy is not None:
-        wanted = read_policy(deployment.policy)
-        for silo in plan.federation.silo_names.tolist():
-            wanted.check(plan, silo)
-    return plan
-
-
 def _home(kit: Path) -> Path:
     """The site's own folder in a kit; made if it is not there."""
     home = kit / "local" / FOLDER
@@ -203,31 +97,8 @@ def _home(kit: Path) -> Path:
 
 def _write_site(deployment: Deployment, plan: Plan, kit: Path, name: str, role: Role, *, keys_made: bool) -> None:
     """Writes Fulcrum's own part of one kit: the signed plan, the site's settings, what it permits, a README."""
-    home = _home(kit)
-    for file in ("plan.json", "plan.json.sig"):
-        shutil.copy(kit.parent / file, home)
-    if role == "silo" and deployment.policy is not None:
-        shutil.copy(deployment.policy, home / "policy.toml")
-    train = "" if role == "region" else deployment.train
-    settings = SiteSettings(
-        format=FORMAT,
-        role=role,
-        name=name,
-        issuer=plan.issuer,
-        purpose="research" if plan.purpose == "research" else "deployment",
-        policy=role == "silo" and deployment.policy is not None,
-        train=train,
-        seed=deployment.seed,
-        patience=deployment.patience,
-        options=dict(deployment.options) if train else {},
-    )
-    (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
-    # What was spent and what went up begin here: a site whose record is gone does not begin another.
-    (home / "state").mkdir(mode=0o700)
-    if role == "region":
-        create_region_file(home / "state" / SUMS, plan_digest=plan.digest, region=name)
-    elif role == "silo" and plan.purpose == "deployment":
-        Ledger.open(home / "state" / ledger_name(name), silo=name).close()
+    home, train = _home(kit), "" if role == "region" else deployment.train
+    write_site(deployment, plan, home, name, role, source=kit.parent, train=train)
     if role in _EXECUTORS:
         _write_json(home / Path(APP).name, _app(deployment, role))
     _close(kit, role, deployment.answer_time)
@@ -360,7 +231,16 @@ _SERVER_RESOURCES: dict[str, Any] = {
         },
     },
     "components": [
-        _component("job_scheduler", "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=1),
+        _component(
+            "job_scheduler",
+            "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
+            max_jobs=1,
+            # By default a job waits twice as long after every try that finds a site missing: one that comes up after a
+            # minute is found after two and a half, and one that comes up after 40 minutes never.
+            min_schedule_interval=1,
+            max_schedule_interval=10,
+            max_schedule_count=1000,
+        ),
         _component("job_manager", f"{_COMPONENTS}.processes.KitJobs"),
         _component("job_store", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"),
         _component(
@@ -370,7 +250,7 @@ _SERVER_RESOURCES: dict[str, Any] = {
 }
 
 
-def _write_job(deployment: Deployment, folder: Path) -> None:
+def write_job(deployment: Deployment, folder: Path) -> None:
     """Writes the job: which component runs where. It carries no settings and no code."""
     by_role: dict[str, list[str]] = {}
     for name, role in deployment.sites.items():

@@ -3,26 +3,27 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
-from fulcrum.engines.nvflare.kits import SERVER, Deployment
+from fulcrum.engines.nvflare.failures import Failures
+from fulcrum.engines.processes import CALM, ending_on_signals, import_path, processes
+from fulcrum.engines.sites import Deployment, LocalRun
 from fulcrum.errors import EngineError
+from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.checkpoint import RoundSummary, read_history
 from fulcrum.roles.server import Coordinator
+from fulcrum.simulation.results import RoundResult
 from fulcrum.storage.database import ClosedAtTheEnd
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
-_PROCESSES = Path("/proc")
-_CALM = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}  # twenty processes share this machine
 
 
 class Loopback(ClosedAtTheEnd):
@@ -52,7 +53,7 @@ class Loopback(ClosedAtTheEnd):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | _CALM | {"PYTHONPATH": _import_path()} | (environment or {}),
+                env=os.environ | CALM | {"PYTHONPATH": import_path()} | (environment or {}),
             )
 
     def start_all(self, environment: dict[str, str] | None = None) -> None:
@@ -84,71 +85,57 @@ class Loopback(ClosedAtTheEnd):
             self.kill(name)
 
 
-def _import_path() -> str:
-    """What sites find modules on: the current folder first, as here."""
-    return os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
 def processes_of(kit: Path) -> list[int]:
     """Returns the processes that work in a kit: those whose command line names it."""
-    wanted = str(kit.resolve()).encode()
-    found = []
-    if not _PROCESSES.is_dir():
-        raise EngineError("every site on one machine needs Linux: there is no /proc to find their processes by")
-    for entry in _PROCESSES.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "cmdline").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    return processes("cmdline", str(kit.resolve()).encode())
 
 
-def run_here(
-    deployment: Deployment, kits: Path, *, on_round: Callable[[RoundSummary], None], stall: float
-) -> dict[str, Any]:
+def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
     """Starts every site of some kits here, runs the plan to its last round, and stops them all.
+
+    It is given up where training fails at every silo in a round: what would follow is noise.
 
     Args:
         deployment: What the kits were made from.
         kits: As `write_kits` made them.
-        on_round: Told what became of each round.
+        on_round: Told what came of each round.
         stall: Seconds without a finished round after which it is given up.
-
-    Returns:
-        The history of rounds, the final model, and the seconds from first to last round.
     """
     plan = read_plan(kits / "plan.json")
-    checkpoint = kits / SERVER / "local" / FOLDER / "state"
-    told: list[RoundSummary] = []
-    moments = [time.monotonic()]
+    moments, failures = [time.monotonic()], Failures(kits, plan.federation.silo_names.tolist())
     processes_of(kits)  # refused here where they could not be stopped
     with Loopback(kits, deployment) as sites, ending_on_signals():
         sites.start_all()
 
+        def hear(found: RoundResult) -> None:
+            moments.append(time.monotonic())
+            on_round(found)
+
         def tick() -> None:
             sites.check()
-            for summary in read_history(checkpoint, plan)[len(told) :]:
-                told.append(summary)
-                moments.append(time.monotonic())
-                on_round(summary)
+            failures.look()
+            if failures.everywhere:
+                raise EngineError(failures.in_words())
             if time.monotonic() - moments[-1] > stall:
                 raise EngineError(f"no round was finished for {stall:g} s. The logs are in {kits}/*/output.log")
 
-        follow(kits, tick=tick)
+        run = follow(kits, tick=tick, on_round=hear)
         tick()
-    model = Coordinator.read(checkpoint, plan).model
-    return {"history": told, "model": model, "seconds": moments[-1] - moments[min(1, len(moments) - 1)]}
+    if run is None:
+        raise EngineError(f"the server tells nothing of its rounds. See {kits}/{SERVER}/output.log")
+    done = Coordinator.read(kits / SERVER / "local" / FOLDER / "state", plan)
+    seconds = moments[-1] - moments[min(1, len(moments) - 1)]
+    return LocalRun(run=run, history=done.history, model=done.model, seconds=seconds, failed=failures.in_words())
 
 
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Turns a request to end into an exception, so that whoever started processes can stop them."""
-
-    def end(number: int, _: Any) -> None:
-        raise KeyboardInterrupt(f"signal {number}")
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def free_port() -> int:
+    """Returns a port that is free here, with a free one after it."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("", port + 1))
+            except OSError:
+                continue
+            return port

@@ -80,7 +80,11 @@ regions and cannot open them.
 
 From the folder of all kits, with every site started:
 
-    fulcrum follow nvflare .
+    fulcrum follow nvflare . -o run
+
+`run.json`, here and in `run`, has what came of each round. Where the training module has a function `evaluate`, this
+site runs it after each round: give it records that are public, never those of a silo, in the options of
+`local/fulcrum/site.toml`.
 
 If the job breaks off, the same command goes on from `local/fulcrum/state/checkpoint.npz`. Silos and regions answer a
 round they have answered before with the same bytes, so nothing is spent twice. The final model is in that file.

@@ -11,14 +11,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey, JobConstants
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
-from nvflare.apis.job_def import RunStatus
+from nvflare.apis.job_def import Job, RunStatus
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
 from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
 from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
-from fulcrum.engines.nvflare.common import ENDED, FOLDER, read_ending
+from fulcrum.engines.nvflare.common import ENDED, FOLDER, RUN, read_ending, read_run
 from fulcrum.errors import EngineError
 from fulcrum.roles.site import read_site
 from fulcrum.storage.files import write_whole
@@ -142,11 +142,18 @@ class KitStorage(FilesystemStorage):  # type: ignore[misc]
 
 
 class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
-    """The server's jobs, inside its kit, each with the reason that it left when it ended, if it did."""
+    """The server's jobs, inside its kit; who asks for one is told of the rounds so far, and why it ended, if it did."""
 
     def __init__(self) -> None:
         super().__init__(uri_root=str(Path("state/jobs").absolute()))
         self._kit = Path().absolute()
+
+    def get_job(self, jid: str, fl_ctx: FLContext) -> Job | None:
+        """Returns a job, and with it what came of the plan's rounds so far."""
+        job = super().get_job(jid, fl_ctx)
+        if job is not None and (run := read_run(self._kit)) is not None:
+            job.meta[RUN] = run
+        return job
 
     def set_status(self, jid: str, status: RunStatus, fl_ctx: FLContext) -> None:
         """Notes where a job stands; whoever follows it finds its reason beside its end."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -11,11 +12,14 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, site_of
+from fulcrum.engines.deployed_run import deployed_run
+from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, note_run, site_of
+from fulcrum.engines.sites import BUILT_IN
 from fulcrum.errors import EngineError, FulcrumError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.model import pack_model
 from fulcrum.roles.learning import load_learner
+from fulcrum.roles.measuring import Evaluation
 from fulcrum.roles.server import Coordinator
 
 _INTERVAL = 0.1
@@ -32,6 +36,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         self._deadline = 0.0
         self._patience = 0.0
         self._coordinator: Coordinator | None = None
+        self._evaluation: Evaluation | None = None
         self.broken_off = False
         self.rounds_left = 0
 
@@ -42,8 +47,10 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             learner = load_learner(site.settings.train)
             start = learner.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
-            self._coordinator = Coordinator.open(site.state, site.plan, start, classes=learner.classes(start))
-            self.rounds_left = site.plan.rounds - self._coordinator.round_number + 1
+            coordinator = Coordinator.open(site.state, site.plan, start, classes=learner.classes(start))
+            self.rounds_left = site.plan.rounds - coordinator.round_number + 1
+            self._coordinator, self._evaluation = coordinator, Evaluation(site, learner)
+            self._tell(coordinator, self._evaluation, fl_ctx)
         return self._coordinator
 
     def start_task(self, fl_ctx: FLContext) -> Shareable:
@@ -93,6 +100,26 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
                 raise error
             done = coordinator.finish_round()
         self.log_info(fl_ctx, f"fulcrum round: {done}", fire_event=False)
+        if self._evaluation is not None:
+            self._tell(coordinator, self._evaluation, fl_ctx)
+
+    def _tell(self, coordinator: Coordinator, evaluation: Evaluation, fl_ctx: FLContext) -> None:
+        """Measures the model that the last round ended with, and writes down what came of all rounds so far."""
+        evaluation.measure(coordinator.model, coordinator.round_number - 1)
+        site = evaluation.site
+        built_in, data = site.settings.train == BUILT_IN, site.settings.options.get("data", "digits")
+        run = deployed_run(
+            site.plan,
+            coordinator.history,
+            evaluation.metrics,
+            task=Path(str(data)).stem if built_in else site.settings.train,
+            seed=site.settings.seed,
+            notes=evaluation.notes,
+        )
+        try:
+            note_run(fl_ctx, run)
+        except FulcrumError as error:  # the rounds themselves are in the checkpoint
+            self.log_warning(fl_ctx, f"nobody is told of the rounds so far: {error}", fire_event=False)
 
 
 class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]

@@ -1,0 +1,181 @@
+"""What is deployed, and the folder of every site: its settings, the signed plan, and where its state begins.
+
+A site's folder is as `fulcrum.roles.site` reads it. What an engine needs beside it is for the engine to write.
+"""
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import DataError
+from fulcrum.exchange.membership import regions_of
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.masking.record import create_masking_record
+from fulcrum.planning.deployable import SERVER
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
+from fulcrum.roles.checkpoint import RoundSummary
+from fulcrum.roles.masked_silo import record_name
+from fulcrum.roles.policy import read_policy
+from fulcrum.roles.region_file import create_region_file
+from fulcrum.roles.site import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
+from fulcrum.simulation.results import RunResult
+
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine: research plans stay on it."""
+
+BUILT_IN = "fulcrum.engines.built_in_training"
+"""The training module that comes with Fulcrum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What is deployed, and where.
+
+    Attributes:
+        plan: What is run.
+        plan_file: Where it was read from, if it was; a signature beside it is kept.
+        train: The training module, installed at silos and server.
+        options: Its options, the same at every site; operators change their own site.toml.
+        host: Under what name sites reach the server.
+        port: The server's port; the next one is the operators'.
+        patience: Seconds a region waits for its silos.
+        seed: Of a research plan.
+        policy: The policy file every silo starts with, if any.
+    """
+
+    plan: Plan
+    train: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "localhost"
+    port: int = 8002
+    patience: float = 120.0
+    seed: int = 0
+    policy: Path | None = None
+    plan_file: Path | None = None
+
+    @property
+    def answer_time(self) -> float:
+        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
+        return max(5.0, self.patience / 10)
+
+    @property
+    def regions(self) -> dict[str, list[str]]:
+        """The members of every region."""
+        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
+        for silo, region in regions_of(self.plan.federation).items():
+            found[region].append(silo)
+        return found
+
+    @property
+    def sites(self) -> dict[str, Role]:
+        """Every site and its role."""
+        found: dict[str, Role] = {SERVER: "server"}
+        for region, members in self.regions.items():
+            found[region] = "region"
+            found.update(dict.fromkeys(members, "silo"))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalRun:
+    """What came of a plan on this machine.
+
+    Attributes:
+        run: As run.json has it.
+        history: What became of every round, by the names of regions and silos.
+        model: The final one.
+        seconds: From the end of the first round to that of the last.
+        failed: At how many silos training failed, and where to look; empty if at none.
+    """
+
+    run: RunResult
+    history: tuple[RoundSummary, ...]
+    model: dict[str, FloatArray]
+    seconds: float
+    failed: str
+
+
+@contextlib.contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """Gives a folder to work in that takes the place of a new or empty one when all went well, and else is gone."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        yield work
+        if folder.exists():
+            folder.rmdir()
+        work.rename(folder)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> Plan:
+    """Writes the plan with its keys and its signature, and returns it; every silo's policy must pass it."""
+    path, signature = work / "plan.json", Path(f"{deployment.plan_file}.sig")
+    if deployment.plan_file is not None and signature.exists() and issuer_key is None and not keys:
+        shutil.copy(deployment.plan_file, path)
+        shutil.copy(signature, f"{path}.sig")
+    else:
+        dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)).save(path)
+        if issuer_key is None:
+            issuer_key = work / "issuer.key"
+            new_key(issuer_key)
+        sign_plan(path, issuer_key)
+    plan = read_signed_plan(path, signer_of(path))
+    if deployment.policy is not None:
+        wanted = read_policy(deployment.policy)
+        for silo in plan.federation.silo_names.tolist():
+            wanted.check(plan, silo)
+    return plan
+
+
+def write_site(
+    deployment: Deployment, plan: Plan, home: Path, name: str, role: Role, *, source: Path, train: str
+) -> None:
+    """Writes one site's folder: the signed plan, the settings, the policy, and the records that its state begins with.
+
+    Args:
+        deployment: What is deployed.
+        plan: As `signed_plan` returned it.
+        home: The site's folder.
+        name: The site's name.
+        role: What it is.
+        source: The folder with the signed plan.
+        train: The training module; none where the site trains nothing, or its engine's app does.
+    """
+    for file in ("plan.json", "plan.json.sig"):
+        shutil.copy(source / file, home)
+    if role == "silo" and deployment.policy is not None:
+        shutil.copy(deployment.policy, home / "policy.toml")
+    settings = SiteSettings(
+        format=FORMAT,
+        role=role,
+        name=name,
+        issuer=plan.issuer,
+        purpose="research" if plan.purpose == "research" else "deployment",
+        policy=role == "silo" and deployment.policy is not None,
+        train=train,
+        seed=deployment.seed,
+        patience=deployment.patience,
+        options=dict(deployment.options) if train else {},
+    )
+    (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    # What was spent and what went up begin here: a site whose record is gone does not begin another.
+    state = home / "state"
+    state.mkdir(mode=0o700)
+    if role == "region":
+        create_region_file(state / SUMS, plan_digest=plan.digest, region=name)
+    elif role == "silo" and plan.purpose == "deployment":
+        Ledger.open(state / ledger_name(name), silo=name).close()
+        if plan.aggregation == "masked":
+            create_masking_record(state / record_name(name), silo=name)

@@ -1,0 +1,137 @@
+"""A federation on Flower's messages in one process: real ClientApps, and a grid that carries messages between them."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+import fulcrum
+from fulcrum.engines.flower.records import ARRAYS, answer_in
+from fulcrum.engines.flower.silo import _station_of, fulcrum_mod
+from fulcrum.engines.flower.sites import write_sites
+from fulcrum.engines.sites import Deployment
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.masking.messages import answer_from_bytes
+from fulcrum.roles.site import ledger_name
+
+SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy"), 100), "south": dict.fromkeys(("lyon", "nice"), 80)}
+START = {"weight": np.linspace(-1, 1, 38).reshape(2, 19), "bias": np.zeros(2)}
+
+
+# Who sends a message is for the runtime to say, which this world stands in the place of.
+TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+def record(arrays):
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def half_a_step(message, context):
+    """Trains, and would tell how many examples there were and how it went."""
+    arrays = {name: array.numpy() + 0.5 for name, array in message.content["arrays"].items()}
+    metrics = MetricRecord({"train_loss": 0.125, "num-examples": 4242})
+    return Message(RecordDict({"arrays": record(arrays), "metrics": metrics}), reply_to=message)
+
+
+class FlowerWorld:
+    """Sites on disk, one ClientApp for all nodes, and every reply that ever left one."""
+
+    def __init__(self, folder, sizes=SIZES, *, train=half_a_step, mod=fulcrum_mod, **options):
+        self.folder = folder / "sites"
+        self.folder.mkdir()
+        settings = {"rounds": 3, "epsilon": {"region": 1.0}, "purpose": "deployment", "parameters": 40} | options
+        plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), aggregation="masked", **settings)
+        deployment = Deployment(plan=plan, train="unused", patience=5.0)
+        self.plan, _ = write_sites(deployment, self.folder)
+        self.silos = plan.federation.silo_names.tolist()
+        self.app = ClientApp(mods=[mod])
+        self.trained = []
+        self.replies = []
+
+        @self.app.train()
+        def training(message, context):
+            self.trained.append(context.node_config["fulcrum-site"].rsplit("/", 1)[-1])
+            return train(message, context)
+
+        @self.app.evaluate()
+        def evaluate(message, context):
+            return Message(RecordDict({"metrics": MetricRecord({"accuracy": 0.75})}), reply_to=message)
+
+        @self.app.query()
+        def query(message, context):
+            return Message(RecordDict({"metrics": MetricRecord({"records": 4242})}), reply_to=message)
+
+    def restart(self):
+        """All silos die; what they know is on disk."""
+        _station_of.cache_clear()
+
+    def context(self, node):
+        config = {"fulcrum-site": str(self.folder / self.silos[node - 1])}
+        return Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
+
+    def answer(self, message):
+        reply = self.app(message, self.context(message.metadata.dst_node_id))
+        self.replies.append(reply)
+        return reply
+
+    def grid(self, **conduct):
+        return LocalGrid(self, **conduct)
+
+    def ledger(self, silo):
+        with Ledger.read(self.folder / silo / "state" / ledger_name(silo)) as ledger:
+            assert all(check.holds for check in ledger.checks())
+            return [entry.round_number for entry in ledger.entries()]
+
+    def check_replies(self):
+        """Nothing but signed answers left, and no ledger shows less than the vectors that did."""
+        left = set()
+        for reply in self.replies:
+            if reply.has_error():
+                assert (reply.error.code, reply.error.reason) == (460, "refused")
+                continue
+            assert list(reply.content) == ["fulcrum"]
+            answer = answer_from_bytes(answer_in(reply.content))
+            assert answer.silo in self.silos
+            if answer.holds == "input":
+                left.add((answer.silo, answer.session.round_number))
+        for silo, number in left:
+            assert number in self.ledger(silo)
+        return left
+
+
+class LocalGrid(Grid):
+    """Carries messages to the nodes 1, 2, ... and back. `drop(node, stage)` says which die, `tamper` changes messages."""
+
+    def __init__(self, world, *, drop=lambda node, stage: False, tamper=lambda message: message):
+        self._world, self._drop, self._tamper = world, drop, tamper
+        self.stage = 0
+        self.sent = []
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    run = create_message = push_messages = pull_messages = set_run
+
+    def get_node_ids(self):
+        return range(1, len(self._world.silos) + 1)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        self.stage += 1
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.sent.append(message)
+            if not self._drop(node, self.stage):
+                arrived = Message(
+                    RecordDict(dict(message.content.items())), dst_node_id=node, message_type="train", ttl=60.0
+                )
+                replies.append(self._world.answer(self._tamper(arrived)))
+        return replies
+
+
+def arrays_of(result):
+    return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+__all__ = ["ARRAYS", "START", "FlowerWorld", "LocalGrid", "arrays_of", "half_a_step", "record"]

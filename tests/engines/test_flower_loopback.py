@@ -1,0 +1,119 @@
+"""Flower's own processes on loopback, with TLS and SuperNodes that are registered: silos and server are killed."""
+
+import time
+
+import pytest
+
+import fulcrum
+
+pytest.importorskip("flwr", reason="needs the extra flower")
+pytest.importorskip("cryptography", reason="needs the extra flower")
+
+from fulcrum.engines.flower.kits import write_kits
+from fulcrum.engines.flower.loopback import Loopback, free_port, history_of
+from fulcrum.engines.sites import BUILT_IN, SERVER, Deployment
+from fulcrum.errors import EngineError
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.site import ledger_name
+
+pytestmark = pytest.mark.engines
+
+LONG = 2400.0
+
+
+class Federation:
+    """Kits of a deployment plan on the digits, and their processes."""
+
+    def __init__(self, folder, sizes, *, patience, **options):
+        given = {"epsilon": 5.0, "purpose": "deployment", "parameters": 34, "aggregation": "masked"} | options
+        plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), **given)
+        self.deployment = Deployment(
+            plan=plan, train=BUILT_IN, options={"data": "digits"}, host="127.0.0.1", port=free_port(), patience=patience
+        )
+        self.kits = folder / "kits"
+        write_kits(self.deployment, self.kits)
+        self.plan = fulcrum.read_plan(self.kits / "plan.json")
+        self.sites = Loopback(self.kits, self.deployment)
+
+    @property
+    def history(self):
+        return history_of(self.kits / SERVER / "state", self.plan)
+
+    def wait_for(self, done, what):
+        deadline = time.monotonic() + LONG
+        while not done():
+            assert time.monotonic() < deadline, f"no {what}; {self.history}"
+            self.sites.check()
+            time.sleep(0.5)
+
+    def released(self, silo):
+        with Ledger.read(self.kits / silo / "state" / ledger_name(silo)) as ledger:
+            return [entry.round_number for entry in ledger.entries()]
+
+
+@pytest.fixture
+def federation(tmp_path, request):
+    made = Federation(tmp_path, **request.param)
+    yield made
+    made.sites.close()
+    for name in (SERVER, *made.plan.federation.silo_names.tolist()):
+        assert made.sites.processes_of(name) == []
+
+
+FOURS = {"north": dict.fromkeys("abcd", 200), "south": dict.fromkeys("efgh", 150)}
+
+
+@pytest.mark.parametrize("federation", [{"sizes": FOURS, "rounds": 3, "dropouts": 1, "patience": 150.0}], indirect=True)
+def test_two_regions_of_four_end_after_three_rounds_with_a_silo_killed_in_the_second(federation):
+    federation.sites.start_all()
+    federation.sites.run_script("run.sh")
+    federation.wait_for(lambda: len(federation.history) == 1, "end of round 1")
+    federation.sites.kill("c")
+    federation.wait_for(lambda: len(federation.history) == 3, "end of round 3")
+    members = [summary["members"] for summary in federation.history]
+    assert [sorted(summary) for summary in members] == [["north", "south"]] * 3
+    assert [len(summary["south"]) for summary in members] == [4, 4, 4]
+    assert [summary["north"] for summary in members] == [list("abcd"), list("abd"), list("abd")]
+    assert federation.released("a") == [1, 2, 3]
+    assert federation.released("c")[0] == 1
+    assert 3 not in federation.released("c")
+
+
+@pytest.mark.parametrize(
+    "federation", [{"sizes": {"north": {"a": 200, "b": 150}}, "rounds": 3, "patience": 150.0}], indirect=True
+)
+def test_a_killed_superlink_stops_cleanly_and_goes_on_from_its_checkpoint(federation):
+    federation.sites.start_all()
+    federation.sites.run_script("run.sh")
+    federation.wait_for(lambda: len(federation.history) == 1 and federation.released("a") == [1, 2], "round 2")
+    process = federation.sites._processes[SERVER]
+    for pid in federation.sites.processes_of(SERVER):
+        if pid == process.pid:
+            process.kill()
+    process.wait()
+    with pytest.raises(EngineError, match="the process of 'server' ended"):
+        federation.sites.check()
+    federation.sites.kill(SERVER)
+    federation.sites.start(SERVER)
+    federation.sites.wait_for_server()
+    federation.sites.run_script("run.sh")
+    federation.wait_for(lambda: len(federation.history) == 3, "end of round 3")
+    assert federation.history[2]["summed"] == ["north"]
+    assert federation.released("a") == [1, 2, 3]
+    assert federation.released("b") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "federation", [{"sizes": {"north": {"a": 200, "b": 150}}, "rounds": 1, "patience": 40.0}], indirect=True
+)
+def test_a_node_that_is_not_registered_is_not_let_in(federation):
+    federation.sites.start(SERVER)
+    federation.sites.wait_for_server()
+    federation.sites.start("a")
+    deadline = time.monotonic() + 120
+    process = federation.sites._processes["a"]
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert process.poll() is not None, "it goes on trying"
+    assert "No SuperNode found with the given public key" in (federation.kits / SERVER / "output.log").read_text()
+    assert federation.released("a") == []

@@ -33,10 +33,14 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
     from fulcrum.estimation.server import ServerRule as ServerRule
+    from fulcrum.exchange.answer import RegionalSum as RegionalSum
+    from fulcrum.exchange.answer import Withheld as Withheld
     from fulcrum.exchange.layout import Layout as Layout
     from fulcrum.exchange.release import Release as Release
     from fulcrum.federation.profiles import PROFILES as PROFILES
+    from fulcrum.federation.reading import FederationReading as FederationReading
     from fulcrum.federation.reading import read_federation as read_federation
+    from fulcrum.federation.reading import reading_of as reading_of
     from fulcrum.federation.structure import Federation as Federation
     from fulcrum.federation.structure import Tier as Tier
     from fulcrum.ledger.entries import Allowance as Allowance
@@ -77,16 +81,22 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.privacy.exposure import dispersion as dispersion
     from fulcrum.privacy.exposure import exposure_of as exposure_of
     from fulcrum.privacy.prior import Coupling as Coupling
+    from fulcrum.roles.masked_round import MaskedRound as MaskedRound
+    from fulcrum.roles.masked_silo import MaskedSilo as MaskedSilo
     from fulcrum.roles.policy import Policy as Policy
     from fulcrum.roles.policy import read_policy as read_policy
     from fulcrum.roles.releasing import release as release
     from fulcrum.roles.replanning import replan as replan
+    from fulcrum.simulation.datasets import dataset_task as dataset_task
     from fulcrum.simulation.engine import LocalTraining as LocalTraining
     from fulcrum.simulation.models import Model as Model
     from fulcrum.simulation.runs import TrainingRun as TrainingRun
     from fulcrum.simulation.runs import train as train
     from fulcrum.simulation.tasks import Task as Task
     from fulcrum.simulation.tasks import load_task as load_task
+    from fulcrum.simulation.torch_engine import TorchDevice as TorchDevice
+    from fulcrum.simulation.torch_model import TorchModel as TorchModel
+    from fulcrum.simulation.torch_model import torch_model as torch_model
     from fulcrum.simulation.trials import TrainedComparison as TrainedComparison
     from fulcrum.simulation.trials import compare_trained as compare_trained
     from fulcrum.simulation.tuning import Try as Try
@@ -116,6 +126,7 @@ _MODULES = {
     "Exposure": "privacy.exposure",
     "Federation": "federation.structure",
     "FederationError": "errors",
+    "FederationReading": "federation.reading",
     "FileInUseError": "errors",
     "ForeignPlanError": "errors",
     "FulcrumError": "errors",
@@ -125,6 +136,8 @@ _MODULES = {
     "LedgerError": "errors",
     "LedgerInUseError": "errors",
     "LocalTraining": "simulation.engine",
+    "MaskedRound": "roles.masked_round",
+    "MaskedSilo": "roles.masked_silo",
     "MissingExtraError": "errors",
     "Model": "simulation.models",
     "ObserverPower": "privacy.accounting",
@@ -137,6 +150,7 @@ _MODULES = {
     "PolicyError": "errors",
     "Recorded": "ledger.ledger",
     "RefusedReleaseError": "errors",
+    "RegionalSum": "exchange.answer",
     "Release": "exchange.release",
     "ReleaseError": "errors",
     "Requirement": "privacy.allocation",
@@ -148,15 +162,19 @@ _MODULES = {
     "Target": "planning.targets",
     "Task": "simulation.tasks",
     "Tier": "federation.structure",
+    "TorchDevice": "simulation.torch_engine",
+    "TorchModel": "simulation.torch_model",
     "TrainedComparison": "simulation.trials",
     "TrainingRun": "simulation.runs",
     "Try": "simulation.tuning",
     "Tuned": "simulation.tuning",
     "UnreachableTargetError": "errors",
+    "Withheld": "exchange.answer",
     "allocate": "privacy.allocation",
     "check_signature": "planning.signing",
     "compare": "planning.comparing",
     "compare_trained": "simulation.trials",
+    "dataset_task": "simulation.datasets",
     "differences": "planning.differences",
     "dispersion": "privacy.exposure",
     "epsilon_of": "privacy.accounting",
@@ -171,10 +189,12 @@ _MODULES = {
     "read_plan": "planning.plan_reading",
     "read_policy": "roles.policy",
     "read_signed_plan": "planning.signing",
+    "reading_of": "federation.reading",
     "release": "roles.releasing",
     "replan": "roles.replanning",
     "report": "views.report",
     "sign_plan": "planning.signing",
+    "torch_model": "simulation.torch_model",
     "train": "simulation.runs",
     "tune": "simulation.tuning",
     "verify": "planning.verifying",

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,20 @@ def test_a_terminal_without_unicode_gets_no_traceback():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_plans_of_two_federations_are_told_apart_on_a_narrow_screen(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "a.json")
+    command("plan", "severe", "--rounds", 20, "--epsilon", 1, "-o", "b.json")
+    _, out, _ = command("diff", "a.json", "b.json")
+    assert re.search(r"federation +digest +[0-9a-f]{12} +[0-9a-f]{12} *\n", out)
+    assert re.search(r"settings +rounds +10 +20 *\n", out)
+
+
+def test_a_command_to_paste_quotes_the_file_that_it_names(command):
+    _, out, _ = command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "our plan.json")
+    assert "fulcrum verify 'our plan.json'" in " ".join(out.split())
+
+
 def test_diff_says_what_changed(command):
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "a.json")
     command("plan", "mild", "--rounds", 10, "--epsilon", 2, "-o", "b.json")
@@ -246,9 +261,12 @@ BAD = {
     "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),
     "a target twice": (
         ["plan", "mild", "--rounds", 1, "--epsilon", "region=1,region=5"],
-        "--epsilon gives 'region' twice",
+        "--epsilon gives 'region' twice, in 'region=1,region=5'. Give it once",
     ),
-    "two numbers": (["plan", "mild", "--rounds", 1, "--epsilon", "1,5"], "--epsilon gives 'region' twice"),
+    "two numbers": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "1,5"],
+        "--epsilon gives 'region' twice, in '1,5'. If that is one number, write it with a point: 1.5",
+    ),
     "inside twice": (["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5], "Give one of them"),
     "floor twice": (
         ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "0.5,0.1"],
@@ -260,7 +278,7 @@ BAD = {
     ),
     "part of a colluder": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--colluders", 0.4],
-        "--colluders must be a whole number, got '0.4'",
+        "fulcrum: --colluders must be a whole number, got '0.4'",
     ),
     "part of a round": (
         ["plan", "mild", "--rounds", 10.5, "--epsilon", 1],
@@ -301,8 +319,25 @@ BAD = {
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--size-law", "log"],
         "unknown size law 'log'",
     ),
-    "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory"),
-    "not a plan": (["verify", "silos.csv"], "silos.csv is not JSON"),
+    "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory. Give a plan; make one"),
+    "a key goes nowhere": (["keygen"], "keygen needs --output. See: fulcrum keygen --help"),
+    "not a plan": (["verify", "silos.csv"], "silos.csv is not a plan, for it is not JSON"),
+    "no remedy writes over the file": (["verify", "silos.csv"], "Make one with: fulcrum plan FEDERATION -o plan.json"),
+    "an option is missing": (["plan", "mild"], "plan needs --rounds. See: fulcrum plan --help"),
+    "a value is missing": (["plan", "mild", "--rounds"], "--rounds needs a value. See: fulcrum plan --help"),
+    "an argument is missing": (["exposure"], "exposure needs FEDERATION. See: fulcrum exposure --help"),
+    "one argument too many": (
+        ["exposure", "mild", "severe"],
+        "'severe' is one argument too many. See: fulcrum exposure --help",
+    ),
+    "an option twice": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--epsilon", "silo=2"],
+        "--epsilon stands there twice. Give it once, several targets as region=1,silo=2",
+    ),
+    "rounds twice": (
+        ["plan", "mild", "--rounds", 1, "--rounds", 2, "--epsilon", 1],
+        "--rounds stands there twice. Give it once",
+    ),
     "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),
     "unwritable": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"], "cannot be written"),
     "bad records": (["exposure", "bad.csv"], "bad.csv line 2: records=-3 must be at least 1"),

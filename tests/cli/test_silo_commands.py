@@ -147,7 +147,7 @@ BAD = {
         "needs the number of trainable parameters",
     ),
     "no key": (["sign", "plan.json", "--key", "none.key"], "none.key cannot be read"),
-    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key"),
+    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key. Make one with: fulcrum keygen"),
     "unsigned": (["verify", "plan.json", "--issuer", "YWJj"], "plan.json.sig cannot be read"),
     "no policy": (["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"], "none.toml cannot be read"),
     "no silo": (["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"], "Did you mean 'lille'?"),

@@ -53,6 +53,6 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
 
 def test_the_list_of_commands_says_of_each_what_its_docstring_says():
     found = list(commands_of(app))
-    assert len(found) == 21
+    assert len(found) == 25
     for command in found:
         assert command.help == inspect.getdoc(command.default_command).splitlines()[0], command.name

@@ -18,7 +18,8 @@ from fulcrum.views.charts import (
     price_chart,
     trade_chart,
 )
-from fulcrum.views.region_charts import epsilon_chart, region_rows, tree_chart
+from fulcrum.views.region_charts import epsilon_chart, region_rows
+from fulcrum.views.tree_chart import stacked_tree_chart, tree_chart
 
 SEVERE = fulcrum.plan("severe", rounds=10, epsilon=1.0)
 TREE = fulcrum.Federation.from_sizes(
@@ -31,6 +32,7 @@ def charts_of(plan):
     rows, trades = region_rows(plan), observer_trade(plan)
     found = [
         tree_chart(rows, name=plan.federation.name, injected=plan.injection == "aggregator"),
+        stacked_tree_chart(rows, name=plan.federation.name, injected=plan.injection == "aggregator"),
         epsilon_chart(rows, allocation=plan.allocation),
         information_chart(information_rows(plan), ceiling=3.0, target=1.5),
         accuracy_chart([{"allocation": "optimal", "accuracy": 0.7, "accuracy_se": 0.01}], reference=0.8),

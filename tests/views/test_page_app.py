@@ -12,9 +12,13 @@ import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.federation.as_json import roster_of
 from fulcrum.federation.profiles import PROFILES, profile
-from fulcrum.federation.reading import federation_from_bytes, read_federation
-from fulcrum.views.page_answers import PageAnswer, PageQuestion, PageSettings
-from fulcrum.views.page_guard import HEADERS, LARGEST_BODY
+from fulcrum.federation.reading import read_federation, reading_of_bytes
+from fulcrum.planning.advice import best_merge
+from fulcrum.planning.weight_choices import MOST_SILOS_BETWEEN
+from fulcrum.views.page_answers import PageAnswer, PageQuestion
+from fulcrum.views.page_app import application
+from fulcrum.views.page_guard import HEADERS, LARGEST_BODY, hosts_of
+from fulcrum.views.page_settings import PageSettings
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
@@ -61,11 +65,88 @@ def test_an_answer_has_the_figures_of_the_plan(client):
     made = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
     assert answer["saving"] == f"{100 * made.saving:.1f}%"
     assert made.statement.split(" epsilon ")[0] in answer["head"].replace("&#39;", "'")
-    assert set(answer["charts"]) == {"tree", "epsilon", "trade", "price", "information"}
-    assert [column["heading"] for column in answer["columns"]] == ["noise multiplier", "ε above", "ε inside"]
+    assert set(answer["charts"]) == {"tree", "tree-narrow", "epsilon", "trade", "price", "information"}
+    assert [column["heading"] for column in answer["columns"]] == [
+        "noise multiplier",
+        "influence, %",
+        "ε above",
+        "ε inside",
+    ]
     assert "federation" not in answer  # the page has it
     assert "regions" not in answer
     assert "country-6" in client.plan(more={"whole": True}).json()["regions"]
+
+
+def test_noise_against_voice_is_answered_by_itself(client):
+    chart = client.plan("severe", path="/later", weights="least-noise").json()["weights"]
+    assert "region-4 loses most" in chart["description"]
+    assert client.plan("balanced", path="/later").json() == {"weights": None, "advice": ""}
+
+
+def test_a_deployment_plan_says_what_the_engine_will_refuse(client):
+    federation = fulcrum.Federation.from_sizes({"Köln": [100, 200], "b": [300, 100]})
+    settings = {"purpose": "deployment", "parameters": 50, "accountant": "renyi"}
+    head = client.plan(federation, **settings).json()["head"]
+    assert "NVIDIA FLARE will refuse this plan: &#39;Köln&#39; cannot name a site of NVIDIA FLARE" in head
+    assert "NVIDIA FLARE" not in client.plan(**settings).json()["head"]
+    assert "NVIDIA FLARE" not in client.plan(federation).json()["head"]
+
+
+def test_merges_are_looked_at_later_where_weights_are_not_by_size(client):
+    both = best_merge(fulcrum.plan("consortium", rounds=10, epsilon=1.0)).regions
+    assert f"Merge {' and '.join(both)}" in client.plan().json()["head"]
+    assert client.plan(path="/later").json()["advice"] == ""
+    assert "Merge " not in client.plan(weights="least-noise").json()["head"]
+    later = best_merge(fulcrum.plan("consortium", rounds=10, epsilon=1.0, weights="least-noise")).regions
+    assert f"Merge {' and '.join(later)}" in client.plan(path="/later", weights="least-noise").json()["advice"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"recipe": "joints"}, "unknown recipe 'joints'"),
+        ({"recipe": "joint"}, "needs the number of trainable parameters. Give: parameters"),
+        ({"clip_norm": "auto"}, "clip norm 'auto': it needs the number of trainable parameters. Give: parameters"),
+        ({"purpose": "deployment"}, "a deployment plan needs the number of trainable parameters. Give: parameters"),
+        ({"weights": "most"}, "unknown weights 'most'"),
+        ({"weights": 1.5}, "weights must be one of"),
+        ({"weights": {"a": 1}}, "the request cannot be read"),
+        ({"server": "mean"}, "unknown server 'mean'"),
+        ({"least_influence": 2}, "least_influence must be a number from 0 to 1, got 2.0"),
+        ({"clip_norm": -1}, "clip_norm must be 'auto' or from"),
+        ({"purpose": "fun"}, "unknown purpose 'fun'"),
+    ],
+)
+def test_wrong_choices_are_told_in_one_line(settings, reason, client):
+    for path in ("/plan", "/later", "/download/plan.json"):
+        reply = client.plan(path=path, **settings)
+        assert reply.status == 422
+        assert reason in reply.error
+
+
+def test_weights_that_would_take_minutes_are_refused_at_once(client):
+    sizes = {f"r{k}": list(range(10, 10 + MOST_SILOS_BETWEEN // 10)) for k in range(11)}
+    federation = fulcrum.Federation.from_sizes(sizes)
+    reply = client.plan(federation, weights=0.5, epsilon_inside=2.0)
+    assert "take minutes for more than 1,000 silos. Choose another rule, or use: fulcrum plan" in reply.error
+    assert client.plan(federation, weights=0.5).status == 200
+
+
+def test_the_page_starts_with_the_settings_that_it_is_given():
+    first = PageSettings(recipe="joint", parameters=700, weights=0.25, clip_norm=2.0, server="sum", epsilon_inside=3.0)
+    app = application(profile("severe"), hosts=hosts_of("127.0.0.1"), settings=first)
+    page = Client(app)("GET", "/").body.decode()
+    for shown in (
+        "<option selected>joint</option>",
+        '<option value="between" selected>',
+        'id="weights_share" value="0.25"',
+        'id="parameters" value="700"',
+        'id="clip_norm" value="2.0"',
+        "<option selected>sum</option>",
+        'id="inside-on" checked',
+        'id="epsilon_inside" value="3"',
+    ):
+        assert shown in page, shown
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -83,6 +164,10 @@ def test_every_built_in_federation_comes_back_the_same(name):
         {"colluders": 2},
         {"accountant": "renyi", "rounds": 50},
         {"allocation": "uniform", "delta": 1e-7},
+        {"weights": 0.5, "least_influence": 0.8},
+        {"recipe": "joint", "parameters": 500},
+        {"recipe": "joint", "parameters": 500, "weights": "least-noise", "clip_norm": 2.0, "server": "sum"},
+        {"purpose": "deployment", "parameters": 50, "accountant": "renyi"},
     ],
 )
 def test_a_downloaded_plan_is_the_one_that_the_library_makes_and_verifies(settings, client, tmp_path, capsys):
@@ -121,7 +206,7 @@ def test_files_are_read_as_the_command_line_reads_them(client, tmp_path):
         roster = reply.json()["federation"]
         answer = client("POST", "/plan", json.dumps({"federation": roster, "settings": SETTINGS}).encode(), JSON)
         assert answer.status == 200
-        assert federation_from_bytes(data, name).digest == read_federation(tmp_path / name).digest
+        assert reading_of_bytes(data, name).federation.digest == read_federation(tmp_path / name).digest
 
 
 EDITS = [
@@ -175,9 +260,9 @@ def test_the_head_says_on_what_terms_and_that_research_protects_nobody(client):
 
 @pytest.mark.parametrize("source", ["consortium", "hospitals.csv", "nested.csv"])
 def test_a_federation_is_taken_home_and_read_to_the_same_digest(source, client, tmp_path):
-    nested = 'silo,records,region,country\n"a, b",12.5,"n, 1",fr\nc,3,s,de\nd,4,"n, 1",fr\n'
+    nested = 'silo,records,region,country\n"a, b",12,"n, 1",fr\nc,3,s,de\nd,4,"n, 1",fr\n'
     files = {"hospitals.csv": HOSPITALS, "nested.csv": nested.encode()}
-    found = federation_from_bytes(files[source], source) if source in files else profile(source)
+    found = reading_of_bytes(files[source], source).federation if source in files else profile(source)
     question = {"federation": json.loads(msgspec.json.encode(roster_of(found))), "settings": SETTINGS}
     reply = client("POST", "/download/federation.csv", json.dumps(question).encode(), JSON)
     assert reply.status == 200

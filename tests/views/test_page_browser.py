@@ -1,80 +1,19 @@
 """The page of `fulcrum serve` in a real browser: everything follows, nothing is logged, nothing else is asked for."""
 
-import socket
-import threading
 import time
 
 import pytest
+from page_browser import REFUSED, after, chosen, drawn, drop, figures, rested, slide
 
 import fulcrum
 from fulcrum.cli import app as cli
-from fulcrum.federation.profiles import profile
 from fulcrum.federation.reading import read_federation
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import hosts_of
 
-uvicorn = pytest.importorskip("uvicorn", reason="the page needs uvicorn")
+pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
 
 ATTACK = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
-REFUSED = "Failed to load resource: the server responded with a status of 422 (Unprocessable Entity)"
-
-
-@pytest.fixture(scope="module")
-def address():
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = application(profile("consortium"), hosts=hosts_of("127.0.0.1"))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(10)
-    listener.close()
-
-
-@pytest.fixture
-def opened(visit, address):
-    def opened(**options):
-        page = visit(address, **options)
-        page.wait_for_selector("html[data-answers]")
-        return page
-
-    return opened
-
-
-def answers(page):
-    return int(page.evaluate("document.documentElement.dataset.answers"))
-
-
-def after(page, act):
-    """Does something and waits for what follows from it."""
-    before = answers(page)
-    act()
-    page.wait_for_selector(f'html[data-answers="{before + 1}"]')
-
-
-def slide(page, name, value):
-    after(
-        page,
-        lambda: page.locator(f"#{name}-slider").evaluate(
-            "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input', {bubbles: true})); }",
-            value,
-        ),
-    )
-
-
-def chosen(page, name, data):
-    page.set_input_files("#file", files=[{"name": name, "mimeType": "text/csv", "buffer": data}])
-
-
-def figures(page):
-    return page.locator("#headline dd").all_inner_texts()
-
-
-def drawn(page, chart):
-    return page.locator(f'figure[data-chart="{chart}"] .live').inner_html()
 
 
 def many(silos, regions):
@@ -89,12 +28,13 @@ def test_the_page_opens_with_the_claim_and_all_charts(opened, visit, address):
         page.locator(".claim").inner_text().startswith("Over 10 rounds, at delta 1e-05, every silo's whole dataset has")
     )
     assert figures(page) == ["1", "6.873", "88.0%", "88.0%"]
-    assert page.locator("figure.drawn .live svg").count() == 5
+    page.wait_for_selector("html[data-rested]")
+    assert page.locator("figure.drawn .live svg").count() == 6
     assert page.locator("#count").inner_text() == "50 of 50 silos"
     for part in (".claim", "#headline", ".warning"):
         box = page.locator(part).bounding_box()
         assert box["y"] + box["height"] < 800  # on the first screen
-    assert set(visit.requests) == {address + path for path in ("", "style.css", "vega.js", "page.js", "plan")}
+    assert set(visit.requests) == {address + path for path in ("", "style.css", "vega.js", "page.js", "plan", "later")}
     assert page.context.cookies() == []
 
 
@@ -152,7 +92,7 @@ def test_numbers_are_read_as_they_are_written(opened, visit):
     after(page, lambda: (page.locator("#epsilon").fill("0,125"), page.keyboard.press("Tab")))
     assert figures(page)[0] == "0.125"
     records = page.get_by_label("Mean records of country-3")
-    after(page, lambda: (records.fill("1,200"), page.keyboard.press("Tab")))
+    rested(page, lambda: (records.fill("1,200"), page.keyboard.press("Tab")))
     assert records.input_value() == "1200"
     asked = len(visit.requests)
     for written in ("Infinity", "1e999", "12,34,5", "many"):
@@ -177,7 +117,7 @@ def test_those_who_listen_are_told_the_answer_once_it_rests(opened):
     assert told.bounding_box()["width"] <= 1
 
 
-def test_a_narrow_window_shows_whole_legends_and_says_where_to_scroll(opened):
+def test_a_narrow_window_shows_whole_legends_and_the_tree_stacked(opened):
     page = opened()
     page.set_viewport_size({"width": 390, "height": 844})
     page.reload()
@@ -186,8 +126,10 @@ def test_a_narrow_window_shows_whole_legends_and_says_where_to_scroll(opened):
     assert legend == ["above the region", "inside the region"]
     assert page.locator("#regions").evaluate("(box) => getComputedStyle(box).maxHeight") == "none"
     tree = page.locator('figure[data-chart="tree"]')
-    assert "wider" in tree.get_attribute("class")
-    assert "Scroll sideways" in tree.evaluate("(figure) => getComputedStyle(figure, '::before').content")
+    assert "wider" not in tree.get_attribute("class")
+    live = tree.locator(".live")
+    assert live.evaluate("(live) => live.scrollWidth <= live.clientWidth")
+    assert live.locator("text").all_text_contents().count("country-6") == 1
 
 
 def test_a_bad_file_is_told_in_one_line_and_a_good_one_taken(opened, visit):
@@ -205,18 +147,6 @@ def test_a_bad_file_is_told_in_one_line_and_a_good_one_taken(opened, visit):
     assert page.locator("#count").inner_text() == "2 of 2 silos"
 
 
-def drop(page, name, script):
-    """Drops a file on the page, whose content is what the script gives."""
-    page.evaluate(
-        f"""(name) => {{
-          const dropped = new DataTransfer();
-          dropped.items.add(new File([{script}], name));
-          document.querySelector(".drop").dispatchEvent(new DragEvent("drop", {{dataTransfer: dropped, bubbles: true}}));
-        }}""",
-        name,
-    )
-
-
 def test_a_file_is_dropped_on_the_page(opened):
     page = opened()
     after(page, lambda: drop(page, "dropped.csv", r"'silo,records,region\na,1,r\nb,2,s'"))
@@ -225,6 +155,7 @@ def test_a_file_is_dropped_on_the_page(opened):
 
 def test_a_file_that_is_too_large_is_not_even_sent(opened, visit):
     page = opened()
+    page.wait_for_selector("html[data-rested]")
     before = len(visit.requests)
     drop(page, "big.csv", "new Uint8Array(16_000_001)")
     page.locator("#file-error:not(:empty)").wait_for()
@@ -352,10 +283,13 @@ def test_order_and_search_of_the_table_stay_while_a_slider_moves(opened):
 
 
 # From the slider's event until everything is drawn, best of some: the machine may be busy with something else.
+@pytest.mark.parametrize("weights", ["", "least-noise", "between"])
 @pytest.mark.parametrize(("silos", "limit"), [(1_000, 100), (10_000, 300)])
-def test_the_page_follows_a_slider_without_delay(silos, limit, opened):
+def test_the_page_follows_a_slider_without_delay(silos, limit, weights, opened):
     page = opened()
     after(page, lambda: chosen(page, "many.csv", many(silos, 20)))
+    if weights:
+        after(page, lambda: page.locator("#weights").select_option(weights))
     assert page.locator("#count").inner_text() == f"{silos:,} of {silos:,} silos"
     took = []
     deadline = time.monotonic() + 30

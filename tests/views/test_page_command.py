@@ -1,6 +1,7 @@
 """The command `fulcrum serve`: its arguments, its addresses and its end."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from page_client import HOSPITALS
+from page_client import HOSPITALS, Client
 
 from fulcrum.cli import app as cli
 from fulcrum.errors import MissingExtraError
@@ -28,6 +29,11 @@ pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
         (["--port", "x"], "--port must be a whole number, got 'x'"),
         (["nowhere.csv"], "no built-in federation or file 'nowhere.csv'"),
         (["--format", "xml"], "unknown format 'xml'"),
+        (["--recipe", "best"], "unknown recipe 'best'"),
+        (["--recipe", "joint"], "needs the number of trainable parameters. Give: parameters"),
+        (["--weights", "2"], "weights must be one of"),
+        (["--clip-norm", "-1"], "clip_norm must be 'auto' or from"),
+        (["--server", "mean"], "unknown server 'mean'"),
     ],
 )
 def test_a_wrong_command_is_one_line(arguments, reason, capsys):
@@ -82,6 +88,31 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
             timer.cancel()
     assert (served.returncode, out, err) == (0, "", "")
     assert [path.name for path in Path(tmp_path).iterdir()] == ["mine.csv"]
+
+
+def test_the_command_starts_the_page_with_recipe_weights_clip_and_server(capsys, monkeypatch):
+    uvicorn = pytest.importorskip("uvicorn")
+    seen = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: seen.append(server.config.app))
+    chosen = ["--recipe", "joint", "--parameters", "66", "--weights", "0.5", "--clip-norm", "auto", "--server", "sum"]
+    chosen += ["--least-influence", "0.25"]
+    assert cli.run(["serve", "severe", "--port", "0", *chosen]) == 0
+    page = Client(seen[0])("GET", "/").body.decode()
+    for shown in ("<option selected>joint</option>", 'id="weights_share" value="0.5"', 'id="clip_norm" value="auto"'):
+        assert shown in page
+    assert re.search(r'id="least_influence"[^>]* value="0.25"', page)
+    assert "keeps least of its share of the model by size" in page
+
+
+def test_the_command_reads_a_messy_file_and_its_page_says_how(tmp_path, capsys, monkeypatch):
+    uvicorn = pytest.importorskip("uvicorn")
+    seen = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: seen.append(server.config.app))
+    (tmp_path / "messy.csv").write_text("phone;hospital;patients;region\n1;lille;800;north\n2;lyon;1 200;south\n")
+    assert cli.run(["serve", str(tmp_path / "messy.csv"), "--port", "0", "--column", "ignore=phone"]) == 0
+    page = Client(seen[0])("GET", "/").body.decode()
+    assert "records: spaces separate thousands, as in 1 200" in page
+    assert "note: cells are separated by semicolons" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
         ("a%0Ab.csv", HOSPITALS, "the file's name must be printable. Rename it"),
         ("%3Cimg%20src=x%3E.csv", b"", "<img src=x>.csv is empty"),
         ("a.csv", b"silo,records,region\n" + b"\n" * 300_000, "a.csv has 300,001 lines"),
+        ("a.csv", b"silo,records,region\r" + b"\r" * 300_000, "a.csv has 300,001 lines"),
         ("a.csv", b"silo,records,region\n" + b"".join(b"%d,1,r\n" % k for k in range(100_001)), "100,001 silos are more"),
     ],
 )  # fmt: skip

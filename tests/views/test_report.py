@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import sys
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from fulcrum.views.silo_columns import silo_table
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
 ROOT = Path(__file__).parents[2]
+DAY = date(2026, 3, 14)
 ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'`${alert(3)}{{ 7 * 7 }}"
 
 
@@ -68,6 +70,12 @@ PLANS = {
         Execution(),
         Past(spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
     ),
+    "joint": lambda: fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258),
+    "least noise": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, weights="least-noise"),
+    "least influence": lambda: fulcrum.plan(
+        "tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258, least_influence=0.5
+    ),
+    "between": lambda: fulcrum.plan("consortium", rounds=10, epsilon=1.0, weights=0.7),
     "hardly any noise": lambda: fulcrum.plan("severe", rounds=10, epsilon=1e5),
     "hardly any signal": lambda: fulcrum.plan("severe", rounds=1, epsilon=1e-6),
 }
@@ -97,11 +105,17 @@ def values_of(column, rows):
     return [column["values"][column["codes"][row] if "codes" in column else row] for row in range(rows)]
 
 
+def shown_commands(page):
+    """The commands under "Make it again"."""
+    listed = page[page.index('id="again"') :]
+    return html.unescape(listed[listed.index("<code>") + 6 : listed.index("</code>")]).splitlines()
+
+
 @pytest.fixture(scope="module")
 def pages():
     """The report of every plan, drawn once."""
     plans = {name: make() for name, make in PLANS.items()}
-    return {name: (plan, report(plan)) for name, plan in plans.items()}
+    return {name: (plan, report(plan, written=DAY)) for name, plan in plans.items()}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -217,7 +231,7 @@ def test_without_scripts_the_first_silos_are_a_plain_table(pages):
     plain = page[page.index("<noscript>") : page.index("</noscript>")]
     assert plain.count("<tr>") == 51
     assert "country-6-1" in plain
-    assert page.count('<svg aria-hidden="true"') == 5
+    assert page.count('<svg aria-hidden="true"') == 7  # the tree twice: stacked for phones
     plan = fulcrum.plan(sized({f"r{k}": [200] * 120 for k in range(10)}), rounds=10, epsilon=1.0)
     page = report(plan)
     plain = page[page.index("<noscript>") : page.index("</noscript>")]
@@ -232,14 +246,30 @@ def test_columns_of_repeated_values_are_written_once():
     assert len(columns["records"]["codes"]) == 1001
 
 
-@pytest.mark.parametrize("name", ["consortium", "aggregator", "information", "colluders", "budget", "deployment"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "consortium",
+        "aggregator",
+        "information",
+        "colluders",
+        "budget",
+        "deployment",
+        "joint",
+        "least noise",
+        "between",
+        "least influence",
+    ],
+)
 def test_the_commands_that_a_report_shows_make_the_same_plan(name, pages, tmp_path, monkeypatch, capsys):
-    plan, _ = pages[name]
+    plan, page = pages[name]
     monkeypatch.chdir(tmp_path)
-    for command in reproducing_commands(plan):
+    for command in shown_commands(page):
         assert cli.run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
     assert fulcrum.read_plan("plan.json").digest == plan.digest
-    assert Path("report.html").read_text(encoding="utf-8") == report(fulcrum.read_plan("plan.json"))
+    assert (
+        Path("report.html").read_text(encoding="utf-8") == report(fulcrum.read_plan("plan.json"), written=DAY) == page
+    )
 
 
 def test_commands_name_a_file_where_the_federation_is_nobodys_built_in(pages):

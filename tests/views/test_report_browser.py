@@ -42,11 +42,11 @@ def test_a_report_opens_draws_and_asks_for_nothing_but_itself(visit, consortium)
     page = ready(visit(consortium))
     assert visit.requests == [consortium]
     assert page.title() == "consortium: privacy report"
-    assert page.locator("figure.drawn .live svg").count() == 5
+    assert page.locator("figure.drawn .live svg").count() == 6
     assert page.locator(".still >> visible=true").count() == 0
     claim = page.locator(".claim").inner_text()
     assert claim.startswith("Over 10 rounds, at delta 1e-05, every silo's whole dataset has epsilon 3 against anyone")
-    box = page.locator(".warning").bounding_box()
+    box = page.locator(".warning[role=note]").bounding_box()
     assert box["y"] + box["height"] < 800  # on the first screen
 
 
@@ -72,7 +72,7 @@ def test_the_table_is_sorted_by_its_headings_with_names_in_natural_order(visit, 
     assert column(page, 1)[0] == "country-6-1"
     page.get_by_role("button", name="ε inside").click()
     assert page.locator("th[aria-sort]").count() == 1
-    values = [float(value) for value in column(page, 6)]
+    values = [float(value) for value in column(page, 7)]
     assert values == sorted(values)
 
 
@@ -106,7 +106,7 @@ def test_paper_gets_pictures_and_every_row(visit, consortium):
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert len(column(page, 1)) == 50
     page.emulate_media(media="print")
-    assert page.locator(".still >> visible=true").count() == 5
+    assert page.locator(".still >> visible=true").count() == 6
     assert page.locator(".live >> visible=true").count() == 0
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
@@ -117,7 +117,7 @@ def test_paper_gets_pictures_and_every_row(visit, consortium):
 
 def test_without_scripts_everything_is_still_to_be_read(visit, consortium):
     page = visit(consortium, java_script_enabled=False)
-    assert page.locator(".still svg >> visible=true").count() == 5
+    assert page.locator(".still svg >> visible=true").count() == 6
     assert page.locator("table.silo tbody tr").count() == 50
     assert page.locator("#theme >> visible=true").count() == 0
     page.locator("summary").first.click()
@@ -144,7 +144,7 @@ def test_everything_has_a_name_and_headings_descend(visit, consortium):
     assert all(after - before <= 1 for before, after in pairwise(levels))
     for control in page.locator("button >> visible=true").all():
         assert control.inner_text().strip() or control.get_attribute("aria-label")
-    assert page.locator("figure").count() == page.locator("figcaption").count() == 5
+    assert page.locator("figure").count() == page.locator("figcaption").count() == 6
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
     page.keyboard.press("Tab")
@@ -221,3 +221,81 @@ def test_on_paper_long_names_are_whole_and_nothing_is_cut(visit, tmp_path):
     )
     assert outside == []
     assert not page.locator("footer").is_visible()
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory):
+    names = [
+        "Universitätsklinikum Schleswig-Holstein, Campus Lübeck",
+        "Klinikum rechts der Isar der Technischen Universität München",
+        "Assistance publique - Hôpitaux de Paris, Pitié-Salpêtrière",
+        "CHU Lille",
+    ]
+    federation = fulcrum.Federation.from_columns(
+        silo=names, records=[2631, 850, 33871, 95], tiers={"region": ["Nord", "Süd", "Paris", "Nord"]}, name="long"
+    )
+    return written(tmp_path_factory.mktemp("hospitals"), fulcrum.plan(federation, rounds=3, epsilon=1.0))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_of_silos_are_never_cut(width, visit, hospitals):
+    page = visit(hospitals)
+    page.set_viewport_size({"width": width, "height": 844})
+    page.reload()
+    ready(page)
+    cells = page.locator("#rows tbody td").evaluate_all(
+        "(cells) => cells.map((c) => [c.scrollWidth - c.clientWidth, c.getBoundingClientRect().height])"
+    )
+    assert max(over for over, _ in cells) <= 0
+    assert {height for _, height in cells} == {34}  # rows of one height: scrolling counts on it
+    box = page.locator("#rows").evaluate("(box) => box.scrollWidth > box.clientWidth + 1")
+    assert page.locator("#sideways").is_visible() is box
+
+
+def test_decimal_points_stand_below_each_other(visit, hospitals):
+    page = ready(visit(hospitals))
+    places = page.locator("#rows tbody tr").evaluate_all(
+        """(rows) => rows.map((row) => [...row.querySelectorAll("td.n")].map((cell) => {
+          const text = cell.firstChild.textContent;
+          const at = text.search(/[.\u2008]/);
+          const range = document.createRange();
+          range.setStart(cell.firstChild, at < 0 ? text.length - 1 : at);
+          range.setEnd(cell.firstChild, at < 0 ? text.length : at + 1);
+          return Math.round(range.getBoundingClientRect().left);
+        }))"""
+    )
+    assert len(places) == 4
+    for column in zip(*places, strict=True):
+        assert max(column) - min(column) <= 1
+
+
+def test_the_tree_uses_its_width_and_is_stacked_on_phones(visit, hospitals):
+    page = ready(visit(hospitals))
+    figure = page.locator('figure[data-chart="tree"]')
+    bars = "(live) => [...live.querySelectorAll('.mark-rule')].length"
+    assert figure.locator(".live svg").bounding_box()["width"] >= 0.95 * figure.bounding_box()["width"]
+    assert figure.locator(".live").evaluate(bars) == 2  # bars of influence, rows of dots
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.reload()
+    ready(page)
+    assert figure.locator(".live").evaluate(bars) == 1  # rows of dots: bars are for those who have the width
+    assert "wider" not in figure.get_attribute("class")
+    texts = figure.locator(".live svg text").all_text_contents()
+    assert any(text.startswith("noise ") and "influence" in text for text in texts)
+
+
+def test_without_scripts_a_phone_has_the_stacked_tree(visit, hospitals):
+    page = visit(hospitals, java_script_enabled=False)
+    tree = page.locator('figure[data-chart="tree"] .still')
+    assert [part.is_visible() for part in tree.all()] == [True, False]
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert [part.is_visible() for part in tree.all()] == [False, True]
+    page.emulate_media(media="print")
+    assert [part.is_visible() for part in tree.all()] == [True, False]
+
+
+def test_the_verdict_is_on_the_first_screen(visit, consortium):
+    page = ready(visit(consortium))
+    box = page.locator("#verdict").bounding_box()
+    assert box["y"] + box["height"] < 400
+    assert "inside a region is right up to 98 of 100 times" in page.locator("#verdict").inner_text()

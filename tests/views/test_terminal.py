@@ -4,19 +4,8 @@ import numpy as np
 import pytest
 
 from fulcrum.errors import ParameterError
-from fulcrum.views.terminal import (
-    Column,
-    Result,
-    check_format,
-    counting,
-    facts,
-    progress,
-    remarks,
-    show,
-    steps,
-    table,
-    working,
-)
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import Result, check_format, counting, facts, progress, remarks, show, steps, table, working
 
 
 def test_long_tables_are_cut_in_the_picture_alone(capsys):

@@ -2,5 +2,5 @@
 
 Change it for another command or option.
 
-Imports from: base, storage, federation, privacy, planning, ledger, exchange, roles, simulation, engines, views.
+Imports from: base, storage, federation, privacy, planning, ledger, roles, simulation, audit, engines, views.
 """

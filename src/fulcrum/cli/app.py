@@ -11,7 +11,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError, MissingArgumentError
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    UnusedCliTokensError,
+)
 
 from fulcrum.errors import FulcrumError
 from fulcrum.version import package_version
@@ -42,7 +49,7 @@ app.command("fulcrum.cli.plans:diff", name="diff", help="Say what changed from o
 app.command(
     "fulcrum.cli.plans:export",
     name="export",
-    help="Write a plan as a table, or as settings for Flower or NVIDIA FLARE.",
+    help="Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs.",
 )
 app.command(
     "fulcrum.cli.compare:compare_command",
@@ -63,6 +70,11 @@ app.command(
     "fulcrum.cli.tune:tune_command",
     name="tune",
     help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",
+)
+app.command(
+    "fulcrum.cli.audit:audit_command",
+    name="audit",
+    help="Attack a plan as each observer would, and put the epsilon measured beside the one claimed.",
 )
 app.command(
     "fulcrum.cli.report:report_command",
@@ -106,6 +118,11 @@ deploy.command(
     name="nvflare",
     help="Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open.",
 )
+deploy.command(
+    "fulcrum.cli.flower:deploy_flower",
+    name="flower",
+    help="Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run.",
+)
 app.command(deploy)
 
 up = App(name="up", help="Run a plan as a federation of processes on this machine.")
@@ -114,7 +131,20 @@ up.command(
     name="nvflare",
     help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end.",
 )
+up.command(
+    "fulcrum.cli.flower:up_flower",
+    name="flower",
+    help="Run a plan on Flower with every site a process on this machine, and stop them all at the end.",
+)
 app.command(up)
+
+simulated = App(name="simulate", help="Run a plan with every silo a virtual node, and the messages of a deployment.")
+simulated.command(
+    "fulcrum.cli.flower:simulate_flower",
+    name="flower",
+    help="Run a plan on Flower's simulation: every silo a virtual node on Ray, with the messages of a deployment.",
+)
+app.command(simulated)
 
 follow = App(name="follow", help="Start a deployed plan, or resume it, and follow it to its last round.")
 follow.command(
@@ -136,10 +166,8 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
     except (FulcrumError, CycloptsError) as error:
         from fulcrum.views.numbers import printable
 
-        message = " ".join(str(error).split())
-        if isinstance(error, MissingArgumentError) and error.argument is not None:
-            message = f"{' '.join(error.command_chain or ())} needs {error.argument.name}. See: fulcrum --help"
-        sys.stderr.write(f"fulcrum: {printable(message)}\n")
+        message = str(error) if isinstance(error, FulcrumError) else _mistyped(error)
+        sys.stderr.write(f"fulcrum: {printable(' '.join(message.split()))}\n")
         return 2
     except BrokenPipeError:  # whoever read the output has seen enough
         sys.stderr.close()
@@ -151,6 +179,27 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
     except KeyboardInterrupt:
         return 130
     return code if isinstance(code, int) else 0
+
+
+def _mistyped(error: CycloptsError) -> str:
+    """Returns what is wrong with the words of a command line, and where to read what it takes."""
+    command = " ".join(error.command_chain or ())
+    see = f"See: {' '.join(('fulcrum', command, '--help')) if command else 'fulcrum --help'}"
+    match error:
+        case MissingArgumentError(keyword=str(keyword)):
+            return f"{keyword} needs a value. {see}"
+        case MissingArgumentError(argument=argument) if argument is not None:
+            typed_alone = argument.index is not None and "-o" not in argument.names
+            name = argument.name.lstrip("-").upper() if typed_alone else argument.name
+            return f"{command} needs {name}. {see}"
+        case UnusedCliTokensError(unused_tokens=[first, *_]):
+            return f"{first!r} is one argument too many. {see}"
+        case RepeatArgumentError(token=token):
+            several = ", several targets as region=1,silo=2" if token.keyword == "--epsilon" else ""
+            return f"{token.keyword} stands there twice. Give it once{several}"
+        case CoercionError() if isinstance(error.__cause__, FulcrumError):
+            return str(error.__cause__)
+    return str(error)
 
 
 def main() -> None:

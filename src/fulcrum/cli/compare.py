@@ -6,62 +6,89 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, number, option
+from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words
+from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, number, option, words_of
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError, listing
-from fulcrum.federation.reading import read_federation
+from fulcrum.federation.profiles import PROFILES
 from fulcrum.planning.comparing import Comparison, compared, summarised
 from fulcrum.simulation.runs import notes_on, partition_of, run_folder
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, compared_on, save_comparison, sized
-from fulcrum.views.plan_tables import comparison_columns, comparison_rows, voice_columns
-from fulcrum.views.terminal import Result, check_format, progress, remarks, show, table, working
+from fulcrum.views.plan_tables import comparison_columns, comparison_rows, learned, voice_columns
+from fulcrum.views.terminal import Result, check_format, progress, remarks, show, table, tell_at_once, working
 
 
 def compare_command(
     federation: FederationArgument,
     *,
+    column: ColumnOption = (),
     target: TargetOptions,
     train: Annotated[bool, Parameter(help="Also train every allocation, all on the same batches and draws.")] = False,
     seeds: Annotated[int | None, number("With --train: how many seeds; 10 by default.")] = None,
     size_law: Annotated[str | None, option(f"With --train: silo sizes, one of {listing(SIZE_LAWS)}.")] = None,
     learning: TrainingOptions | None = None,
+    own: ModelOptions | None = None,
+    device: DeviceOption = None,
     output: RunOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Put every allocation side by side at the same target, and train each with --train."""
     check_format(style)
-    found = read_federation(federation)
+    found = given_federation(federation, column).federation
     arguments = target.arguments(found)
     rows: Sequence[Comparison]
+    result: list[tuple[bool, str]] = []
     told: Sequence[str] = ()
-    if not train and not (learning is None and seeds is None and size_law is None and output is None):
-        raise ParameterError("seeds, a size law, an output and how silos train need --train. Add it, or leave them out")
+    if not train and not all(given is None for given in (learning, own, device, seeds, size_law, output)):
+        raise ParameterError(
+            "seeds, a size law, an output, a model and how silos train need --train. Add it, or leave them out"
+        )
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     if train:
         task = load_task(learning.data, **learning.data_options)
+        model = None if own is None else own.loaded()
         if output is not None:
             run_folder(output)
         with progress("Training every allocation", target.rounds) as advance:
-            rows = compare_trained(
+            rows = trained = compare_trained(
                 found,
                 task,
                 seeds=seeds,
                 training=learning.training,
+                model=model,
+                device=device,
                 records=learning.records,
                 size_law=size_law,
                 allocation=target.allocation,
                 on_round=advance,
+                on_note=tell_at_once,
                 **arguments,
             )
+        result = [(False, learned(trained))]
         first = sized(found, size_law, 0)
         part = partition_of(task, first, seed=0, records=learning.records)
         told = notes_on(task, first, part, learning.training, records=learning.records)
-        left_out = compared_on(task, found, target.allocation, arguments).left_out
+        left_out = compared_on(task, found, target.allocation, arguments, model).left_out
+        told += () if model is None else model.notes
         told += tuple(f"{name} is left out: {why}" for name, why in left_out.items())
         if output is not None:
-            save_comparison(rows, output, federation=found, task=task.name, seeds=seeds, size_law=size_law, **arguments)
+            who = federation if federation in PROFILES else "FEDERATION"
+            law = "" if size_law == "declared" else f"--size-law {size_law} "
+            how = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
+            command = f"fulcrum compare {who} {words_of(target)} --train {law}{how} -o run"
+            save_comparison(
+                rows,
+                output,
+                federation=found,
+                task=task.name,
+                seeds=seeds,
+                size_law=size_law,
+                command=command,
+                **arguments,
+            )
     else:
         with working("Comparing"):
             side_by_side = compared(found, target.allocation, arguments)
@@ -88,6 +115,7 @@ def compare_command(
         table("Who counts for less", voice_columns(found, train), shown, note=" ".join(voice)),
     ]
     records = [asdict(row) for row in rows]
-    picture = [*drawn, remarks([(False, note) for note in told])] if told else drawn
+    remarked = [*((False, note) for note in told), *result]
+    picture = [*drawn, remarks(remarked)] if remarked else drawn
     show(Result(data=records, rows=records, picture=picture), style)
     return 0

@@ -1,8 +1,6 @@
 """The commands that run a plan on a real federation: kits for its sites, the job, and all of it on one machine."""
 
 import shutil
-import socket
-import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -11,25 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
+import msgspec
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FormatOption, PlanArgument, number, option
-from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.engines.built_in_training import accuracy
+from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, option, words_of
+from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
+from fulcrum.engines.deployed_run import save_deployed_run, save_model
 from fulcrum.engines.nvflare.console import follow
-from fulcrum.engines.nvflare.kits import BUILT_IN, Deployment, write_kits
-from fulcrum.engines.nvflare.loopback import run_here
-from fulcrum.errors import EngineError, ParameterError, PlanError
-from fulcrum.exchange.model import checked_model
+from fulcrum.engines.nvflare.kits import write_kits
+from fulcrum.engines.nvflare.loopback import free_port, run_here
+from fulcrum.engines.sites import BUILT_IN, Deployment, LocalRun
+from fulcrum.engines.trainable import check_fits, loaded_module
+from fulcrum.errors import DataError, EngineError, ParameterError, PlanError
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.checkpoint import RoundSummary
-from fulcrum.roles.learning import load_learner
 from fulcrum.roles.policy import read_policy
 from fulcrum.roles.site import ledger_name
-from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, steps, table, working
+from fulcrum.simulation.results import RoundResult
+from fulcrum.simulation.runs import run_folder
+from fulcrum.views.columns import Column
+from fulcrum.views.run_tables import round_table
+from fulcrum.views.terminal import Result, check_format, facts, remarks, show, steps, table, working
 
 
 @Parameter(name="*")
@@ -95,30 +96,48 @@ def _options(training: TrainingOptions) -> dict[str, Any]:
     }
 
 
-def deploy_nvflare(
-    plan_file: PlanArgument,
+KitsOption = Annotated[Path, Parameter(name=["--output", "-o"], help="The folder for the kits; it must be new.")]
+IssuerKeyOption = Annotated[
+    Path | None, option("The issuer's private key, to sign the plan with; a new one by default.")
+]
+
+
+def deployment_of(
+    plan_file: Path,
+    sites: SiteOptions | None,
+    training: TrainingOptions | None,
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The folder for the kits; it must be new.")],
-    sites: SiteOptions | None = None,
-    training: TrainingOptions | None = None,
-    host: Annotated[str, option("The name under which sites reach the server.")] = "localhost",
-    port: Annotated[int, number("The server's port; the next one is the administrator's.")] = 8002,
-    key: Annotated[
-        Path | None, option("The issuer's private key, to sign the plan with; a new one by default.")
-    ] = None,
-    style: FormatOption = "table",
-) -> int:
-    """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
-    check_format(style)
+    engine: str,
+    host: str,
+    port: int,
+) -> Deployment:
+    """Returns what is handed out to operators; a research plan is refused."""
     plan = read_plan(plan_file)
     if plan.purpose == "research":
         raise PlanError(
             f"{plan_file} is a research plan, which protects nobody. Plan with --purpose deployment, or try it on this "
-            "machine with: fulcrum up nvflare"
+            f"machine with: fulcrum up {engine}"
         )
-    deployment = (sites or SiteOptions()).deployment(
+    return (sites or SiteOptions()).deployment(
         plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
     )
+
+
+def deploy_nvflare(
+    plan_file: PlanArgument,
+    *,
+    output: KitsOption,
+    sites: SiteOptions | None = None,
+    training: TrainingOptions | None = None,
+    host: Annotated[str, option("The name under which sites reach the server.")] = "localhost",
+    port: Annotated[int, number("The server's port; the next one is the administrator's.")] = 8002,
+    key: IssuerKeyOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
+    check_format(style)
+    deployment = deployment_of(plan_file, sites, training, engine="nvflare", host=host, port=port)
+    of_the_model = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
         made = write_kits(deployment, output, issuer_key=key)
     told = {"kits": str(output), **made}
@@ -129,6 +148,7 @@ def deploy_nvflare(
     ]
     if sites is not None and sites.train != BUILT_IN:
         notes.insert(0, (False, f"Install the module {sites.train} at every silo and at the server."))
+    notes = of_the_model + notes
     if made["keys_made"]:
         notes.insert(0, (True, "Every private key was made here: whoever holds this folder can read every release."))
     picture = [
@@ -140,17 +160,50 @@ def deploy_nvflare(
     return 0
 
 
+def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
+    """Holds the model against the plan, where this machine can load it, and returns what is to be said of it.
+
+    The training module, and what its function start reads, need not be where kits are made.
+    """
+    try:
+        learner = loaded_module(deployment.train)
+        start = learner.starting_model(deployment.options)
+    except DataError as error:
+        return [(True, f"Whether the model fits the plan could not be checked here: {error}.")]
+    check_fits(learner, deployment.plan, start)
+    return [(False, told) for told in learner.form(deployment.options).remarks()]
+
+
 def follow_nvflare(
     kits: Annotated[Path, Parameter(help="The folder that `fulcrum deploy nvflare` wrote: admin and job are used.")],
     *,
+    output: RunOption = None,
+    tracked: TrackingOptions | None = None,
     style: FormatOption = "table",
 ) -> int:
     """Submit the job to a running federation and follow it; one that broke off goes on from its checkpoint."""
     check_format(style)
-    with steps("Following") as say:
-        follow(kits, tick=lambda: None, on_status=say)
-    told = {"kits": str(kits), "complete": True}
-    show(Result(data=told, rows=[told], picture=[remarks([(False, "Every round of the plan is over.")])]), style)
+    if output is not None:
+        run_folder(output)
+    plan = read_plan(kits / "plan.json") if (kits / "plan.json").exists() else None  # who follows may lack it
+    with (tracked or TrackingOptions()).open(plan, engine="nvflare") as tell, steps("Following") as say:
+
+        def on_round(found: RoundResult) -> None:
+            say(found.in_words(of=plan.rounds if plan else None))
+            tell(found)
+
+        run = follow(kits, tick=lambda: None, on_status=say, on_round=on_round)
+    data: dict[str, Any] = {"kits": str(kits), "complete": True}
+    picture = [remarks([(False, "Every round of the plan is over.")])]
+    if run is None:
+        show(Result(data=data, rows=[data], picture=picture), style)
+        return 0
+    if output is not None:
+        run.command = "fulcrum follow nvflare KITS -o run"
+        save_deployed_run(run, output)
+        picture.append(facts([("written to", str(output))]))
+    picture = [round_table(f"{kits} on NVIDIA FLARE", run), *picture, remarks([(False, note) for note in run.notes])]
+    show(Result(data=data | msgspec.to_builtins(run), rows=run.round_rows(), picture=picture), style)
     return 0
 
 
@@ -160,97 +213,88 @@ def up_nvflare(
     output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Keep kits, logs and model here.")] = None,
     sites: SiteOptions | None = None,
     training: TrainingOptions | None = None,
+    tracked: TrackingOptions | None = None,
     style: FormatOption = "table",
 ) -> int:
     """Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end."""
     check_format(style)
     plan = read_plan(plan_file)
     sites, training = sites or SiteOptions(), training or TrainingOptions()
-    deployment = sites.deployment(plan, training, port=_free_ports())
-    if "" not in sys.path:
-        sys.path.append("")  # the user's own module may stand in the current folder
-    learner = load_learner(sites.train)
-    start = learner.starting_model(deployment.options)
-    checked_model(plan, start)
-    learner.classes(start)  # refused here where it is declared wrongly
-    with _folder(output) as folder:
-        kits = folder / "kits"
+    deployment = sites.deployment(plan, training, port=free_port())
+    learner = loaded_module(sites.train)
+    check_fits(learner, plan, learner.starting_model(deployment.options))
+    with RunFolder.of(output) as folder, (tracked or TrackingOptions()).open(plan, engine="nvflare") as tell:
+        kits = folder.path / "kits"
         with working("Making certificates and kits"):
             write_kits(deployment, kits)
         with steps(f"{len(deployment.sites)} sites") as say:
             say("starting")
-            run = run_here(
-                deployment,
-                kits,
-                on_round=lambda told: say(_in_words(told, plan.rounds)),
-                stall=60 + 3 * sites.patience,
-            )
-        _show_run(deployment, run, folder, style, kept=output is not None)
+
+            def on_round(found: RoundResult) -> None:
+                say(found.in_words(of=plan.rounds))
+                tell(found)
+
+            done = run_here(deployment, kits, on_round=on_round, stall=60 + 3 * sites.patience)
+        folder.stays = folder.stays or bool(done.failed)
+        if folder.stays:
+            save_model(done.model, folder.path)
+            learned = words_of(training, "data") if sites.train == BUILT_IN else ""
+            said = ["fulcrum up nvflare plan.json", words_of(sites), learned, "-o run"]
+            done.run.command = " ".join(filter(None, said))
+            save_deployed_run(done.run, folder.path)
+        _show_run(deployment, done, folder, style)
     return 0
 
 
-@contextmanager
-def _folder(output: Path | None) -> Iterator[Path]:
-    """The folder of a run: as asked for, or one that is gone afterwards unless the logs tell why a run failed."""
-    if output is not None:
-        yield output
-        return
-    folder = Path(tempfile.mkdtemp(prefix="fulcrum-"))
-    try:
-        yield folder
-    except EngineError as error:
-        raise EngineError(f"{error} (kept: {folder})") from None
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    shutil.rmtree(folder)
+@dataclass(kw_only=True)
+class RunFolder:
+    """The folder of a run, and whether it stays."""
+
+    path: Path
+    stays: bool
+
+    @classmethod
+    @contextmanager
+    def of(cls, output: Path | None) -> "Iterator[RunFolder]":
+        """Gives the folder asked for, or one that is gone afterwards unless its logs tell why something failed."""
+        if output is not None:
+            yield cls(path=output, stays=True)
+            return
+        folder = cls(path=Path(tempfile.mkdtemp(prefix="fulcrum-")), stays=False)
+        try:
+            yield folder
+        except EngineError as error:
+            folder.stays = True
+            raise EngineError(f"{error} (kept: {folder.path})") from None
+        finally:
+            if not folder.stays:
+                shutil.rmtree(folder.path)
 
 
-def _show_run(deployment: Deployment, run: dict[str, Any], folder: Path, style: str, *, kept: bool) -> None:
-    """Shows what became of every round, and of the model."""
-    plan, kits = deployment.plan, folder / "kits"
-    data: dict[str, Any] = {
-        "plan_digest": read_plan(kits / "plan.json").digest,
+def _show_run(deployment: Deployment, done: LocalRun, folder: RunFolder, style: str) -> None:
+    """Shows what came of every round, and of the model."""
+    plan, run = deployment.plan, done.run
+    data: dict[str, Any] = msgspec.to_builtins(run) | {
         "sites": len(deployment.sites),
-        "rounds": run["history"],
-        "seconds_a_round": run["seconds"] / max(1, len(run["history"]) - 1),
-        "releases": _releases(deployment, kits),
+        "history": done.history,
+        "seconds_a_round": done.seconds / max(1, len(run.rounds) - 1),
+        "releases": _releases(deployment, folder.path / "kits"),
+        "failed": done.failed,
     }
     told = [("sites", f"{len(deployment.sites)} processes with mutual TLS, all stopped")]
     told.append(("time", f"{data['seconds_a_round']:.2f} s a round after the first"))
-    if deployment.train == BUILT_IN:
-        data["accuracy"] = accuracy(run["model"], deployment.options)
-        told.append(("accuracy", f"{data['accuracy']:.4f} after {plan.rounds} rounds"))
+    for name, curve in run.curves().items():
+        told.append((name, f"{curve[-1].value:.4f} after round {curve[-1].round} of {plan.rounds}"))
     if plan.purpose == "deployment":
         told.append(("ledgers", f"{sum(data['releases'].values())} releases of {len(plan.federation)} silos charged"))
-    if kept:
-        np.savez(folder / "model.npz", **run["model"])
-        told.append(("written to", str(folder)))
-    rows = [
-        {
-            "round": summary["round"],
-            "summed": len(summary["summed"]),
-            "silos": sum(map(len, summary["members"].values())),
-            "withheld": ", ".join(sorted({*summary["withheld"], *summary["missing"]})),
-        }
-        for summary in run["history"]
-    ]
-    columns = [
-        Column(key="round", heading="round"),
-        Column(key="summed", heading="regions summed"),
-        Column(key="silos", heading="silos in them"),
-        Column(key="withheld", heading="withheld", figures=False),
-    ]
-    silent = sorted(set(deployment.regions) - {region for summary in run["history"] for region in summary["summed"]})
-    warned = [(True, f"{', '.join(silent)} never summed: log.txt in the kit says why.")] if silent else []
-    picture = [table(f"{plan.federation.name} on NVIDIA FLARE", columns, rows), facts(told), remarks(warned)]
-    show(Result(data=data, rows=rows, picture=picture), style)
-
-
-def _in_words(told: RoundSummary, rounds: int) -> str:
-    without = sorted({*told["withheld"], *told["missing"]})
-    kept = f", withheld by {', '.join(without)}" if without else ""
-    return f"round {told['round']} of {rounds}: {len(told['summed'])} regional sums{kept}"
+    if folder.stays:
+        told.append(("written to", str(folder.path)))
+    silent = sorted(set(deployment.regions) - {region for summary in done.history for region in summary["summed"]})
+    notes = [(True, f"{', '.join(silent)} never summed: log.txt in the kit says why.")] if silent else []
+    notes += [(True, f"{done.failed[0].upper()}{done.failed[1:]}")] if done.failed else []
+    notes += [(False, note) for note in run.notes]
+    picture = [round_table(f"{plan.federation.name} on NVIDIA FLARE", run), facts(told), remarks(notes)]
+    show(Result(data=data, rows=run.round_rows(), picture=picture), style)
 
 
 def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
@@ -262,16 +306,3 @@ def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
             with Ledger.read(path) as ledger:
                 found[silo] = len(ledger.entries())
     return found
-
-
-def _free_ports() -> int:
-    """Returns a port that is free here, with a free one after it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("", port + 1))
-            except OSError:
-                continue
-            return port

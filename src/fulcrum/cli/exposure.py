@@ -1,23 +1,58 @@
 """The command that shows how exposed regions are."""
 
-from fulcrum.cli.options import ColludersOption, DropoutsOption, FederationArgument, FormatOption
-from fulcrum.federation.reading import read_federation
-from fulcrum.privacy.exposure import exposure_of
-from fulcrum.views.terminal import Column, Result, check_format, facts, show, table, working
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.options import (
+    ColludersOption,
+    DropoutsOption,
+    FederationArgument,
+    FormatOption,
+    LeastInfluenceOption,
+    RecipeOption,
+    ServerOption,
+    WeightsOption,
+    word_or_number,
+)
+from fulcrum.federation.structure import Federation
+from fulcrum.privacy.exposure import exposure_of, sum_by
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import Result, check_format, facts, show, table, working
+
+if TYPE_CHECKING:
+    from fulcrum.planning.plan import Plan
 
 
 def exposure(
     federation: FederationArgument,
     *,
+    column: ColumnOption = (),
     colluders: ColludersOption = 0,
     dropouts: DropoutsOption = 0,
+    recipe: RecipeOption = "paper",
+    weights: WeightsOption = None,
+    server: ServerOption = None,
+    least_influence: LeastInfluenceOption = 0.0,
     style: FormatOption = "table",
 ) -> int:
     """Show how exposed each region is, and what a uniform multiplier wastes."""
     check_format(style)
-    with working("Reading the federation"):
-        found = read_federation(federation)
+    reading = given_federation(federation, column)
+    with working("Computing exposures"):
+        found = reading.federation
+        asked = {
+            "recipe": recipe,
+            "weights": word_or_number(weights),
+            "server": server,
+            "least_influence": least_influence,
+        }
+        chosen = any(value not in ("paper", None, 0.0) for value in asked.values())
+        chosen = chosen or found.declared_weights is not None
+        made = _asked_alike(found, asked, colluders, dropouts) if chosen else None
+        found = found if made is None else made.federation
         profiles = [exposure_of(found, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in found.tiers]
+    influence = found.weights if made is None else made.influence
     inner = found.innermost.name
     rows = [
         {
@@ -28,35 +63,48 @@ def exposure(
             "peak_weight": float(profile.peak_weight[index]),
             "exposure": float(profile.exposure[index]),
             "effective_size": float(profile.effective_size[index]),
+            "influence": float(share),
         }
         for profile in profiles
-        for index, name in enumerate(profile.nodes)
+        for index, (name, share) in enumerate(
+            zip(
+                profile.nodes,
+                sum_by(found.membership(profile.tier), influence, len(profile.nodes)),
+                strict=True,
+            )
+        )
     ]
-    columns = (
+    columns = [
         Column(key="name", heading=inner, figures=False),
         Column(key="silos", heading="silos"),
         Column(key="effective_size", heading="effective size"),
         Column(key="exposure", heading="exposure"),
-    )
+        *([] if made is None else [Column(key="influence_shown", heading="influence")]),
+    ]
     lost = [
         f"{count} of each {inner} {how}" for count, how in ((colluders, "colluding"), (dropouts, "missing")) if count
     ]
     against = "".join(f", {part}" for part in lost)
-    waste = [
+    added_up = "" if made is None or made.server == "sum" else " where sums are added up"
+    told = [
         (
             f"dispersion of {profile.tier}",
-            f"{profile.dispersion:.2%} of a uniform budget is waste, "
+            f"{profile.dispersion:.2%} of a uniform budget is waste{added_up}, "
             f"a factor {profile.noise_factor:.2f} in the noise multiplier",
         )
         for profile in profiles
     ]
+    if made is not None:
+        from fulcrum.views.plan_tables import weights_in_words
+
+        told.append(("weights", weights_in_words(made)))
     picture = [
         table(
             f"{found.name}: {len(found):,} silos in {len(found.innermost.nodes):,} {inner}s{against}",
             columns,
-            [row for row in rows if row["tier"] == inner],
+            [row | {"influence_shown": f"{row['influence']:.1%}"} for row in rows if row["tier"] == inner],
         ),
-        facts(waste),
+        facts(told),
     ]
     tiers = [
         {"tier": profile.tier, "dispersion": profile.dispersion, "noise_factor": profile.noise_factor}
@@ -67,8 +115,29 @@ def exposure(
         "silos": len(found),
         "colluders": colluders,
         "dropouts": dropouts,
+        "weights": "sizes" if made is None else made.weights_rule,
+        "server": "sum" if made is None else made.server,
         "tiers": tiers,
         "nodes": rows,
+        "notes": list(reading.notes),
     }
     show(Result(data=data, rows=rows, picture=picture), style)
     return 0
+
+
+def _asked_alike(federation: Federation, asked: dict[str, Any], colluders: int, dropouts: int) -> "Plan":
+    """Returns a plan with these weights and this server that asks the same of every silo.
+
+    What silos count for and how exposed they are does not depend on how much that is.
+    """
+    from fulcrum.planning.making import plan  # nobody waits for it who asks for neither
+
+    return plan(
+        replace(federation, preferences=None),
+        rounds=1,
+        epsilon=1.0,
+        clip_norm=1.0,
+        colluders=colluders,
+        dropouts=dropouts,
+        **asked,
+    )

@@ -6,18 +6,21 @@ from typing import Annotated, Any
 import numpy as np
 from cyclopts import Parameter
 
+from fulcrum.cli.federations import ColumnOption, given_federation
 from fulcrum.cli.options import FormatOption, option, whole_numbers
 from fulcrum.errors import ParameterError
-from fulcrum.federation.reading import read_federation
+from fulcrum.federation.reading import FederationReading
 from fulcrum.planning.targets import group_by_silo
 from fulcrum.privacy.leakage import cost_of_coupling, informativeness_of
 from fulcrum.privacy.prior import Coupling, lateral_floor
-from fulcrum.views.terminal import Column, Result, check_format, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import Result, check_format, show, table
 
 
 def floor(
     federation: Annotated[str | None, Parameter(help="Take group sizes from this federation.")] = None,
     *,
+    column: ColumnOption = (),
     coupling: Annotated[float, option("Within-group coupling kappa of the prior.")] = 20.0,
     sizes: Annotated[str | None, option("Group sizes, comma separated.")] = None,
     information: Annotated[float | None, option("A bound K in nats to judge.")] = None,
@@ -27,7 +30,10 @@ def floor(
 ) -> int:
     """Show what a silo's group reveals of it with no update sent, and whether a bound says anything."""
     check_format(style)
-    groups, records = _group_sizes(federation, sizes)
+    if federation is not None and sizes is not None:
+        raise ParameterError("--sizes and a federation both give group sizes. Give one of them")
+    reading = None if federation is None else given_federation(federation, column)
+    groups, records = _group_sizes(reading, sizes)
     strength = Coupling(coupling).strength
     floors = np.atleast_1d(lateral_floor(np.array(groups), coupling=strength)).tolist()
     rows: list[dict[str, Any]] = [
@@ -39,6 +45,7 @@ def floor(
         for count in whole_numbers(levels, "--levels")
     ]
     data: dict[str, Any] = {"coupling": strength, "saturation": saturation, "floors": rows, "levels": judged}
+    data |= {} if reading is None else {"notes": list(reading.notes)}
     picture = [
         table(
             f"Lateral floor at coupling {strength:g}",
@@ -76,12 +83,10 @@ def floor(
     return 0
 
 
-def _group_sizes(federation: str | None, sizes: str | None) -> tuple[list[int], int | None]:
+def _group_sizes(reading: FederationReading | None, sizes: str | None) -> tuple[list[int], int | None]:
     """Returns the distinct group sizes to look at, and the records of the smallest silo where there are silos."""
-    if federation is None:
+    if reading is None:
         return whole_numbers(sizes or "1,2,4,8,12,20,24,30,60", "--sizes"), None
-    if sizes is not None:
-        raise ParameterError("--sizes and a federation both give group sizes. Give one of them")
-    found = read_federation(federation)
+    found = reading.federation
     records = int(found.sizes.min()) if found.sizes_known else None
     return sorted(set(np.bincount(group_by_silo(found)).tolist())), records

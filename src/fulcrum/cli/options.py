@@ -1,9 +1,11 @@
 """The options that commands share."""
 
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
@@ -33,7 +35,9 @@ def number(text: str) -> Parameter:
 
 FederationArgument = Annotated[
     str,
-    Parameter(help=f"A file (.toml, .csv, .parquet, NVFLARE project.yml), or built in: {listing(PROFILES)}."),
+    Parameter(
+        help=f"A file (.csv or another table, .toml, .parquet, NVFLARE project.yml), or built in: {listing(PROFILES)}."
+    ),
 ]
 PlanArgument = Annotated[Path, Parameter(help="A plan file, as `fulcrum plan -o` writes it.")]
 FormatOption = Annotated[str, Parameter(name="--format", help=f"One of {listing(FORMATS)}.")]
@@ -41,13 +45,52 @@ OutputOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="W
 RunOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")]
 ColludersOption = Annotated[int, number("Silos of each region that may share their noise with an observer.")]
 DropoutsOption = Annotated[int, number("Silos of each region that may be missing from a sum.")]
+ParametersOption = Annotated[int | None, number("Number of trainable parameters.")]
+RecipeOption = Annotated[str, option("Weights, clip and server together: paper, joint.")]
+WeightsOption = Annotated[
+    str | None, option("What silos count for: sizes, equal, least-noise, or a number from 0 to 1.")
+]
+ClipNormOption = Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")]
+ServerOption = Annotated[str | None, option("What is done with regional sums: sum, random-effects.")]
+LeastInfluenceOption = Annotated[
+    float, option("Of its share by size, how much of the model every region keeps, from 0 to 1.")
+]
 AllocationOption = Annotated[str, option("How noise is distributed; module:function for your own.")]
 
 
-def look_here_for(allocation: str) -> None:
-    """Lets a user's own allocation stand in the current folder."""
-    if ":" in allocation and "" not in sys.path:
+def look_here_for(name: str) -> None:
+    """Lets a user's own allocation or model, "module:name", stand in the current folder."""
+    if ":" in name and "" not in sys.path:
         sys.path.append("")
+
+
+def word_or_number(text: str | None) -> str | float | None:
+    """Reads what may be a word or a number; nothing stays nothing."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def words_of(options: Any, *always: str) -> str:
+    """Returns a group of options as they are typed, those alone that differ from their defaults or are named.
+
+    Args:
+        options: A dataclass of options.
+        always: Names of fields to be stated whatever they are.
+    """
+    words, hints = [], get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is None or (value == field.default and field.name not in always):
+            continue
+        told = (part.name or () for part in hints[field.name].__metadata__ if isinstance(part, Parameter))
+        name = next((own for names in told for own in names), f"--{field.name.replace('_', '-')}")
+        if isinstance(value, bool):
+            words.append(name if value else f"--no-{name.removeprefix('--')}")
+        else:
+            words += [f"{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, tuple) else (value,))]
+    return " ".join(words)
 
 
 def whole_numbers(text: str, option: str) -> list[int]:

@@ -8,18 +8,37 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FederationArgument, FormatOption, number
+from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.options import (
+    ClipNormOption,
+    FederationArgument,
+    FormatOption,
+    LeastInfluenceOption,
+    ParametersOption,
+    RecipeOption,
+    ServerOption,
+    WeightsOption,
+    number,
+    word_or_number,
+)
 from fulcrum.errors import ParameterError
-from fulcrum.federation.reading import read_federation
 from fulcrum.views.page_app import application
 from fulcrum.views.page_guard import everywhere, hosts_of, loopback
 from fulcrum.views.page_server import listening, web_server
+from fulcrum.views.page_settings import PageSettings
 from fulcrum.views.terminal import check_format, working
 
 
 def serve_command(
     federation: FederationArgument = "consortium",
     *,
+    column: ColumnOption = (),
+    recipe: RecipeOption = "paper",
+    weights: WeightsOption = None,
+    clip_norm: ClipNormOption = None,
+    server: ServerOption = None,
+    least_influence: LeastInfluenceOption = 0.0,
+    parameters: ParametersOption = None,
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, number("The port to listen on; 0 for any that is free.")] = 8000,
     allow_remote: Annotated[bool, Parameter(help="Listen where other machines can reach it.", negative=())] = False,
@@ -32,7 +51,10 @@ def serve_command(
     open_browser: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.", negative=())] = False,
     style: FormatOption = "table",
 ) -> int:
-    """Serve a page to change a federation in and see at once what follows; end it with Ctrl-C."""
+    """Serve a page to change a federation in and see at once what follows; end it with Ctrl-C.
+
+    Recipe, weights, clip norm, server, least influence and parameters are what it starts with.
+    """
     check_format(style)
     if not loopback(host) and not allow_remote:
         raise ParameterError(
@@ -41,21 +63,34 @@ def serve_command(
         )
     if not 0 <= port <= 65_535:
         raise ParameterError(f"--port must be from 0 to 65535, got {port}")
+    reading = given_federation(federation, column)
     with working("Preparing the page"):
-        server = web_server(application(read_federation(federation), hosts=hosts_of(host, name)))
+        first = PageSettings(
+            recipe=recipe,
+            weights=word_or_number(weights),
+            clip_norm=word_or_number(clip_norm),
+            server=server,
+            least_influence=least_influence,
+            parameters=parameters,
+        )
+        app = application(reading.federation, hosts=hosts_of(host, name), settings=first, notes=reading.notes)
+        serving = web_server(app)
     listener = listening(host, port)
     wide = everywhere(host)
     here = ("::1" if ":" in host else "127.0.0.1") if wide else host
     at = listener.getsockname()[1]
     address = f"http://{f'[{here}]' if ':' in here else here}:{at}/"
     others = f", for other machines at http://{name[0] if name else socket.gethostname()}:{at}/," if wide else ""
-    told = {"json": msgspec.json.encode({"address": address}).decode(), "csv": f"address\n{address}"}
+    told = {
+        "json": msgspec.json.encode({"address": address, "notes": reading.notes}).decode(),
+        "csv": f"address\n{address}",
+    }
     sys.stdout.write(told.get(style, f"The page is at {address}{others} until Ctrl-C ends it.") + "\n")
     sys.stdout.flush()
     if open_browser:
         webbrowser.open(address)
     try:
-        server.run(sockets=[listener])
+        serving.run(sockets=[listener])
     except KeyboardInterrupt:  # how one ends it
         pass
     finally:

@@ -2,32 +2,39 @@
 
 import sys
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.model_options import ModelOptions
 from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, option
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.errors import ParameterError, listing
-from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import SILO
-from fulcrum.planning.differences import Difference, differences
+from fulcrum.planning.differences import Difference, differences, on_digests
 from fulcrum.planning.exporting import EXPORTS, exported
+from fulcrum.planning.flower_app import app_files
 from fulcrum.planning.making import plan
+from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_content, read_plan
 from fulcrum.planning.signing import check_signature
 from fulcrum.planning.verifying import verify
 from fulcrum.storage.files import write_whole
+from fulcrum.views.columns import Column
+from fulcrum.views.numbers import shown_epsilon
 from fulcrum.views.plan_tables import show_checks, show_plan
-from fulcrum.views.terminal import Column, Result, check_format, remarks, show, table, working
+from fulcrum.views.terminal import Result, check_format, remarks, show, table, working
 
 
 def plan_command(
     federation: FederationArgument,
     *,
+    column: ColumnOption = (),
     target: TargetOptions,
+    own: ModelOptions | None = None,
     purpose: Annotated[str, option("research, or deployment, which needs --parameters.")] = "research",
     keys: Annotated[Path | None, Parameter(help="A TOML file of public keys by name, for the plan to carry.")] = None,
     output: OutputOption = None,
@@ -35,8 +42,15 @@ def plan_command(
 ) -> int:
     """Compute how much noise each silo must add."""
     check_format(style)
+    found = given_federation(federation, column).federation
+    model = None if own is None else own.loaded()
+    if model is not None:
+        if target.parameters not in (None, model.parameters):
+            raise ParameterError(
+                f"--parameters {target.parameters} and --model, which trains {model.parameters}, differ. Give one"
+            )
+        target = replace(target, parameters=model.parameters)
     with working("Planning"):
-        found = read_federation(federation)
         carried = None if keys is None else _read_keys(keys)
         made = plan(found, allocation=target.allocation, purpose=purpose, keys=carried, **target.arguments(found))
     if output is not None:
@@ -50,19 +64,22 @@ def verify_command(
     plan_file: PlanArgument,
     *,
     federation: Annotated[str | None, Parameter(help="Also check that the plan is for this federation.")] = None,
+    column: ColumnOption = (),
     issuer: Annotated[str | None, Parameter(help="Also check the signature by this public key, or .pub file.")] = None,
     style: FormatOption = "table",
 ) -> int:
     """Recompute every number of a plan from its multipliers and roster, without the solver."""
     check_format(style)
+    reading = None if federation is None else given_federation(federation, column)
     with working("Verifying"):
         content = read_content(plan_file)
-        if federation is not None:
-            read_plan(plan_file).check_federation(read_federation(federation), source=federation)
+        if reading is not None and federation is not None:
+            read_plan(plan_file).check_federation(reading.federation, source=federation)
         if issuer is not None:
             check_signature(plan_file, issuer)
         checks = verify(content)
-    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan")
+    notes = None if reading is None else reading.notes
+    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", notes=notes)
 
 
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
@@ -77,13 +94,24 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
         Column(key="before", heading="before"),
         Column(key="after", heading="after"),
     )
-    note = "The plans say the same." if not rows else f"{silos:,} silos are affected."
+    note = on_digests(before, after) or ("The plans say the same." if not rows else f"{silos:,} silos are affected.")
     told = [
-        row | {"subject": f"{row['kind']} {row['subject']}".strip()} for row in rows if row["subject"] != "guarantee"
+        row
+        | {"subject": f"{row['kind']} {row['subject']}".strip()}
+        | {side: _as_shown(row["what"], row[side]) for side in ("before", "after")}
+        for row in rows
+        if row["subject"] != "guarantee"
     ]  # its sentences follow from the figures and do not fit into a cell
     picture = [table(f"{before} → {after}", columns, told, note=note)] if rows else [remarks([(False, note)])]
     show(Result(data=rows, rows=rows, fields=list(Difference.__dataclass_fields__), picture=picture), style)
     return 0
+
+
+def _as_shown(what: str, value: object) -> object:
+    """Returns a figure for a cell; an epsilon is rounded up, as everywhere, and a digest is cut as everywhere."""
+    if what == "digest" and isinstance(value, str):
+        return value[:12]
+    return shown_epsilon(value) if what.startswith("epsilon") and isinstance(value, float) else value
 
 
 def export(
@@ -93,9 +121,12 @@ def export(
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
-    """Write a plan as a table, or as settings for Flower or NVIDIA FLARE."""
+    """Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs."""
     check_format(style)
-    text = exported(read_plan(plan_file), to)
+    found = read_plan(plan_file)
+    if to == "flower" and found.aggregation == "masked" and output is not None:
+        return _export_app(found, output, style)
+    text = exported(found, to)
     if output is not None:
         write_whole(output, text.encode())
     if style == "json":
@@ -103,6 +134,20 @@ def export(
         show(Result(data={"to": to, "output": written, "text": text}, rows=()), style)
     elif output is None:
         sys.stdout.write(text)
+    return 0
+
+
+def _export_app(plan: Plan, folder: Path, style: str) -> int:
+    """Writes a Flower app into a new folder."""
+    files = app_files(plan)
+    if folder.exists():
+        raise ParameterError(f"{folder} is there already. Name a new folder for the app")
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, text.encode())
+    told = {"to": "flower", "output": str(folder), "files": sorted(files)}
+    note = f"{folder} is a Flower app: fulcrum deploy flower writes its sites, flwr run {folder} runs it."
+    show(Result(data=told, rows=[told], picture=[remarks([(False, note)])]), style)
     return 0
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fulcrum.cli.federations import ColumnOption, given_federation
 from fulcrum.cli.options import (
     AllocationOption,
     FormatOption,
@@ -21,8 +22,10 @@ from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.policy import read_policy
 from fulcrum.roles.replanning import replan
+from fulcrum.views.columns import Column
+from fulcrum.views.numbers import shown_epsilon
 from fulcrum.views.plan_tables import show_checks, show_plan
-from fulcrum.views.terminal import Column, Result, check_format, facts, remarks, show, table
+from fulcrum.views.terminal import Result, check_format, facts, remarks, show, table
 
 LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
 
@@ -122,7 +125,13 @@ def show_ledger(
     ]
     picture = [
         table(f"{silo}: {len(rows)} releases", columns, rows),
-        facts([("spent above", f"epsilon {above:.6g}"), ("spent inside", f"epsilon {inside:.6g}"), ("head", head)]),
+        facts(
+            [
+                ("spent above", f"epsilon {shown_epsilon(above)}"),
+                ("spent inside", f"epsilon {shown_epsilon(inside)}"),
+                ("head", head),
+            ]
+        ),
     ]
     show(Result(data=told | {"entries": rows}, rows=rows, picture=picture), style)
     return 0
@@ -144,6 +153,7 @@ def replan_command(
     plan_file: PlanArgument,
     *,
     federation: Annotated[str, Parameter(help="The federation from now on.")],
+    column: ColumnOption = (),
     ledgers: Annotated[Path, Parameter(help="The folder that holds NAME.ledger of every silo.")],
     allocation: AllocationOption | None = None,
     output: OutputOption = None,
@@ -154,7 +164,8 @@ def replan_command(
     if not ledgers.is_dir():
         raise ParameterError(f"{ledgers} is not a folder of ledgers")
     look_here_for(allocation or "")
-    made = replan(read_plan(plan_file), federation, ledgers, allocation=allocation)
+    found = given_federation(federation, column).federation
+    made = replan(read_plan(plan_file), found, ledgers, allocation=allocation)
     if output is not None:
         made.save(output)
     show_plan(made, output, style)

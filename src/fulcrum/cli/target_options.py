@@ -1,17 +1,30 @@
 """What a plan must meet, as options; how their words become numbers and targets."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import AllocationOption, ColludersOption, DropoutsOption, look_here_for, number, option
-from fulcrum.errors import ParameterError, listing
+from fulcrum.cli.options import (
+    AllocationOption,
+    ClipNormOption,
+    ColludersOption,
+    DropoutsOption,
+    LeastInfluenceOption,
+    ParametersOption,
+    RecipeOption,
+    ServerOption,
+    WeightsOption,
+    look_here_for,
+    number,
+    option,
+    word_or_number,
+)
+from fulcrum.errors import ParameterError
 from fulcrum.federation.structure import SILO, Federation
-from fulcrum.planning.recipes import RECIPES, SERVERS
 from fulcrum.planning.targets import Floor
 from fulcrum.privacy.prior import Coupling
-from fulcrum.privacy.weights import WEIGHTS
 
 
 @Parameter(name="*")
@@ -21,7 +34,7 @@ class TargetOptions:
 
     rounds: Annotated[int, number("Number of releases of each silo.")]
     epsilon: Annotated[str | None, option("The target: a number for the innermost tier, or tier=number,...")] = None
-    epsilon_inside: Annotated[float | None, option("Target against whoever sees single updates.")] = None
+    epsilon_inside: Annotated[float | None, option("Target against whoever is inside a region.")] = None
     delta: Annotated[float, option("The DP parameter.")] = 1e-5
     accountant: Annotated[str | None, option("exact (default for research) or renyi (for deployment).")] = None
     allocation: AllocationOption = "optimal"
@@ -31,13 +44,15 @@ class TargetOptions:
     budget: Annotated[float | None, option("Spend this much noise variance instead of meeting a target.")] = None
     colluders: ColludersOption = 0
     dropouts: DropoutsOption = 0
-    parameters: Annotated[int | None, number("Number of trainable parameters.")] = None
-    recipe: Annotated[str, option(f"Weights, clip and server together: {listing(RECIPES)}.")] = "paper"
-    weights: Annotated[str | None, option(f"What silos count for: {listing(WEIGHTS)}, or a number from 0 to 1.")] = None
-    clip_norm: Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")] = None
-    server: Annotated[str | None, option(f"What is done with regional sums: {listing(SERVERS)}.")] = None
+    parameters: ParametersOption = None
+    recipe: RecipeOption = "paper"
+    weights: WeightsOption = None
+    clip_norm: ClipNormOption = None
+    server: ServerOption = None
     shrink: Annotated[bool | None, Parameter(help="Whether a pooling server takes off what is noise.")] = None
+    least_influence: LeastInfluenceOption = 0.0
     injection: Annotated[str, option("Who draws noise: silo or aggregator.")] = "silo"
+    aggregation: Annotated[str, option("Who sees single updates: trusted aggregators, or nobody (masked).")] = "trusted"
     seed: Annotated[int, number("For the allocation `misallocated`.")] = 0
 
     def arguments(self, federation: Federation) -> dict[str, Any]:
@@ -50,8 +65,8 @@ class TargetOptions:
                 raise ParameterError("--epsilon silo=... and --epsilon-inside ask for the same thing. Give one of them")
             epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
         chosen = {
-            "weights": _word_or_number(self.weights),
-            "clip_norm": _word_or_number(self.clip_norm),
+            "weights": word_or_number(self.weights),
+            "clip_norm": word_or_number(self.clip_norm),
             "epsilon": epsilon,
             "floor": _floor(self.floor),
         }
@@ -68,22 +83,14 @@ def _by_name(text: str, option: str, default: str) -> dict[str, float]:
             amount = float(value)
         except ValueError:
             raise ParameterError(f"{option} must be a number or name=number,..., got {part.strip()!r}") from None
+        if name in found and name:
+            decimal = re.fullmatch(r"(\d+),(\d+)", text.strip())
+            remedy = f"If that is one number, write it with a point: {'.'.join(decimal.groups())}" if decimal else ""
+            raise ParameterError(f"{option} gives {name!r} twice, in {text!r}. {remedy or 'Give it once'}")
         if name in found or (equals and not name):
-            what = (
-                f"gives {name!r} twice"
-                if name in found and name
-                else f"must be one number or name=number,..., got {text!r}"
-            )
-            raise ParameterError(f"{option} {what}")
+            raise ParameterError(f"{option} must be one number or name=number,..., got {text!r}")
         found[name] = amount
     return found
-
-
-def _word_or_number(text: str | None) -> str | float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def _floor(text: str | None) -> Floor | None:

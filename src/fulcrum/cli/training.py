@@ -4,33 +4,31 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number
-from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
+from fulcrum.arrays import FloatArray
+from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words
+from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, words_of
+from fulcrum.cli.training_options import TrackingOptions, TrainingOptions, count_of_seeds
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.simulation.embedding import check_features_path, embed_images, embed_texts, save_features
-from fulcrum.simulation.runs import run_folder, save_run, train
+from fulcrum.simulation.results import RoundResult
+from fulcrum.simulation.runs import run_folder, save_run, standard_error, train
 from fulcrum.simulation.tasks import load_task
+from fulcrum.views.columns import Column
 from fulcrum.views.numbers import printable
-from fulcrum.views.terminal import (
-    Column,
-    Result,
-    check_format,
-    counting,
-    facts,
-    progress,
-    remarks,
-    show,
-    table,
-)
+from fulcrum.views.terminal import Result, check_format, counting, facts, progress, remarks, show, table, tell_at_once
 
 
 def train_command(
     plan_file: PlanArgument,
     *,
     learning: TrainingOptions | None = None,
+    tracked: TrackingOptions | None = None,
+    own: ModelOptions | None = None,
+    device: DeviceOption = None,
     seeds: Annotated[int, number("How many seeds.")] = 1,
     output: RunOption = None,
     style: FormatOption = "table",
@@ -39,27 +37,43 @@ def train_command(
     check_format(style)
     learning = learning or TrainingOptions()
     made = read_plan(plan_file)
+    model = None if own is None else own.loaded()
     task = load_task(learning.data, **learning.data_options)
     if output is not None:
         run_folder(output)
-    with progress("Training", made.rounds) as advance:
+    with (
+        (tracked or TrackingOptions()).open(made, engine="embedded") as tell,
+        progress("Training", made.rounds, listed=style == "table") as advance,
+    ):
+
+        def on_round(number: int, found: list[FloatArray]) -> None:
+            advance(number, found)
+            by_seed = np.array([accuracy[0] for accuracy in found])
+            error = standard_error(by_seed) if len(by_seed) > 1 else None
+            tell(RoundResult(round=number, accuracy=float(by_seed.mean()), accuracy_se=error))
+
         run = train(
             made,
             task,
             seeds=seeds,
             training=learning.training,
+            model=model,
+            device=device,
             records=learning.records,
             keep_regional_sums=output is not None,
-            on_round=advance,
+            on_round=on_round,
+            on_note=tell_at_once,
         )
     if output is not None:
-        save_run(run, output)
+        how = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
+        command = f"fulcrum train plan.json {how} -o run"
+        save_run(run, output, command=command)
     rows = run.by_round()
-    columns = [Column(key="round", heading="round"), Column(key="accuracy", heading="accuracy")]
+    columns = [Column(key="round", heading="round"), Column(key="accuracy", heading=run.metric)]
     if seeds > 1:
         columns.append(Column(key="accuracy_se", heading="standard error"))
     reached = [
-        ("accuracy", f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {count_of_seeds(seeds)}"),
+        (run.metric, f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {count_of_seeds(seeds)}"),
         ("reference", f"{run.reference.mean():.4f} without clip and noise"),
     ]
     if output is not None:

@@ -1,5 +1,7 @@
-"""On what and how silos train, as options."""
+"""On what and how silos train, and who is told of the rounds, as options."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,9 +10,12 @@ from cyclopts import Parameter
 
 from fulcrum.cli.options import number, option
 from fulcrum.errors import listing
+from fulcrum.planning.plan import Plan
 from fulcrum.simulation.engine import LocalTraining
+from fulcrum.simulation.results import RoundResult
 from fulcrum.simulation.runs import LEARNING_RATE
-from fulcrum.simulation.tasks import BUILT_IN
+from fulcrum.simulation.tasks import BUILT_IN, TARGETS
+from fulcrum.views.tracking import described, tracking
 
 
 @Parameter(name="*")
@@ -24,6 +29,7 @@ class TrainingOptions:
     data_dir: Annotated[Path | None, option("Folder of feature files; FULCRUM_DATA by default.")] = None
     components: Annotated[int | None, number("Principal components to keep.")] = None
     records: Annotated[float | None, option("Mean records a silo.")] = None
+    targets: Annotated[str, option(f"What an npz holds in y: {listing(TARGETS)}.")] = "classes"
     label: Annotated[str | None, option("Label column of a CSV or Parquet file; label by default.")] = None
     silo_column: Annotated[str | None, option("Its column of silos; silo by default, if there is one.")] = None
     learning_rate: Annotated[float, option("Of the local steps.")] = LEARNING_RATE
@@ -38,12 +44,29 @@ class TrainingOptions:
             "components": self.components,
             "label": self.label,
             "silo": self.silo_column,
+            "targets": self.targets,
         }
 
     @property
     def training(self) -> LocalTraining:
         """Returns how silos train."""
         return LocalTraining(learning_rate=self.learning_rate, steps=self.steps, batch=self.batch)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class TrackingOptions:
+    """Who is told of the rounds as they end."""
+
+    tensorboard: Annotated[Path | None, option("Write the metrics of each round to this folder, for TensorBoard.")] = (
+        None
+    )
+    mlflow: Annotated[str | None, option("Write them to MLflow: the address of a server, or a folder.")] = None
+
+    def open(self, plan: Plan | None, *, engine: str) -> AbstractContextManager[Callable[[RoundResult], None]]:
+        """Opens what was asked for; yields a callable to be told of each round."""
+        about = described(plan) | {"engine": engine}
+        return tracking(about, tensorboard=self.tensorboard, mlflow=self.mlflow)
 
 
 def count_of_seeds(count: int) -> str:

@@ -13,7 +13,8 @@ from fulcrum.errors import ParameterError
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.tuning import LEARNING_RATES, Try, tune
-from fulcrum.views.terminal import Column, Result, check_format, counting, facts, remarks, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import Result, check_format, counting, facts, remarks, show, table
 
 _PUBLIC = (
     "Tried on {data} alone, which must be public or synthetic: no epsilon counts what is tuned on silos' own data."

@@ -96,6 +96,7 @@ def theme(*, dark: bool = False) -> Spec:
             "strong": {"color": colour["ink"], "fontWeight": 600},
             "plain": {"color": colour["above"]},
             "here": {"color": colour["inside"]},
+            "halo": {"color": colour["paper"], "stroke": colour["paper"], "strokeWidth": 4, "strokeJoin": "round"},
         },
     }
 

@@ -20,6 +20,9 @@ from fulcrum.privacy.leakage import information_bound, shown_nats
 from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, spread_scale, tooltip
 from fulcrum.views.numbers import shown_epsilon, with_error
 
+_AT_THE_EDGE = 0.015
+"""Of the ceiling: a line that is nearer to 0 cannot be told from the axis."""
+
 
 def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec:
     """Returns epsilon above against epsilon inside at one noise budget: what one observer gains, the other loses.
@@ -101,6 +104,36 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
     return found
 
 
+def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
+    """Returns in words what cannot be seen: lines that lie at 0, at the ceiling, or on each other.
+
+    >>> points = [{"round": number, "observer": "above", "nats": 0.001 * number} for number in range(3)]
+    >>> information_words(points, ceiling=3.0)
+    ['The line of the observer above lies at 0 to the eye: it learns at most 0.002 of 3 nats.']
+    """
+    found = []
+    by_observer = {name: [row for row in rows if row["observer"] == name] for name in OBSERVERS}
+    for observer, line in by_observer.items():
+        if not line:
+            continue
+        last, least = float(line[-1]["nats"]), float(line[0]["nats"])
+        full = next((row["round"] for row in line if row["nats"] >= ceiling * (1 - 1e-9)), None)
+        whose = f"The line of the observer {observer}"
+        if full is not None:
+            when = f"from round {full} on" if full else "from the start"
+            found.append(f"{whose} lies at the ceiling {when}: there the bound says nothing.")
+        elif last <= _AT_THE_EDGE * ceiling:
+            found.append(
+                f"{whose} lies at 0 to the eye: it learns at most {shown_nats(last, digits=3)} of {ceiling:.3g} nats."
+            )
+        elif least >= (1 - _AT_THE_EDGE) * ceiling:
+            found.append(f"{whose} lies at the ceiling to the eye: the bound hardly says anything.")
+    above, inside = ([row["nats"] for row in line] for line in by_observer.values())
+    if above and inside and not found and max(map(abs, np.subtract(above, inside))) <= _AT_THE_EDGE * ceiling:
+        found.append("The lines of both observers lie on each other.")
+    return found
+
+
 def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float | None = None) -> Spec:
     """Returns the information bound by round for both observers, under its ceiling.
 
@@ -125,6 +158,7 @@ def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float
         "description": (
             f"What is learned of a silo's class concentration over {last} rounds, at most: {end['above']} nats "
             f"above its region and {end['inside']} inside it, under a ceiling of {ceiling:.3g} nats."
+            + "".join(f" {said}" for said in information_words(rows, ceiling=ceiling))
         ),
         "width": "container",
         "height": 240,
@@ -168,7 +202,7 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
         "width": "container",
         "height": 34 * len(points),
         "layer": [
-            _guide(guide, {"x": x}, align="center", y=-8),
+            *([_guide(guide, {"x": x}, align="center", y=-8)] if guide else []),
             {
                 "data": {"values": points},
                 "encoding": {"y": y, "tooltip": tooltip(allocation="allocation", shown="accuracy")},
@@ -187,26 +221,29 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
     }
 
 
-def learning_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None = None) -> Spec:
-    """Returns accuracy by round with a band of one standard error.
+def learning_chart(
+    rows: Iterable[Mapping[str, Any]], *, reference: float | None = None, metric: str = "test accuracy"
+) -> Spec:
+    """Returns accuracy, or another metric, by round with a band of one standard error.
 
     Args:
         rows: With `round`, `accuracy`, and `accuracy_se` or None.
         reference: The accuracy without clip and noise.
+        metric: What `accuracy` is, where it is something else.
     """
     points = [{"round": row["round"], **_accuracy(row)} for row in rows]
-    y = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False}}
+    y = {"field": "accuracy", "type": "quantitative", "title": metric, "scale": {"zero": False}}
     x = {"field": "round", "type": "quantitative", "title": "round", "axis": {"grid": False, "tickMinStep": 1}}
     guide = [] if reference is None else [{"accuracy": reference, "label": "without noise"}]
     return {
-        "description": f"Test accuracy by round: {points[-1]['shown']} after round {points[-1]['round']}.",
+        "description": f"{metric.capitalize()} by round: {points[-1]['shown']} after round {points[-1]['round']}.",
         "width": "container",
         "height": 220,
         "layer": [
-            _guide(guide, {"y": y}, align="left", x=4, dy=12),
+            *([_guide(guide, {"y": y}, align="left", x=4, dy=12)] if guide else []),  # an empty one has no extent
             {
                 "data": {"values": points},
-                "encoding": {"x": x, "tooltip": tooltip(round="round", shown="accuracy")},
+                "encoding": {"x": x, "tooltip": tooltip(round="round", shown=metric)},
                 "layer": [
                     {
                         "mark": {"type": "rule", "strokeWidth": 2, "style": "plain", "opacity": 0.5},

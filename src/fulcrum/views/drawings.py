@@ -10,6 +10,7 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import information_ceiling
 from fulcrum.planning.comparing import observer_trade
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.weight_choices import equal_weights, own_choice, weight_choices
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.simulation.results import Results
 from fulcrum.views.chart_style import Spec
@@ -21,19 +22,36 @@ from fulcrum.views.charts import (
     price_chart,
     trade_chart,
 )
-from fulcrum.views.numbers import figure, shown_epsilon, with_error
-from fulcrum.views.region_charts import epsilon_chart, region_rows, tree_chart
+from fulcrum.views.numbers import figure, percent, shown_epsilon, with_error
+from fulcrum.views.region_charts import epsilon_chart, region_rows
+from fulcrum.views.tree_chart import stacked_tree_chart, tree_chart
+from fulcrum.views.weights_chart import CHOICE_HEADINGS, choice_rows, weights_chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A chart: its specification, and its figures as the rows of a table, made when they are asked for."""
+    """A chart: its specification, and its figures as the rows of a table, made when they are asked for.
+
+    Attributes:
+        key: The name of its place in a page.
+        spec: How it is drawn.
+        headings: Above the columns of its figures.
+        rows: Its figures, as texts.
+        width: Of the plot on paper, in pixels.
+        narrow: How it is drawn where there is less room than `spec` needs.
+    """
 
     key: str
     spec: Spec
     headings: tuple[str, ...]
     rows: Iterable[tuple[str, ...]]
     width: int = 620
+    narrow: Spec | None = None
+
+    @property
+    def specs(self) -> dict[str, Spec]:
+        """Returns the specifications by the keys that a page's script knows them under."""
+        return {self.key: self.spec} | ({} if self.narrow is None else {f"{self.key}-narrow": self.narrow})
 
 
 def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
@@ -41,11 +59,24 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     regions = region_rows(plan)
     injected = plan.injection == "aggregator"
     noise = "noise on the sum" if injected else "noise multiplier"
+    by = "by size" if plan.federation.sizes_known else "by number of silos"
+    tree = tree_chart(regions, name=plan.federation.name, injected=injected)
     yield Drawing(
         key="tree",
-        spec=tree_chart(regions, name=plan.federation.name, injected=injected),
-        headings=(regions[0]["tier"], "silos", noise),
-        rows=((row["name"], f"{row['silos']:,}", row["noise_shown"]) for row in regions),
+        spec=tree,
+        headings=(regions[0]["tier"], "silos", noise, "influence", f"share {by}"),
+        rows=(
+            (
+                row["name"],
+                f"{row['silos']:,}",
+                row["noise_shown"],
+                percent(row["influence"]),
+                percent(row["by_size"]),
+            )
+            for row in regions
+        ),
+        width=max(660, tree["usermeta"]["least_width"]),
+        narrow=stacked_tree_chart(regions, name=plan.federation.name, injected=injected),
     )
     columns = ("above", "inside", "uniform_above", "uniform_inside")
     yield Drawing(
@@ -90,6 +121,25 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     )
 
 
+def weights_drawing(plan: Plan, *, points: int = 13) -> Drawing | None:
+    """Returns what other weights would save, and whom they would quieten; None where there is nothing to choose.
+
+    Args:
+        plan: Whose promise all of them keep.
+        points: How many weights from sizes to least noise are shown.
+    """
+    choices = weight_choices(plan, points=points)
+    if not choices:
+        return None
+    equal, own = equal_weights(plan), own_choice(plan)
+    return Drawing(
+        key="weights",
+        spec=weights_chart(choices, own=own, equal=equal, tier=plan.federation.innermost.name),
+        headings=CHOICE_HEADINGS,
+        rows=choice_rows([*choices, equal], own=own),
+    )
+
+
 def run_drawings(results: Results) -> Iterable[Drawing]:
     """Yields the charts of what training learned."""
     run, compared = results.run, results.comparison
@@ -110,11 +160,15 @@ def run_drawings(results: Results) -> Iterable[Drawing]:
                 for row in compared.rows
             ),
         )
-    if run is not None:
-        rounds = [msgspec.structs.asdict(row) for row in run.rounds]
+    for metric, curve in ({} if run is None else run.curves()).items():
+        is_accuracy = metric == "accuracy"
         yield Drawing(
-            key="learning",
-            spec=learning_chart(rounds, reference=reference),
-            headings=("round", "accuracy"),
-            rows=((str(row.round), with_error(row.accuracy, row.accuracy_se, ".3f")) for row in run.rounds),
+            key="learning" if is_accuracy else f"learning {metric}",
+            spec=learning_chart(
+                [{"round": at.round, "accuracy": at.value, "accuracy_se": at.error} for at in curve],
+                reference=reference if is_accuracy else None,
+                metric="test accuracy" if is_accuracy else metric,
+            ),
+            headings=("round", metric),
+            rows=[(str(at.round), with_error(at.value, at.error) if is_accuracy else figure(at.value)) for at in curve],
         )

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fulcrum.federation.structure import SILO
+from fulcrum.planning.comparing import least_influence
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.views.chart_style import PALETTE
@@ -78,8 +79,21 @@ def promise(plan: Plan) -> dict[str, Any]:
         "above": plan.worst_epsilon(),
         "inside": plan.worst_epsilon(SILO),
         "infinite": math.inf,
+        "saving": plan.model_saving,
+        "fourth": _fourth_figure(plan),
         "baseline": "uniform silo noise" if plan.injection == "aggregator" else "uniform",
     }
+
+
+def _fourth_figure(plan: Plan) -> tuple[str, str]:
+    """Returns what stands beside the saving: what can be saved or, where weights quieten anyone, who pays for it."""
+    inner = plan.federation.innermost.name
+    if plan.weights_rule == "sizes" and plan.server == "sum":
+        return f"dispersion: what can be saved where some {inner}s are more exposed than others", percent(
+            plan.dispersion
+        )
+    by = "size" if plan.federation.sizes_known else "number of silos"
+    return f"of its share by {by} is left to the quietest {inner}", percent(least_influence(plan))
 
 
 @cache

@@ -6,67 +6,24 @@
 '88.0%'
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 
-from fulcrum.errors import FederationError, ParameterError, check_known
+from fulcrum.errors import FederationError, ParameterError
 from fulcrum.federation.as_json import Roster, federation_of, roster_of
-from fulcrum.federation.editing import MOST_SILOS, added, merged, removed, renamed, rescaled, resized, split
-from fulcrum.federation.structure import SILO, Federation
-from fulcrum.planning.making import plan
+from fulcrum.federation.editing import MOST_SILOS, added, merged, moves, removed, renamed, rescaled, resized, split
+from fulcrum.federation.structure import Federation
 from fulcrum.planning.plan import Plan
-from fulcrum.privacy.allocation import ALLOCATIONS
 from fulcrum.views.chart_style import Spec
-from fulcrum.views.drawings import plan_drawings
-from fulcrum.views.html import promise, rendered
+from fulcrum.views.drawings import plan_drawings, weights_drawing
 from fulcrum.views.numbers import figure, percent
+from fulcrum.views.page_head import head, late_advice
+from fulcrum.views.page_regions import REGIONS_SHOWN, region_figures, regions
+from fulcrum.views.page_settings import PageSettings, Text
 from fulcrum.views.silo_columns import SiloColumn, silo_figures
 
-MOST_ROUNDS = 100_000
-"""Rounds that the page asks for at most."""
-
-REGIONS_SHOWN = 60
-"""Regions that can be edited in the page; the largest, where there are more."""
-
 _TRADES = 9  # divisions between the observers: half of the report's, for the page to follow a slider
-
-Text = Annotated[str, msgspec.Meta(max_length=500)]
-
-
-class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the sliders and choices say."""
-
-    rounds: int = 10
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    epsilon_inside: float | None = None
-    colluders: int = 0
-    dropouts: int = 0
-    allocation: Text = "optimal"
-    accountant: Text = "exact"
-
-    def plan(self, federation: Federation) -> Plan:
-        """Returns the plan that meets these settings."""
-        check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would run what it names
-        limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
-        for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise ParameterError(f"{name} must be from {low} to {high:,}")
-        epsilon = {federation.innermost.name: self.epsilon}
-        if self.epsilon_inside is not None:
-            epsilon[SILO] = self.epsilon_inside
-        return plan(
-            federation,
-            rounds=self.rounds,
-            delta=self.delta,
-            epsilon=epsilon,
-            colluders=self.colluders,
-            dropouts=self.dropouts,
-            allocation=self.allocation,
-            accountant=self.accountant,
-        )
 
 
 class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -76,6 +33,17 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     regions: Annotated[list[str], msgspec.Meta(max_length=2 * REGIONS_SHOWN)] = []
     name: Text = ""
     number: float = 0.0
+
+    def note(self, federation: Federation) -> str:
+        """Returns whom this edit of a federation moves to another outer node, in a sentence; mostly nothing."""
+        if self.kind != "merge":
+            return ""
+        told = [
+            f"{move.silos:,} {'silo' if move.silos == 1 else 'silos'} of {move.region} moved from {move.left} to "
+            f"{move.joined}"
+            for move in moves(federation, self.regions)
+        ]
+        return f"{'; '.join(told)}." if told else ""
 
     def of(self, federation: Federation) -> Federation:
         """Returns the federation after this edit."""
@@ -110,12 +78,15 @@ class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     edit: PageEdit | None = None
     whole: bool = False
 
-    def federated(self) -> Federation:
-        """Returns the federation asked about, after the edit if there is one."""
+    def before(self) -> Federation:
+        """Returns the federation that the page holds."""
         if len(self.federation.silos) > MOST_SILOS:
             raise FederationError(too_many(len(self.federation.silos)))
-        found = federation_of(self.federation)
-        return found if self.edit is None else self.edit.of(found)
+        return federation_of(self.federation)
+
+    def federated(self) -> Federation:
+        """Returns the federation asked about, after the edit if there is one."""
+        return self.before() if self.edit is None else self.edit.of(self.before())
 
 
 class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -127,6 +98,8 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
         budget: The noise, for the same line.
         charts: Specifications by key.
         columns: By silo, what the plan decides.
+        figures: By region of the table, its noise and its share of the model.
+        note: Whom an edit moved.
         regions: The table of regions to edit, where it may have changed.
         federation: The federation after an edit.
     """
@@ -136,6 +109,8 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     budget: str
     charts: dict[str, Spec]
     columns: list[SiloColumn]
+    figures: list[tuple[str, str]]
+    note: str = ""
     regions: str | None = None
     federation: Roster | None = None
 
@@ -146,42 +121,54 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
         Raises:
             FulcrumError: The federation, the edit or the settings are wrong, in one line.
         """
-        federation = question.federated()
+        before = question.before()
+        federation = before if question.edit is None else question.edit.of(before)
         made = question.settings.plan(federation)
         edited = question.edit is not None
         return cls(
             head=head(made),
-            saving=percent(made.saving),
-            budget=figure(made.noise_budget),
-            charts={drawing.key: drawing.spec for drawing in plan_drawings(made, points=_TRADES)},
+            saving=percent(made.model_saving),
+            budget=figure(made.model_noise),
+            charts={
+                key: spec for drawing in plan_drawings(made, points=_TRADES) for key, spec in drawing.specs.items()
+            },
             columns=silo_figures(made),
-            regions=regions(federation) if edited or question.whole else None,
+            figures=region_figures(made),
+            note="" if question.edit is None else question.edit.note(before),
+            regions=regions(made) if edited or question.whole else None,
             federation=roster_of(federation) if edited else None,
         )
 
 
-def head(made: Plan) -> str:
-    """Returns the first screen as HTML: the claim, both epsilons, saving, dispersion, and what to think about."""
-    return rendered("serve_head.html", **promise(made))
+class LateAnswer(msgspec.Struct, kw_only=True):
+    """What the page asks for once a slider rests, since it takes longer than a slider may.
+
+    Attributes:
+        weights: Noise against voice as a specification; None where there is nothing to choose.
+        advice: Items for the list of advice, as HTML.
+    """
+
+    weights: Spec | None
+    advice: str
+
+    @classmethod
+    def to(cls, question: PageQuestion) -> "LateAnswer":
+        """Returns the answer to a question.
+
+        Raises:
+            FulcrumError: The federation or the settings are wrong, in one line.
+        """
+        made = question.settings.plan(question.federated())
+        drawing = weights_drawing(made, points=_weights_shown(made))
+        return cls(weights=None if drawing is None else drawing.spec, advice=late_advice(made))
 
 
-def regions(federation: Federation) -> str:
-    """Returns the table of regions to edit as HTML, the largest where there are many."""
-    inner = federation.innermost
-    silos = np.bincount(inner.parent_of)
-    records = np.bincount(inner.parent_of, weights=federation.sizes)
-    shown = np.sort(np.argsort(-silos, kind="stable")[:REGIONS_SHOWN])
-    rows: list[dict[str, Any]] = [
-        {
-            "name": inner.nodes[node],
-            "silos": int(silos[node]),
-            "mean": f"{records[node] / silos[node]:.6g}" if federation.sizes_known else "",
-            "records": f"{records[node]:,.6g}" if federation.sizes_known else "secret",
-        }
-        for node in shown.tolist()
-    ]
-    more = len(inner.nodes) - len(rows)
-    return rendered("serve_regions.html", rows=rows, inner=inner.name, more=more, most=MOST_SILOS)
+def _weights_shown(made: Plan) -> int:
+    """Returns how many weights from sizes to least noise are worked out: fewer where each takes longer."""
+    several, silos = len(made.requirement.multiplier) > 1, len(made.federation)
+    if several and silos > 200:
+        return 2
+    return 7 if silos <= 2_000 else 4
 
 
 def too_many(silos: int) -> str:

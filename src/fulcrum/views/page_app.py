@@ -3,7 +3,7 @@
 No cookies, and nothing is written to disk. `page_guard` stands before it.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,20 +12,26 @@ import msgspec
 from fulcrum.errors import FederationError, FulcrumError, ParameterError
 from fulcrum.federation.as_csv import federation_csv
 from fulcrum.federation.as_json import roster_of
+from fulcrum.federation.column_names import MOST_COLUMNS, columns_said
 from fulcrum.federation.editing import MOST_SILOS
-from fulcrum.federation.reading import federation_from_bytes
+from fulcrum.federation.reading import FederationReading, reading_of_bytes
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import to_json
+from fulcrum.planning.plan_file import PURPOSES, to_json
+from fulcrum.planning.recipes import RECIPES, SERVERS
 from fulcrum.privacy.accounting import ACCOUNTANTS
 from fulcrum.privacy.allocation import ALLOCATIONS
+from fulcrum.privacy.weights import WEIGHTS
 from fulcrum.version import package_version
 from fulcrum.views.chart_style import javascript_bundle, theme
 from fulcrum.views.html import inline_json, rendered, script, style
-from fulcrum.views.page_answers import PageAnswer, PageQuestion, PageSettings, head, regions, too_many
+from fulcrum.views.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many
 from fulcrum.views.page_guard import FAILED, LARGEST_BODY, Guard, Refusal
+from fulcrum.views.page_head import head
+from fulcrum.views.page_regions import regions
 from fulcrum.views.page_server import missing_extra
+from fulcrum.views.page_settings import PageSettings
 from fulcrum.views.report import report
 
 if TYPE_CHECKING:
@@ -52,20 +58,28 @@ _REASONS = {
 }
 
 
-def application(federation: Federation, *, hosts: Container[str]) -> Guard:
+def application(
+    federation: Federation,
+    *,
+    hosts: Container[str],
+    settings: PageSettings | None = None,
+    notes: Sequence[str] = (),
+) -> Guard:
     """Returns the application whose page starts with a federation.
 
     Args:
         federation: What the page shows first.
         hosts: Names that the server answers to, as `hosts_of` gives them.
+        settings: What its sliders and choices say first.
+        notes: How the federation was read.
 
     Raises:
         MissingExtraError: Starlette or vl-convert-python is not installed.
     """
-    return Guard(_routes(federation), hosts=hosts)
+    return Guard(_routes(_page(federation, settings or PageSettings(), notes)), hosts=hosts)
 
 
-def _routes(federation: Federation) -> "Starlette":
+def _routes(page: bytes) -> "Starlette":
     try:
         import anyio
         from anyio.to_thread import run_sync
@@ -76,14 +90,11 @@ def _routes(federation: Federation) -> "Starlette":
         from starlette.routing import Route
     except ImportError:
         raise missing_extra() from None
-    if len(federation) > MOST_SILOS:
-        raise FederationError(too_many(len(federation)))
     files = {
         "/style.css": ("text/css; charset=utf-8", style("serve.css").encode()),
         "/page.js": ("text/javascript; charset=utf-8", script("serve.js").encode()),
         "/vega.js": ("text/javascript; charset=utf-8", javascript_bundle().encode()),
     }
-    page = _page(federation)
     limiter = anyio.CapacityLimiter(_WORKERS)
 
     async def worked(work: Callable[[], Made]) -> Made:
@@ -100,12 +111,18 @@ def _routes(federation: Federation) -> "Starlette":
         return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     async def read(request: Request) -> Response:
-        body, name = await _body(request, "application/octet-stream"), request.query_params.get("name", "")
-        return _json(await worked(lambda: {"federation": roster_of(read_upload(body, name))}))
+        body, asked_for = await _body(request, "application/octet-stream"), request.query_params
+        name, said = asked_for.get("name", ""), asked_for.getlist("column")[:MOST_COLUMNS]
+        reading = await worked(lambda: read_upload(body, name, columns_said(said)))
+        return _json({"federation": roster_of(reading.federation), "notes": reading.notes})
 
     async def planned(request: Request) -> Response:
         body = await _body(request, "application/json")
         return _json(await worked(lambda: PageAnswer.to(asked(body))))
+
+    async def later(request: Request) -> Response:
+        body = await _body(request, "application/json")
+        return _json(await worked(lambda: LateAnswer.to(asked(body))))
 
     async def downloaded(request: Request) -> Response:
         name = request.path_params["name"]
@@ -138,6 +155,7 @@ def _routes(federation: Federation) -> "Starlette":
             *(Route(path, shown, methods=["GET"]) for path in ("/", *files)),
             Route("/read", read, methods=["POST"]),
             Route("/plan", planned, methods=["POST"]),
+            Route("/later", later, methods=["POST"]),
             Route("/download/{name}", downloaded, methods=["POST"]),
         ],
         exception_handlers={HTTPException: refused, Refusal: refused, ClientDisconnect: refused, Exception: refused},
@@ -158,8 +176,13 @@ def asked(body: bytes) -> PageQuestion:
         raise ParameterError(f"the request cannot be read: {error}") from None
 
 
-def read_upload(data: bytes, name: str) -> Federation:
-    """Returns the federation of a file that a page sent; its name is never opened as a path.
+def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | None = None) -> FederationReading:
+    """Returns the federation of a file that a page sent, and how it was read; its name is never opened as a path.
+
+    Args:
+        data: The file.
+        name: What it is called.
+        columns: What was said of its columns, as `read_federation` takes it.
 
     Raises:
         FederationError: It cannot be read, or holds too many silos.
@@ -168,14 +191,14 @@ def read_upload(data: bytes, name: str) -> Federation:
     file = bare if bare.isprintable() and bare else "the file"
     if file != bare:
         raise FederationError("the file's name must be printable. Rename it")
-    lines = data.count(b"\n")
+    lines = max(data.count(b"\n"), data.count(b"\r"))
     if lines > 2 * MOST_SILOS:  # before anything is parsed
         raise FederationError(f"{file} has {lines:,} lines. The page takes {MOST_SILOS:,} silos. Use: fulcrum plan")
     if file.lower().endswith(".toml"):
         _check_toml(data, file)
-    found = federation_from_bytes(data, file)
-    if len(found) > MOST_SILOS:
-        raise FederationError(f"{file}: {too_many(len(found))}")
+    found = reading_of_bytes(data, file, columns=columns)
+    if len(found.federation) > MOST_SILOS:
+        raise FederationError(f"{file}: {too_many(len(found.federation))}")
     return found
 
 
@@ -192,22 +215,28 @@ def _check_toml(data: bytes, file: str) -> None:
             )
 
 
-def _page(federation: Federation) -> bytes:
-    settings = PageSettings()
+def _page(federation: Federation, settings: PageSettings, notes: Sequence[str]) -> bytes:
+    if len(federation) > MOST_SILOS:
+        raise FederationError(too_many(len(federation)))
     made = settings.plan(federation)
     data = {
         "federation": roster_of(federation),
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "largest": LARGEST_BODY,
+        "notes": notes,
     }
     shown = rendered(
         "serve.html",
         name=federation.name,
         settings=settings,
         head=head(made),
-        regions=regions(federation),
+        regions=regions(made),
         allocations=ALLOCATIONS,
         accountants=ACCOUNTANTS,
+        recipes=RECIPES,
+        weights=WEIGHTS,
+        servers=SERVERS,
+        purposes=PURPOSES,
         version=package_version(),
         data=inline_json(data),
     )

@@ -1,5 +1,6 @@
 """A plan, a comparison and the checks of a plan as tables in the terminal; no figure is computed here."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,16 +12,25 @@ from rich.console import RenderableType
 
 from fulcrum.federation.structure import Federation
 from fulcrum.ledger.ledger import LedgerCheck
-from fulcrum.planning.comparing import Comparison, model_noise
+from fulcrum.planning.advice import learnt_at, signal_to_noise
+from fulcrum.planning.alternatives import other_weights
+from fulcrum.planning.comparing import Comparison
+from fulcrum.planning.deployable import refusals
+from fulcrum.planning.differences import NOISE_ON_SUM
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import to_json
+from fulcrum.planning.verdict import Verdict, verdict
 from fulcrum.planning.verifying import Check
-from fulcrum.privacy.exposure import exposure_of, sum_by
+from fulcrum.privacy.exposure import exposure_of
 from fulcrum.privacy.leakage import shown_nats
+from fulcrum.privacy.weights import region_shares
 from fulcrum.simulation.trials import TrainedComparison
-from fulcrum.views.numbers import figure, shown_rate, span, with_error
-from fulcrum.views.terminal import ROWS_SHOWN, Column, Result, facts, printable_json, remarks, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.numbers import figure, span, with_error
+from fulcrum.views.terminal import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
+
+_SAME_VOICE = 0.005  # of a share: less is lost in print
 
 
 def comparison_columns(trained: bool) -> list[Column]:
@@ -73,6 +83,19 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     return found
 
 
+def learned(rows: Sequence[TrainedComparison]) -> str:
+    """Returns what training under every row comes to, in one sentence that a person can keep."""
+    called = {
+        "uniform": "one noise for all gets {} right",
+        "optimal": "the paper's optimum {}",
+        "joint": "noise, weights and server chosen together {}",
+    }
+    right = {row.allocation: f"{100 * row.accuracy:.0f}" for row in rows}
+    told = [words.format(right[name]) for name, words in called.items() if name in right]
+    told.append(f"training without privacy {100 * rows[0].reference:.0f}")
+    return f"At the same target, of 100 test records {', '.join(told)}."
+
+
 def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     """Returns the picture of a plan: its regions, its guarantee, its cost, its advice."""
     inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
@@ -99,58 +122,85 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         Column(key="name", heading=inner.name, figures=False),
         Column(key="silos", heading="silos"),
         Column(key="effective", heading="effective size"),
-        Column(key="noise", heading="noise multiplier" if injected is None else "noise on the sum"),
+        Column(key="noise", heading="noise multiplier" if injected is None else NOISE_ON_SUM),
         *(() if by_size else (Column(key="influence", heading="influence"),)),
         Column(key="above", heading="ε above", epsilon=True),
         Column(key="inside", heading="ε inside", epsilon=True),
     )
-    power = made.observer_power()
+    found = verdict(made)
     summary = [
-        ("guarantee", made.statement),
+        ("guarantee", made.promise),
+        ("verdict", found.sentence + (f" These are {found.basis}." if made.purpose == "deployment" else "")),
         ("noise budget", _on_noise(made)),
-        ("saving", f"{made.saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
-        (
-            "in words",
-            f"an observer above{', who also saw all that was released before,' if made.follows else ''} tells two "
-            f"possible datasets of a silo apart {shown_rate(power.guessing_rate)} of the time at best, and accuses "
-            f"rightly {shown_rate(power.true_positive_rate)} of the time at 1 % wrong accusations",
-        ),
+        ("saving", f"{made.model_saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
     ]
     if not by_size:
-        summary.append(("weights", _on_weights(made)))
+        summary.append(("weights", weights_in_words(made)))
     if made.floor is not None:
         learned = float((made.mechanism_information + made.floor).max())
         bound = made.target.bound
         summary.append(("information", f"at most {shown_nats(learned)} nats of a silo's class concentration ({bound})"))
     if output is not None:
-        summary.append(("written to", f"{output}; check it with: fulcrum verify {output}"))
+        summary.append(("written to", f"{output}; check it with: fulcrum verify {shlex.quote(str(output))}"))
     title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"
     picture = [
         table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists them all"),
         facts(summary),
     ]
-    if made.advice:
-        picture.append(remarks([(advice.warning, advice.text) for advice in made.advice]))
+    told = [*_refusals(made), *_warnings(made, found)]
+    for advice in made.advice:
+        measured = ""
+        if advice.kind == "signal" and made.parameters is not None:
+            measured = f" {learnt_at(signal_to_noise(made, made.parameters))}"
+        told.append((advice.warning, advice.text + measured))
+    if (others := other_weights(made)) is not None:
+        told.append((False, others.sentence))
+    if told:
+        picture.append(remarks(told))
     return picture
+
+
+def _refusals(made: Plan) -> list[tuple[bool, str]]:
+    """Says what deploying would refuse, while the federation can still be changed."""
+    if made.purpose != "deployment":
+        return []
+    return [(True, f"`fulcrum deploy nvflare` will refuse this plan: {reason}.") for reason in refusals(made)]
+
+
+def _warnings(made: Plan, found: Verdict) -> list[tuple[bool, str]]:
+    """Warns of observers that are nearly always right, unless advice warns of them with a remedy of its own."""
+    told = any(advice.kind == "curious-aggregator" for advice in made.advice)
+    options = {"above": "--epsilon", "inside": "--epsilon-inside"}
+    warned = [
+        observer.observer
+        for observer in found.observers
+        if observer.level == "warning" and not (told and observer is found.inside)
+    ]
+    if not warned:
+        return []
+    whom, remedy = (" and ".join(words) for words in (warned, (options[observer] for observer in warned)))
+    return [
+        (True, f"Hardly any protection is promised against observers {whom}. Ask for a smaller epsilon with {remedy}.")
+    ]
 
 
 def _on_noise(made: Plan) -> str:
     """Says how much noise enters the model, beside one multiplier for all."""
     pooled = " where regions agree" if made.server != "sum" else ""
-    return f"{figure(model_noise(made))} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
+    return f"{figure(made.model_noise)} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
 
 
-def _on_weights(made: Plan) -> str:
+def weights_in_words(made: Plan) -> str:
     """Says what silos count for, and who has less voice than by size."""
     inner = made.federation.innermost
-    sizes = sum_by(inner.parent_of, made.federation.sizes, len(inner.nodes)) / made.federation.sizes.sum()
-    voice = made.node_influence(inner.name) / sizes
-    least = int(np.argmin(voice))
+    voice = made.node_influence(inner.name) / region_shares(made.federation)
+    least = int(np.argmin(np.round(voice, 9)))  # of equals, the first
     pooled = ", and the server pools regional sums by their noise: these are the shares where regions agree"
-    return (
-        f"{made.weights_rule}{'' if made.server == 'sum' else pooled}; {inner.name} {inner.nodes[least]!r} has "
-        f"{voice[least]:.2g} times its share by size"
-    )
+    share = "share by size" if made.federation.sizes_known else "share by number of silos"
+    whose = f"{inner.name} {inner.nodes[least]!r} has {voice[least]:.2g} times its {share}"
+    if voice[least] > 1 - _SAME_VOICE:
+        whose = f"every {inner.name} has its {share}"
+    return f"{made.weights_rule}{'' if made.server == 'sum' else pooled}; {whose}"
 
 
 def show_plan(made: Plan, output: Path | None, style: str) -> None:
@@ -163,8 +213,18 @@ def show_plan(made: Plan, output: Path | None, style: str) -> None:
         show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
 
 
-def show_checks(title: str, checks: Sequence[Check | LedgerCheck], style: str, *, otherwise: str) -> int:
-    """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then."""
+def show_checks(
+    title: str,
+    checks: Sequence[Check | LedgerCheck],
+    style: str,
+    *,
+    otherwise: str,
+    notes: Sequence[str] | None = None,
+) -> int:
+    """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then.
+
+    `notes` say how a federation was read that the checks are about; they stand in JSON alone.
+    """
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)
     verdict = "Every check holds." if not failed else f"{failed} of {len(checks)} checks fail: {otherwise}."
@@ -174,5 +234,6 @@ def show_checks(title: str, checks: Sequence[Check | LedgerCheck], style: str, *
         Column(key="detail", heading="", figures=False),
     )
     picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
-    show(Result(data={"holds": not failed, "checks": rows}, rows=rows, picture=picture), style)
+    data = {"holds": not failed, "checks": rows} | ({} if notes is None else {"notes": list(notes)})
+    show(Result(data=data, rows=rows, picture=picture), style)
     return 1 if failed else 0

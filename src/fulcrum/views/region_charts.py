@@ -1,4 +1,4 @@
-"""A federation drawn by region: the tree with its noise, and epsilon for both observers.
+"""A federation by region: what there is to draw of each, and epsilon for both observers.
 
 >>> from fulcrum.planning.making import plan
 >>> chart = epsilon_chart(region_rows(plan("severe", rounds=10, epsilon=1.0)))
@@ -19,7 +19,6 @@ from fulcrum.federation.structure import Federation
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.exposure import largest_by
 from fulcrum.views.chart_style import (
-    NAME_WIDTH,
     OBSERVERS,
     ChartRow,
     Spec,
@@ -33,17 +32,11 @@ from fulcrum.views.numbers import shown_epsilon, span
 MOST_ROWS = 24
 """Rows that a drawing by region has; beyond, regions are shown by the tier around them, then the smallest together."""
 
-_MOST_DOTS = 30
-_DOT = 8  # pixels from one silo to the next
-_ROOT, _TIER = 8, 92  # pixels to the root, and from one tier to the next
-_HEAD = -26  # pixels from the first region up to the headings
-_LETTER = 7  # pixels, about
-_NAME_AT, _NOISE, _GAP = 14, 100, 26  # pixels from a region to its name; for its noise; from there to its first silo
-
 
 def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
-    """Returns what there is to draw of each region, in the order of the tree: its silos, noise and worst epsilons.
+    """Returns what there is to draw of each region, in the order of the tree: silos, noise, influence, worst epsilons.
 
+    Influence is the share of the model, beside the share by size (by number of silos, where sizes are secret).
     Epsilons are the plan's and, beside them, those of one multiplier for all that keeps the same promise; None where
     there is no guarantee. A federation of more than `most` regions is shown by its innermost tier of at most that many
     nodes, or else by the largest nodes of its outermost one.
@@ -73,6 +66,8 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     }
     worst = {name: _epsilons(largest_by(where, values, rows)) for name, values in figures.items()}
     greatest = largest_by(where, noise, rows)
+    influence = np.bincount(where, weights=plan.influence, minlength=rows)
+    by_size = np.bincount(where, weights=federation.sizes / federation.sizes.sum(), minlength=rows)
     silos_of, regions_of = np.bincount(where, minlength=rows), np.bincount(place[node_of_region], minlength=rows)
     found = []
     for index in _tree_order(federation, tier.name, kept, rows):
@@ -90,113 +85,13 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
                 "noise_low": low,
                 "noise": high,
                 "noise_shown": span(low, high),
+                "influence": float(influence[index]),
+                "by_size": float(by_size[index]),
+                "sizes_known": federation.sizes_known,
                 **{name: values[index] for name, values in worst.items()},
             }
         )
     return found
-
-
-def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
-    """Returns the federation as a tree: every region with its noise multiplier and a dot for each silo.
-
-    Its width is its own: a page lets it scroll where it has less.
-
-    Args:
-        rows: As `region_rows` gives them.
-        name: The federation's.
-        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
-    """
-    step = 30 if len(rows) <= 14 else 22
-    leaf = _ROOT + _TIER * (1 + max(len(row["path"]) for row in rows))
-    largest = max(row["silos"] for row in rows if not row["together"])
-    per_dot = math.ceil(largest / _MOST_DOTS)
-    joints, links = _branches(rows, name, leaf, step)
-    short = short_names(row["name"] for row in rows)
-    room = min(max(112, _LETTER * max(map(len, short))), NAME_WIDTH)
-    noise_at = leaf + _NAME_AT + room + _NOISE
-    dots_at = noise_at + _GAP
-    leaves = [
-        {key: row[key] for key in ("name", "silos", "noise", "noise_shown")}
-        | {
-            "short": short[index],
-            "shade": float(f"{row['noise']:.4g}"),  # equal figures have equal colours
-            "x": leaf,
-            "y": index * step,
-            "noise_at": noise_at,
-            "first_dot": dots_at,
-            "last_dot": dots_at + (math.ceil(row["silos"] / per_dot) - 1) * _DOT + 0.01,
-            "about": f"{row['silos']:,}" + (f" in {row['regions']:,} {row['inner']}s" if row["regions"] > 1 else ""),
-        }
-        for index, row in enumerate(rows)
-    ]
-    single = [drawn for drawn, row in zip(leaves, rows, strict=True) if not row["together"]]
-    tier, what = rows[0]["tier"], "noise on the sum" if injected else "noise multiplier"
-    heads = [
-        {"x": leaf + _NAME_AT, "label": tier, "align": "left"},
-        {"x": noise_at, "label": what, "align": "right"},
-        {"x": dots_at, "label": "silos" if per_dot == 1 else f"silos, a dot for {per_dot:,}", "align": "left"},
-    ]
-    least, most = (choose(rows, key=lambda row: float(row["noise"])) for choose in (min, max))
-    colour = {"field": "shade", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}
-    tips = tooltip(name=tier, about="silos", noise_shown=what)
-
-    def layer(values: list[ChartRow], mark: Spec, *, x: str = "x", **encoding: Any) -> Spec:
-        return {"data": {"values": values}, "mark": mark, "encoding": {"x": _at(x), "y": _at("y"), **encoding}}
-
-    def text(values: list[ChartRow], field: str, *, x: str = "x", **mark: Any) -> Spec:
-        return layer(values, {"type": "text", **mark}, x=x, text={"field": field})
-
-    point = {"type": "point", "filled": True, "opacity": 1}
-    dots = {"type": "rule", "strokeWidth": 5.5, "strokeCap": "round", "strokeDash": [0, _DOT]}
-    return {
-        "description": (
-            f"{name} as a tree of {len(rows)} {tier} nodes. The {what} is {most['noise_shown']} at {most['name']}, the "
-            f"most, and {least['noise_shown']} at {least['name']}, the least."
-        ),
-        "width": dots_at + max(math.ceil(largest / per_dot), 12) * _DOT + 70,
-        "height": (len(rows) - 1) * step + 10,
-        "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
-        "layer": [
-            layer(
-                links,
-                {"type": "line", "interpolate": "basis", "style": "link"},
-                detail={"field": "link"},
-                order={"field": "order"},
-            ),
-            layer(joints, {**point, "size": 60, "style": "joint"}),
-            text([{"x": 0, "y": _HEAD, "label": name}], "label", align="left", limit=leaf, style="strong"),
-            text(joints[1:], "label", align="right", dx=5, dy=-13, limit=_TIER - 6, style="strong"),
-            *(text([{**head, "y": _HEAD}], "label", align=head["align"], style="muted") for head in heads),
-            layer(leaves, {**point, "size": 110}, color=colour, tooltip=tips),
-            text(leaves, "short", align="left", dx=_NAME_AT, limit=room),
-            text(leaves, "noise_shown", x="noise_at", align="right", limit=110, style="strong"),
-            layer(single, dots, x="first_dot", x2={"field": "last_dot"}, color=colour, tooltip=tips),
-            text(single, "about", x="last_dot", align="left", dx=10, style="muted"),
-            text(leaves[len(single) :], "about", x="first_dot", align="left", dx=-3, style="muted"),
-        ],
-    }
-
-
-def _at(field: str) -> Spec:
-    """Returns a place in pixels."""
-    return {"field": field, "type": "quantitative", "scale": None}
-
-
-def _branches(rows: Sequence[ChartRow], name: str, leaf: int, step: int) -> tuple[list[ChartRow], list[ChartRow]]:
-    """Returns the nodes above the rows, the root first, and the lines that join everything, each of four points."""
-    beneath: dict[tuple[str, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        for level in range(len(row["path"]) + 1):
-            beneath.setdefault(tuple(row["path"][:level]), []).append(index * step)
-    place = {path: (_ROOT + _TIER * len(path), sum(ys) / len(ys)) for path, ys in beneath.items()}
-    joints = [{"x": x, "y": y, "label": path[-1] if path else name} for path, (x, y) in place.items()]
-    ends = [(place[path[:-1]], end) for path, end in place.items() if path]
-    ends += [(place[tuple(row["path"])], (leaf, index * step)) for index, row in enumerate(rows)]
-    links = []
-    for number, ((x0, y0), (x1, y1)) in enumerate(ends):
-        corners = [(x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
-        links += [{"link": number, "order": order, "x": x, "y": y} for order, (x, y) in enumerate(corners)]
-    return joints, links
 
 
 def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", injected: bool = False) -> Spec:

@@ -11,25 +11,40 @@ nothing else. Without scripts it shows the same charts as pictures and the first
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from markupsafe import Markup
 
+from fulcrum.audit.findings import Audit
+from fulcrum.errors import DataError, ParameterError
+from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.reproducing import reproducing_commands
-from fulcrum.simulation.results import read_results
+from fulcrum.planning.verdict import verdict
+from fulcrum.planning.weight_choices import own_choice
+from fulcrum.simulation.results import Results, read_results, unkeyed_digest
 from fulcrum.version import package_version
+from fulcrum.views.alignment import aligned
+from fulcrum.views.audit_tables import audit_drawing, audit_section
 from fulcrum.views.chart_style import STILL_FONT, Spec, javascript_bundle, svg, theme
-from fulcrum.views.drawings import Drawing, plan_drawings, run_drawings
+from fulcrum.views.charts import information_rows, information_words
+from fulcrum.views.dossier import Answers, questions_of
+from fulcrum.views.drawings import Drawing, plan_drawings, run_drawings, weights_drawing
 from fulcrum.views.html import inline_json, inline_script, promise, rendered, script, style
+from fulcrum.views.numbers import figure
+from fulcrum.views.recipe_words import recipe_name, recipe_words, weights_name
 from fulcrum.views.silo_columns import first_rows, silo_table
 
 PRINTED_ROWS = 1_000
 """Silos that paper, and a browser without scripts, show of the table."""
+
+_PHONE = 330  # pixels that a phone has for a picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,27 +54,47 @@ class Figure:
     key: str
     spec: Spec
     picture: Markup
+    narrow: Markup | None
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
-def report(plan: Plan, run: str | Path | None = None) -> str:
+def report(
+    plan: Plan,
+    run: str | Path | None = None,
+    *,
+    audit: Audit | None = None,
+    answers: Answers | None = None,
+    written: date | None = None,
+) -> str:
     """Returns the report of a plan as a page of HTML that needs nothing beside itself.
 
     Args:
         plan: What to report.
         run: A folder that training under this plan wrote, for the accuracies.
+        audit: What attacks on this plan measured.
+        answers: What people say of the deployment, for the questions that a plan alone does not answer.
+        written: The date that the report bears; by default that of SOURCE_DATE_EPOCH, or today's. The same plan, run
+            and date give the same bytes.
 
     Raises:
         MissingExtraError: vl-convert-python is not installed.
-        DataError: The folder holds no results, or those of another plan.
+        DataError: The folder holds no results, or results or audit are of another plan.
     """
+    if audit is not None and audit.plan_digest != plan.digest:
+        raise DataError(
+            f"the audit is of another plan (digest {audit.plan_digest[:4]}.., expected {plan.digest[:4]}..). "
+            "Run: fulcrum audit PLAN -o FOLDER"
+        )
+    day = written or _today()
     results = None if run is None else read_results(run, plan)
-    drawings = (*plan_drawings(plan), *(run_drawings(results) if results else ()))
-    figures = {drawing.key: _figure(drawing) for drawing in drawings}
-    table = silo_table(plan)
+    drawings = [*plan_drawings(plan), weights_drawing(plan), *(run_drawings(results) if results else ())]
+    drawings += [] if audit is None else [audit_drawing(audit)]
+    drawn = [drawing for drawing in drawings if drawing is not None]
+    figures = {drawing.key: _figure(drawing) for drawing in drawn}
+    table, ceiling = silo_table(plan), information_ceiling(plan)
     data = {
-        "charts": {key: made.spec for key, made in figures.items()},
+        "charts": {key: spec for drawing in drawn for key, spec in drawing.specs.items()},
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "table": {"printed": PRINTED_ROWS, **table},
     }
@@ -71,15 +106,27 @@ def report(plan: Plan, run: str | Path | None = None) -> str:
     return rendered(
         "report.html",
         **promise(plan),
-        power=plan.observer_power(),
-        ceiling=information_ceiling(plan),
+        written=day,
+        verdict=verdict(plan),
+        power={"above": plan.observer_power(), "inside": plan.observer_power(SILO)},
+        noise=plan.model_noise,
+        recipe=recipe_name(plan),
+        weights=weights_name(plan),
+        recipe_words=recipe_words(plan),
+        own=own_choice(plan),
+        information=information_words(information_rows(plan), ceiling=ceiling),
         levels=LEVELS,
         figures=figures,
+        learning=[key for key in figures if key.startswith("learning")],
         results=results,
+        rounds=_deployed_rounds(results),
+        audit=None if audit is None else audit_section(audit),
+        questions=[] if answers is None else questions_of(plan, answers, audit=audit, results=results),
         table=table,
         first_rows=first_rows(table, PRINTED_ROWS),
         printed=PRINTED_ROWS,
-        commands=reproducing_commands(plan),
+        commands=reproducing_commands(plan, trained=_training_commands(results), written=day.isoformat()),
+        unkeyed=unkeyed_digest(plan) if plan.keys else plan.digest,
         version=package_version(),
         policy=_policy(inlined),
         data=inline_json(data),
@@ -87,14 +134,60 @@ def report(plan: Plan, run: str | Path | None = None) -> str:
     )
 
 
+def _today() -> date:
+    """Returns the date of SOURCE_DATE_EPOCH, seconds since 1970, where builds are to be reproduced; else today's."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        return datetime.now(UTC).date()
+    try:
+        return datetime.fromtimestamp(int(given), UTC).date()
+    except (ValueError, OverflowError, OSError):
+        raise ParameterError(f"SOURCE_DATE_EPOCH must be seconds since 1970, got {given!r}") from None
+
+
+def _training_commands(results: Results | None) -> list[str]:
+    """Returns the commands that trained what is shown, or says how it was trained where no command did."""
+    found = []
+    for trained in () if results is None else (results.run, results.comparison):
+        if trained is not None:
+            seeds = f", seeds {', '.join(map(str, trained.seeds))}" if trained.seeds else ""
+            found.append(trained.command or f"# trained on {trained.task} without the command line{seeds}")
+    return found
+
+
+def _deployed_rounds(results: Results | None) -> list[tuple[str, ...]]:
+    """Returns what became of every round of a deployed run: headings, then rows; empty where it was none."""
+    run = None if results is None else results.run
+    if run is None or run.engine == "embedded" or not run.rounds:
+        return []
+    rows = run.round_rows()
+    columns = [aligned([_shown(row[heading]) for row in rows]) for heading in rows[0]]
+    return [tuple(rows[0]), *zip(*columns, strict=True)]
+
+
+def _shown(value: object) -> str:
+    """Returns what was measured, or who withheld, as text."""
+    return figure(value) if isinstance(value, (int, float)) else str(value or "")
+
+
 def _figure(drawing: Drawing) -> Figure:
+    columns = [aligned(column) for column in zip(*drawing.rows, strict=True)]
+    return Figure(
+        key=drawing.key,
+        spec=drawing.spec,
+        picture=_picture(drawing.spec, drawing.width),
+        narrow=None if drawing.narrow is None else _picture(drawing.narrow, _PHONE),
+        headings=drawing.headings,
+        rows=list(zip(*columns, strict=True)),
+    )
+
+
+def _picture(spec: Spec, width: int) -> Markup:
     # A picture speaks through its figure's caption and table, so its marks need no names of their own. Its font is the
     # one it was measured in, which the style sheet names once.
-    drawn = svg(drawing.spec, width=drawing.width, font=STILL_FONT)
+    drawn = svg(spec, width=width, font=STILL_FONT)
     bare = re.sub(r' (?:aria-[a-z]+|role|font-family)="[^"]*"', "", drawn)
-    picture = Markup(bare.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))  # noqa: S704
-    rows = list(drawing.rows)
-    return Figure(key=drawing.key, spec=drawing.spec, picture=picture, headings=drawing.headings, rows=rows)
+    return Markup(bare.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))  # noqa: S704
 
 
 def _policy(inlined: Mapping[str, Markup]) -> str:

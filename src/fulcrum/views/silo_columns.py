@@ -8,7 +8,8 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
-from fulcrum.rounding import rounded_up
+from fulcrum.rounding import shown
+from fulcrum.views.alignment import aligned, decimals
 
 SiloColumn: TypeAlias = dict[str, Any]
 
@@ -18,7 +19,7 @@ def silo_table(plan: Plan) -> dict[str, Any]:
 
     A column has a heading, a kind (text, number or epsilon) and its values; where few values repeat, `values` are the
     distinct ones and `codes` says which stands in each row. Epsilons are rounded up to four digits, None is no
-    guarantee; other figures have six.
+    guarantee; other figures have six. `places` is the most digits after a point in a column of figures.
     """
     federation = plan.federation
     columns: list[SiloColumn] = [{"heading": "silo", "kind": "text", "values": federation.silo_names.tolist()}]
@@ -37,15 +38,14 @@ def silo_table(plan: Plan) -> dict[str, Any]:
 
 
 def silo_figures(plan: Plan) -> list[SiloColumn]:
-    """Returns the columns of the table by silo that the plan decides: noise and both epsilons."""
+    """Returns the columns of the table by silo that the plan decides: noise, influence and both epsilons."""
     federation = plan.federation
     if plan.aggregator_noise_multiplier is None:
         columns = [_numbers("noise multiplier", plan.noise_multiplier)]
     else:
         drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
         columns = [_numbers("noise on the sum", drawn)]
-    if plan.weights_rule != "sizes" or plan.server != "sum":
-        columns.append(_numbers("influence", plan.influence))
+    columns.append(_numbers("influence, %", 100 * plan.influence, digits=4))
     if federation.preferences is not None:
         columns.append(_numbers("ε declared", federation.preferences))
     columns.append(_numbers("ε above", plan.epsilon_above, epsilon=True))
@@ -60,27 +60,33 @@ def first_rows(table: Mapping[str, Any], most: int) -> list[list[tuple[str, str]
         cells = []
         for column in table["columns"]:
             value = column["values"][column["codes"][row] if "codes" in column else row]
-            cells.append((column["kind"], _cell_text(value, column["kind"])))
+            text = _cell_text(value, column["kind"])
+            cells.append((column["kind"], aligned([text], places=column["places"])[0] if "places" in column else text))
         found.append(cells)
     return found
 
 
-def _numbers(heading: str, values: FloatArray, *, epsilon: bool = False) -> SiloColumn:
+def _numbers(heading: str, values: FloatArray, *, epsilon: bool = False, digits: int = 6) -> SiloColumn:
     """Returns a column of figures, the repeated ones once."""
     distinct, codes = np.unique(values, return_inverse=True)
-    shown = [_cell_value(value, epsilon) for value in distinct.tolist()]
+    shown = [_cell_value(value, epsilon, digits) for value in distinct.tolist()]
     kind = "epsilon" if epsilon else "number"
+    column = {
+        "heading": heading,
+        "kind": kind,
+        "places": max((decimals(_cell_text(value, kind)) or 0 for value in shown), default=0),
+    }
     if len(distinct) > len(values) / 2:
-        return {"heading": heading, "kind": kind, "values": [shown[code] for code in codes.tolist()]}
-    return {"heading": heading, "kind": kind, "values": shown, "codes": codes.tolist()}
+        return column | {"values": [shown[code] for code in codes.tolist()]}
+    return column | {"values": shown, "codes": codes.tolist()}
 
 
-def _cell_value(value: float, epsilon: bool) -> float | int | None:
+def _cell_value(value: float, epsilon: bool, digits: int) -> float | int | None:
     if not math.isfinite(value):
         return None
     if epsilon:
-        return rounded_up(value, digits=4)
-    return int(value) if value.is_integer() else float(f"{value:.6g}")
+        return shown(value)
+    return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
 
 
 def _cell_text(value: Any, kind: str) -> str:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,8 @@ from rich.text import Text
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import check_known, listing
-from fulcrum.rounding import rounded_up
+from fulcrum.rounding import shown
+from fulcrum.views.columns import Column
 from fulcrum.views.numbers import figure, printable
 
 FORMATS = ("table", "json", "csv")
@@ -32,20 +34,10 @@ FORMATS = ("table", "json", "csv")
 ROWS_SHOWN = 30
 """Rows of a table that a screen takes."""
 
+QUIET_FOR = 10.0
+"""Seconds that long work stays silent at most, where nobody is watching and its result tells the rest."""
+
 _NARROWEST = 60
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column of a picture: its key in the rows, its heading, and whether it holds figures, or epsilons.
-
-    Epsilons are rounded up: what is shown must be true.
-    """
-
-    key: str
-    heading: str
-    figures: bool = True
-    epsilon: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,15 +109,17 @@ def table(
         elsewhere: Where the rows that do not fit are to be seen.
     """
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
+    cells = [[_text(_cell(row.get(column.key), column.epsilon)) for column in columns] for row in rows[:ROWS_SHOWN]]
+    for index, column in enumerate(columns):
         drawn.add_column(
             Text("\n".join(map(printable, column.heading.split("\n")))),
             justify="right" if column.figures else "left",
             overflow="fold",
-            no_wrap=column is columns[0],
+            no_wrap=index == 0 and not column.folds,
+            min_width=max((row[index].cell_len for row in cells), default=0) if column.figures else None,
         )
-    for row in rows[:ROWS_SHOWN]:
-        drawn.add_row(*(_text(_cell(row.get(column.key), column.epsilon)) for column in columns))
+    for row in cells:
+        drawn.add_row(*row)
     left = (len(rows) if total is None else total) - ROWS_SHOWN
     if left > 0:
         note = f"{left:,} more not shown; {elsewhere}.{' ' + note if note else ''}"
@@ -191,10 +185,16 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], None]]:
+def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[Callable[[int, Sequence[Any]], None]]:
     """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
 
     Yields a callable to be told the round and the accuracies of everything in training.
+
+    Args:
+        what: What is being done.
+        rounds: How many there are.
+        listed: Whether the result lists the rounds. Then, where nobody is watching, a round is told only once
+            `QUIET_FOR` seconds have passed without a line, so that a log of both streams has each round once.
     """
     console = Console(stderr=True)
 
@@ -202,7 +202,16 @@ def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], 
         return sum(float(found.mean()) for found in accuracies) / len(accuracies)
 
     if not console.is_terminal:
-        yield lambda done, found: console.print(_text(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}"))
+        last = time.monotonic()
+
+        def tell(done: int, found: Sequence[Any]) -> None:
+            nonlocal last
+            if listed and time.monotonic() - last < QUIET_FOR:
+                return
+            last = time.monotonic()
+            console.print(_text(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}"))
+
+        yield tell
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     with Progress(
@@ -210,6 +219,11 @@ def progress(what: str, rounds: int) -> Iterator[Callable[[int, Sequence[Any]], 
     ) as bar:
         job = bar.add_task(escape(printable(what)), total=rounds, accuracy="-")
         yield lambda done, found: bar.update(job, completed=done, accuracy=f"{mean(found):.3f}")
+
+
+def tell_at_once(note: str) -> None:
+    """Writes to stderr what should be known before long work is done."""
+    Console(stderr=True).print(_text(note))
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -225,7 +239,7 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return figure(rounded_up(value, digits=4) if epsilon else value)
+        return figure(shown(value) if epsilon else value)
     return str(value)
 
 

@@ -84,7 +84,12 @@ const fulcrum = (() => {
   }
   async function drawCharts(charts) {
     const figures = [...document.querySelectorAll("figure[data-chart]")].filter((figure) => charts[figure.dataset.chart]);
-    for (const figure of figures) await drawChart(figure, charts[figure.dataset.chart]);
+    for (const figure of figures) {
+      const key = figure.dataset.chart;
+      const narrow = charts[`${key}-narrow`];
+      const room = figure.querySelector(".live").clientWidth;
+      await drawChart(figure, narrow && room < charts[key].usermeta.least_width ? narrow : charts[key]);
+    }
     root.dataset.drawn = isDark() ? "dark" : "light";
   }
 
@@ -100,12 +105,56 @@ const fulcrum = (() => {
   let order = new Uint32Array();
   let seen = order;
 
-  function text(column, row) {
-    const value = column.values[code(column, row)];
+  /* Blanks as wide as a digit and as a point fill figures up, so that points stand below each other. */
+  const DIGIT = "\u2007";
+  const POINT = "\u2008";
+  function aligned(figure, places) {
+    const [, decimals] = figure.split(".");
+    if (!places || decimals?.length >= places) return figure;
+    return figure + (decimals ? "" : POINT) + DIGIT.repeat(places - (decimals?.length ?? 0));
+  }
+  function shownValue(column, value) {
     if (column.kind === "text") return value;
     if (value === null) return column.kind === "epsilon" ? "none" : "";
-    return numbers.format(value);
+    return aligned(numbers.format(value), column.places);
   }
+  const text = (column, row) => shownValue(column, column.values[code(column, row)]);
+
+  /* Columns as wide as their longest text: rows come and go with the scrolling, so widths cannot be left to them. */
+  const LONGEST = 12; // texts that are measured, those with most letters
+  const ONE_LINE = 220; // pixels: longer names stand in two lines
+  const TWO_LINES = 0.6; // of the longest name, so that it has room in two lines wherever it breaks
+  const PADDING = 24; // pixels, as in the style sheet
+  const ARROW = 18; // pixels of the sign behind a heading
+  const pen = document.createElement("canvas").getContext("2d");
+  const group = document.createElement("colgroup");
+  function measured(texts, weight) {
+    const { fontSize, fontFamily } = getComputedStyle(table);
+    pen.font = `${weight} ${fontSize} ${fontFamily}`;
+    return Math.max(0, ...texts.map((text) => pen.measureText(text).width));
+  }
+  function setWidths() {
+    const wide = columns.map((column) => {
+      const longest =
+        column.kind === "text"
+          ? column.values.toSorted((a, b) => b.length - a.length).slice(0, LONGEST)
+          : ["none", shownValue(column, column.values.reduce((most, value) => Math.max(most, value ?? 0), 0))];
+      const head = measured(column.heading.split(" "), 600) + ARROW;
+      const whole = measured(longest, 400);
+      const wanted = column.kind === "text" && whole > ONE_LINE ? Math.max(ONE_LINE, TWO_LINES * whole) : whole;
+      return Math.ceil(Math.max(wanted, head)) + PADDING;
+    });
+    group.replaceChildren(
+      ...wide.map((width) => {
+        const col = document.createElement("col");
+        col.style.width = `${width}px`;
+        return col;
+      }),
+    );
+    table.style.setProperty("--wide", `${wide.reduce((sum, width) => sum + width, 0)}px`);
+    tellWidth();
+  }
+  const tellWidth = () => (byId("sideways").hidden = box.scrollWidth <= box.clientWidth + 1);
 
   /* By value, each column's place in the order; names in natural order, no guarantee last. */
   function ranks(column) {
@@ -132,8 +181,7 @@ const fulcrum = (() => {
     for (const column of columns) {
       const cell = row.insertCell();
       cell.textContent = text(column, seen[index]);
-      if (column.kind === "text") cell.title = cell.textContent;
-      else cell.className = "n";
+      cell.className = column.kind === "text" ? "t" : "n";
     }
     return row;
   }
@@ -221,6 +269,7 @@ const fulcrum = (() => {
     const same = columns.length === made.length && columns.every(({ heading }, index) => heading === made[index].heading);
     columns = made;
     if (!same || !heads.rows.length) nameHeads();
+    setWidths();
     if (order.length !== count || sorted) order = Uint32Array.from({ length: count }, (_, row) => row);
     sort();
     search();
@@ -230,6 +279,7 @@ const fulcrum = (() => {
   function buildTable(limit) {
     printed = limit;
     table.className = "silo";
+    table.prepend(group);
     table.append(body);
     box.append(table);
     box.hidden = false;
@@ -245,6 +295,7 @@ const fulcrum = (() => {
       });
     });
     addEventListener("resize", draw);
+    addEventListener("resize", tellWidth);
     addEventListener("beforeprint", () => {
       fill(0, Math.min(seen.length, printed), false);
       byId("printed").textContent =

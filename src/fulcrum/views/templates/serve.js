@@ -2,6 +2,7 @@
 (() => {
   const { byId, data, drawCharts, fillTable, followTheme, buildTable } = fulcrum;
   const PAUSE = 500; // milliseconds without another answer, before one is told
+  const REST = 250; // milliseconds without another answer, before what takes longer is asked for
   const PATIENCE = 300; // milliseconds after which a question that a slider has overtaken is given up
   const controls = [...document.querySelectorAll("[data-setting]")];
   let federation; // its roster, as JSON text, and its columns for the table
@@ -11,6 +12,8 @@
   let running = null; // the one under way
   let answers = 0;
   let telling; // the timer of what is told to those who listen
+  let late; // the timer of what takes longer, and its request
+  let rested = 0;
 
   function hold(roster) {
     const places = [...roster.tiers, ...(roster.group ? [roster.group] : [])];
@@ -25,10 +28,11 @@
     };
   }
 
-  /* A number as it is written: 1,000 and 1,000.5 have thousands, 2,5 and 0,125 a decimal comma. NaN where it is none. */
+  /* A number as it is written: 1,000, 1 000 and 1,000.5 have thousands, 2,5 and 0,125 a decimal comma; else NaN. */
   function parsed(text) {
     const written = text.trim();
     if (/^[1-9]\d{0,2}(,\d{3})+(\.\d+)?$/.test(written)) return Number(written.replaceAll(",", ""));
+    if (/^[1-9]\d{0,2}([ \u00a0\u202f]\d{3})+$/.test(written)) return Number(written.replace(/\s/g, ""));
     if (/^\d+,\d+$/.test(written)) return Number(written.replace(",", "."));
     return written ? Number(written) : NaN;
   }
@@ -36,8 +40,8 @@
   /* Settings, and sliders beside their numbers; far-reaching ones go by ratios. */
   const number = (control) => parsed(control.querySelector("input[type=text]").value);
   function limits(control) {
-    const { low, high } = control.dataset;
-    return "log" in control.dataset ? [Math.log(low), Math.log(high), 1000] : [Number(low), Number(high), Number(high)];
+    const { low, high, steps } = control.dataset;
+    return [...("log" in control.dataset ? [Math.log(low), Math.log(high)] : [Number(low), Number(high)]), Number(steps)];
   }
   function placed(control) {
     const [low, high, steps] = limits(control);
@@ -51,9 +55,23 @@
     const slider = control.querySelector("input[type=range]");
     let value = low + ((high - low) * slider.value) / steps;
     if ("log" in control.dataset) value = Number(Math.exp(value).toPrecision(2));
+    else value = Number(value.toFixed(4));
     if ("whole" in control.dataset) value = Math.round(value);
     control.querySelector("input[type=text]").value = value < 1e-3 && value > 0 ? value.toExponential() : String(value);
     slider.setAttribute("aria-valuetext", String(value));
+  }
+  function wrong(setting, must, written) {
+    return Object.assign(new Error(`this must be ${must}, got '${written}'`), { place: `${setting}-error` });
+  }
+  function entered(control) {
+    const { setting, entry } = control.dataset;
+    const written = control.querySelector("input").value.trim();
+    if (!written || (entry !== "whole" && written === "auto")) return written || undefined;
+    const value = parsed(written);
+    if (!(entry === "whole" ? Number.isInteger : Number.isFinite)(value)) {
+      throw wrong(setting, entry === "whole" ? "a whole number" : "a number or auto", written);
+    }
+    return value;
   }
   function settings() {
     const found = {};
@@ -61,12 +79,18 @@
       const { setting } = control.dataset;
       const choice = control.querySelector("select");
       if (setting === "epsilon_inside" && !byId("inside-on").checked) continue;
-      found[setting] = choice ? choice.value : number(control);
-      const kind = "whole" in control.dataset ? "whole number" : "number";
-      if (!choice && !(kind === "number" ? Number.isFinite : Number.isInteger)(found[setting])) {
-        const written = control.querySelector("input[type=text]").value;
-        throw Object.assign(new Error(`this must be a ${kind}, got '${written}'`), { place: `${setting}-error` });
+      if (setting === "weights_share" && byId("weights").value !== "between") continue;
+      if (choice || "entry" in control.dataset) {
+        const value = choice ? choice.value || undefined : entered(control);
+        if (value !== undefined) found[setting] = value;
+        continue;
       }
+      const value = number(control);
+      const whole = "whole" in control.dataset;
+      if (!(whole ? Number.isInteger : Number.isFinite)(value)) {
+        throw wrong(setting, whole ? "a whole number" : "a number", control.querySelector("input[type=text]").value);
+      }
+      found[setting === "weights_share" ? "weights" : setting] = value;
     }
     return found;
   }
@@ -97,6 +121,8 @@
 
   /* One question at a time. A slider's next value waits for the answer to the last and then goes alone. */
   function ask(asked) {
+    clearTimeout(late?.timer);
+    late?.controller.abort();
     if (asked.moved) {
       waiting = waiting.filter(({ moved }) => !moved);
       if (running?.asked.moved && performance.now() - running.since > PATIENCE) running.controller.abort();
@@ -133,6 +159,7 @@
     if (asked.fresh) undone.length = 0;
     if (answer.federation) hold(answer.federation);
     tell();
+    if (asked.reading) tellReading(asked.reading);
     byId("head").innerHTML = answer.head; // rendered and escaped by the server
     document.title = `${federation.roster.name}: what if`;
     if (answer.regions !== undefined) {
@@ -142,16 +169,18 @@
       chosen();
     }
     byId("undo").disabled = !undone.length;
-    byId("edited").textContent = asked.note ? `${asked.note} Saving ${before} → ${answer.saving}, noise ${budget} → ${answer.budget} C².` : "";
-    charts = answer.charts;
-    for (const part of document.querySelectorAll("[data-with]")) part.hidden = !charts[part.dataset.with];
-    for (const part of document.querySelectorAll("[data-without]")) part.hidden = part.dataset.without in charts;
-    for (const figure of document.querySelectorAll("figure[data-chart]")) {
-      figure.querySelector(".described").textContent = charts[figure.dataset.chart]?.description ?? "";
-    }
-    await drawCharts(charts);
+    const note = [asked.note, answer.note].filter(Boolean).join(" ");
+    byId("edited").textContent = note ? `${note} Saving ${before} → ${answer.saving}, noise ${budget} → ${answer.budget} C².` : "";
+    document.querySelectorAll(".regions tbody tr").forEach((row, at) => {
+      [row.querySelector(".noise").textContent, row.querySelector(".influence").textContent] = answer.figures[at];
+    });
+    charts = { ...answer.charts, ...(charts.weights && { weights: charts.weights }) };
+    document.querySelector("figure[data-chart=weights]").classList.add("waiting");
+    describe();
+    await drawCharts(answer.charts);
     fillTable(federation.roster.silos.length, [...federation.columns, ...answer.columns]);
     document.documentElement.dataset.answers = answers += 1;
+    askLater();
     clearTimeout(telling);
     telling = setTimeout(() => {
       const [above, inside, saving] = [...document.querySelectorAll("#headline dd")].map((figure) => figure.textContent);
@@ -159,17 +188,69 @@
     }, PAUSE);
   }
 
+  function describe() {
+    for (const part of document.querySelectorAll("[data-with]")) part.hidden = !charts[part.dataset.with];
+    for (const part of document.querySelectorAll("[data-without]")) part.hidden = part.dataset.without in charts;
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      figure.querySelector(".described").textContent = charts[figure.dataset.chart]?.description ?? "";
+    }
+  }
+
+  /* Noise against voice, and some advice, take longer than a slider may: they are asked for once all rests. */
+  function askLater() {
+    const controller = new AbortController();
+    const timer = setTimeout(async () => {
+      try {
+        const response = await posted("/later", question(federation), { signal: controller.signal });
+        const { weights, advice } = await response.json();
+        if (controller.signal.aborted) return;
+        charts = { ...charts, weights };
+        describe();
+        if (weights) await drawCharts({ weights });
+        byId("hints").insertAdjacentHTML("afterbegin", advice); // rendered and escaped by the server
+        document.documentElement.dataset.rested = rested += 1;
+      } catch (error) {
+        if (error.name !== "AbortError") console.error("later", error);
+      }
+    }, REST);
+    late = { controller, timer };
+  }
+
+  /* Advice that is followed by a button: a control changed, or regions merged. */
+  byId("head").addEventListener("click", ({ target }) => {
+    const { offer, value } = target.closest("button")?.dataset ?? {};
+    if (!offer) return;
+    const wanted = JSON.parse(value);
+    if (offer === "merge") return merge(wanted);
+    const control = controls.find(({ dataset }) => dataset.setting === offer);
+    const place = `${offer}-error`;
+    const choice = control.querySelector("select");
+    if (choice) {
+      choice.value = wanted;
+    } else {
+      if (offer === "epsilon_inside") byId("inside-on").checked = true;
+      allow();
+      control.querySelector("input[type=text]").value = String(wanted);
+      placed(control);
+    }
+    ask({ place, moved: true });
+  });
+
   /* Regions by hand. */
   const chosenRegions = () =>
     [...document.querySelectorAll(".regions input:checked")].map((box) => box.closest("tr").dataset.region);
-  const chosen = () => (byId("merge").disabled = chosenRegions().length < 2);
+  function chosen() {
+    const rows = [...document.querySelectorAll(".regions tr:has(input:checked)")].map(({ dataset }) => dataset);
+    byId("merge").disabled = rows.length < 2;
+    const moved = rows.filter(({ outer }) => outer !== rows[0].outer);
+    const told = moved.map(({ region, outer }) => `${region} from ${outer} to ${rows[0].outer}`);
+    byId("crossing").textContent = told.length ? `Merging moves ${told.join(", and ")}.` : "";
+  }
   function edit(change, note, refused) {
     ask({ place: "edit-error", edit: change, note, refused });
   }
-  byId("merge").addEventListener("click", () => {
-    const regions = chosenRegions();
-    edit({ kind: "merge", regions }, `Merged ${regions.join(" and ")}.`);
-  });
+  const merge = (regions) => edit({ kind: "merge", regions }, `Merged ${regions.join(" and ")}.`);
+  byId("merge").addEventListener("click", () => merge(chosenRegions()));
   byId("add").addEventListener("click", () => edit({ kind: "add" }, "Added a region."));
   byId("undo").addEventListener("click", () => {
     const held = undone.pop();
@@ -195,22 +276,52 @@
     edit({ kind, regions: [region], number: value }, `Changed ${region}.`, refused);
   });
 
-  /* Files: chosen, or dropped anywhere on the page. */
-  async function read(file) {
+  /* Files: chosen, or dropped anywhere on the page. What can be said of a column is a button in the line that says so. */
+  const SAYING = /--column (\w+)=((?:'[^']*'|"[^"]*"|[^\s;'"])+)/g;
+  function withButtons(place, text, say) {
+    place.replaceChildren();
+    let from = 0;
+    for (const found of say ? text.matchAll(SAYING) : []) {
+      const [meaning, name] = [found[1], found[2].replace(/(['"])(.*?)\1/g, "$2")];
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = meaning === "ignore" ? `Ignore ${name}` : `${name} is ${meaning}`;
+      button.addEventListener("click", () => say(`${meaning}=${name}`));
+      place.append(text.slice(from, found.index), button);
+      from = found.index + found[0].length;
+    }
+    place.append(text.slice(from));
+  }
+  async function read(file, columns = []) {
+    const say = (column) => read(file, [...columns, column]);
     try {
       if (file.size > data.largest) {
         throw new Error(`${file.name} is larger than the ${data.largest / 1e6} MB that the page takes. Use: fulcrum plan`);
       }
-      const path = `/read?name=${encodeURIComponent(file.name)}`;
+      const said = columns.map((column) => `&column=${encodeURIComponent(column)}`).join("");
+      const path = `/read?name=${encodeURIComponent(file.name)}${said}`;
       const response = await posted(path, file, { kind: "application/octet-stream" });
+      const { federation: roster, notes } = await response.json();
       const before = federation;
-      hold((await response.json()).federation);
+      hold(roster);
       const held = federation;
       federation = before;
-      ask({ place: "file-error", held, fresh: true });
+      ask({ place: "file-error", held, fresh: true, reading: { name: file.name, notes, say } });
     } catch (error) {
       tell("file-error", error.message);
+      withButtons(byId("file-error"), error.message, say);
     }
+  }
+  function tellReading({ name, notes, say }) {
+    byId("reading").hidden = !notes.length;
+    byId("reading-name").textContent = name;
+    byId("notes").replaceChildren(
+      ...notes.map((note) => {
+        const item = document.createElement("li");
+        withButtons(item, note, say);
+        return item;
+      }),
+    );
   }
   byId("file").addEventListener("change", ({ target }) => {
     if (target.files.length) read(target.files[0]);
@@ -242,7 +353,7 @@
         setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
         tell();
       } catch (error) {
-        tell("download-error", error.message);
+        tell(button.dataset.error ?? "download-error", error.message);
       }
       button.disabled = false;
     });
@@ -251,7 +362,7 @@
   for (const control of controls) {
     const place = `${control.dataset.setting}-error`;
     const follow = () => ask({ place, moved: true });
-    if (control.querySelector("select")) {
+    if (control.querySelector("select") || "entry" in control.dataset) {
       control.addEventListener("change", follow);
       continue;
     }
@@ -265,8 +376,11 @@
       follow();
     });
   }
+  byId("weights").addEventListener("change", ({ target }) => (byId("between").hidden = target.value !== "between"));
   const inside = document.querySelector("[data-setting=epsilon_inside]");
-  const allow = () => inside.querySelectorAll("input").forEach((input) => (input.disabled = !byId("inside-on").checked));
+  function allow() {
+    for (const input of inside.querySelectorAll("input")) input.disabled = !byId("inside-on").checked;
+  }
   byId("inside-on").addEventListener("change", () => {
     allow();
     ask({ place: "epsilon_inside-error", moved: true });
@@ -274,6 +388,7 @@
   allow();
 
   hold(data.federation);
+  tellReading({ name: data.federation.name, notes: data.notes });
   buildTable(0);
   followTheme(() => drawCharts(charts));
   ask({ place: "file-error", moved: true });

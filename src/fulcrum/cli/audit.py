@@ -1,0 +1,118 @@
+"""The command that attacks a plan, a run or a silo's own installation, and puts what it finds beside the claim."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fulcrum.audit.auditing import CONFIDENCE, TRIALS
+from fulcrum.audit.findings import VIOLATED, save_audit
+from fulcrum.audit.property_inference import LEAST_SHADOWS
+from fulcrum.audit.recorded import read_recorded_run
+from fulcrum.audit.whole import Learning, whole_audit
+from fulcrum.cli.options import FormatOption, number, option
+from fulcrum.cli.training_options import TrainingOptions
+from fulcrum.errors import MissingExtraError, ParameterError
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_reading import read_plan
+from fulcrum.roles.policy import Policy
+from fulcrum.roles.site import read_site
+from fulcrum.simulation.runs import run_folder
+from fulcrum.simulation.tasks import load_task
+from fulcrum.storage.files import write_whole
+from fulcrum.views.audit_picture import audit_picture
+from fulcrum.views.audit_tables import audit_chart, audit_rows
+from fulcrum.views.chart_style import svg
+from fulcrum.views.terminal import Result, check_format, counting, show
+
+
+def audit_command(
+    plan_file: Annotated[
+        Path, Parameter(help="A plan file, as `fulcrum plan -o` writes it; with --silo also a site's folder.")
+    ],
+    *,
+    run: Annotated[
+        Path | None, Parameter(help="A folder that `fulcrum train -o` wrote: its sums are tested too.")
+    ] = None,
+    silo: Annotated[
+        str | None, option("Audit this silo alone, as its operator on the silo's own installation.")
+    ] = None,
+    trials: Annotated[int, number("Replays of each game.")] = TRIALS,
+    shadows: Annotated[
+        int, number("Federations to train for attacks on silos' classes and records; 0 leaves these out.")
+    ] = 0,
+    confidence: Annotated[float, option("With which all that is said holds together.")] = CONFIDENCE,
+    seed: Annotated[int | None, number("Of the replays; drawn where not given.")] = None,
+    learning: TrainingOptions | None = None,
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="Write audit.json and audit.svg to this folder.")
+    ] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Attack a plan as each observer would, and put the epsilon measured beside the one claimed."""
+    check_format(style)
+    plan, policy = _plan_of(plan_file, silo)
+    learned = _learning(plan, run, shadows, silo, learning or TrainingOptions())
+    if output is not None:
+        run_folder(output)
+    with counting("Replaying") as replays, counting("Training shadows") as trained:
+        found = whole_audit(
+            plan,
+            trials=trials,
+            seed=seed,
+            confidence=confidence,
+            silo=silo,
+            policy=policy,
+            learning=learned,
+            on_replays=_in_twentieths(replays),
+            on_shadow=_in_twentieths(trained),
+        )
+    if output is not None:
+        save_audit(found, output)
+        with suppress(MissingExtraError):  # the picture needs vl-convert; its figures are in audit.json
+            write_whole(output / "audit.svg", svg(audit_chart(found)).encode())
+    show(Result(data=found.summary(), rows=audit_rows(found), picture=audit_picture(found)), style)
+    return 1 if found.verdict == VIOLATED else 0
+
+
+def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
+    """Returns the plan, and the silo's policy where a site's folder was given; its ledger is not looked at."""
+    if not where.is_dir():
+        return read_plan(where), None
+    if silo is None:
+        raise ParameterError(f"{where} is a folder. Give a plan file, or name the silo whose site it is (--silo)")
+    site = read_site(where, "silo")
+    if site.settings.name != silo:
+        raise ParameterError(f"{where} is the site of silo {site.settings.name!r}, not of {silo!r}")
+    return site.plan, site.policy
+
+
+def _learning(
+    plan: Plan, run: Path | None, shadows: int, silo: str | None, options: TrainingOptions
+) -> Learning | None:
+    """Returns what silos are trained on, where an attack needs it."""
+    if shadows and shadows < LEAST_SHADOWS:
+        raise ParameterError(f"--shadows must be 0 or at least {LEAST_SHADOWS}, got {shadows}")
+    if silo is not None and (run is not None or shadows):
+        raise ParameterError("--silo looks at one silo's releases: leave --run and --shadows out")
+    if run is None and not shadows:
+        return None
+    recorded = None if run is None else read_recorded_run(run, plan)
+    named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
+    task = load_task(named, **options.data_options)
+    return Learning(task=task, training=options.training, shadows=shadows, run=recorded)
+
+
+def _in_twentieths(advance: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Returns a callable that passes on what it is told at most twenty times."""
+    told = -1
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if (share := 20 * done // total) > told:
+            told = share
+            advance(done, total)
+
+    return tell

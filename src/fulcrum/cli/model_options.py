@@ -1,0 +1,43 @@
+"""A user's own PyTorch model, as options."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fulcrum.cli.options import look_here_for, option, words_of
+from fulcrum.errors import ParameterError
+from fulcrum.simulation.torch_model import TorchModel, load_torch_model
+
+DeviceOption = Annotated[str | None, option("Where your own PyTorch model trains: cpu (default), cuda, cuda:1, ...")]
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ModelOptions:
+    """A user's own model."""
+
+    model: Annotated[str | None, option("Your own PyTorch module, module:Net, in place of the softmax head.")] = None
+    trained: Annotated[str | None, option("Its parameters that are trained, such as 'head.*'; all by default.")] = None
+
+    def loaded(self) -> TorchModel | None:
+        """Returns the model, or None for the softmax head."""
+        if self.model is None:
+            if self.trained is not None:
+                raise ParameterError(
+                    f"--trained {self.trained} says which parameters of --model are trained. Give both"
+                )
+            return None
+        if ":" not in self.model:
+            raise ParameterError(
+                f"--model must be module:Net, the file mynet.py and its class Net say, got {self.model!r}"
+            )
+        look_here_for(self.model)
+        patterns = [pattern.strip() for pattern in (self.trained or "*").split(",")]
+        return load_torch_model(self.model, trained=patterns)
+
+
+def model_words(own: ModelOptions | None, device: str | None) -> str:
+    """Returns a model and its device as they are typed, with a blank after each."""
+    words = [*([words_of(own)] if own is not None else []), *([f"--device {device}"] if device else [])]
+    return "".join(f"{word} " for word in words if word)

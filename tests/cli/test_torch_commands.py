@@ -1,0 +1,108 @@
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from fulcrum.cli.app import run
+from fulcrum.planning.plan_reading import read_plan
+
+pytest.importorskip("torch")
+
+NETS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.nn.Linear(16, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 2)
+
+    def forward(self, inputs):
+        return self.head(torch.tanh(self.norm(self.hidden(inputs))))
+
+class Branching(Net):
+    def forward(self, inputs):
+        return super().forward(inputs if inputs.sum() > 0 else -inputs)
+
+class Pixels(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(12, 1))
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "cli_nets", raising=False)
+    (tmp_path / "cli_nets.py").write_text(NETS)
+    assert run(["plan", "isic-paper", "--rounds", "2", "--epsilon", "50", "-o", "plan.json"]) == 0
+    return tmp_path
+
+
+def test_a_plan_reads_d_from_the_model(here, capsys):
+    options = ["plan", "isic-paper", "--rounds", "2", "--epsilon", "50", "--model", "cli_nets:Net"]
+    assert run([*options, "--trained", "head.*,norm.*", "-o", "own.json"]) == 0
+    assert read_plan(here / "own.json").parameters == 18 + 16
+    assert run([*options, "--parameters", "3"]) == 2
+    assert "--parameters 3 and --model, which trains 170, differ. Give one" in capsys.readouterr().err
+
+
+def test_a_model_is_trained_and_the_user_is_told_what_does_not_travel(here, capsys):
+    assert run(["train", "plan.json", "--model", "cli_nets:Net", "-o", "run"]) == 0
+    told = capsys.readouterr().out
+    assert "such as norm.running_mean, do not travel" in told.replace("\n  ", " ")
+    with np.load(here / "run" / "observed.npz") as arrays:
+        assert arrays["models"].shape == (1, 170, 1)
+
+
+def test_a_model_that_cannot_be_mapped_says_so_before_it_is_trained(here, capsys):
+    assert run(["train", "plan.json", "--model", "cli_nets:Branching", "--format", "json"]) == 0
+    caught = capsys.readouterr()
+    assert "Branching is trained silo by silo on the processor" in " ".join(caught.err.split())
+    assert "cli_nets.py line 16" in json.loads(caught.out)["notes"][-1]
+
+
+def test_allocations_are_compared_with_a_model(here, capsys):
+    options = ["compare", "isic-paper", "--rounds", "1", "--epsilon", "50", "--model", "cli_nets:Net"]
+    assert run([*options, "--train", "--seeds", "1", "--steps", "2", "--format", "json"]) == 0
+    assert {"uniform", "joint"} <= {row["allocation"] for row in json.loads(capsys.readouterr().out)}
+    assert run(options) == 2
+    assert "need --train" in capsys.readouterr().err
+
+
+def test_numbers_are_learnt_from_an_archive(here, capsys):
+    inputs = np.random.default_rng(0).random((200, 3, 2, 2), dtype=np.float32)
+    np.savez(here / "photos.npz", X=inputs, y=inputs.sum(axis=(1, 2, 3)))
+    options = ["train", "plan.json", "--model", "cli_nets:Pixels", "--data", "photos.npz", "--targets", "numbers"]
+    assert run([*options, "--learning-rate", "0.05", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metric"] == "explained variance"
+    assert run([*options, "--learning-rate", "0.05"]) == 0
+    assert "explained variance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--model", "cli_nets"], "--model must be module:Net"),
+        (["--model", "cli_nets:Nest"], "model 'cli_nets:Nest' cannot be loaded"),
+        (["--model", "cli_nets:Pixels"], "Pixels does not take the records of digits, of shape (16,)"),
+        (
+            ["--model", "cli_nets:Net", "--trained", "hat"],
+            "no parameter of Net that requires gradients is called 'hat'",
+        ),
+        (["--model", "cli_nets:Net", "--learning-rate", "1e38"], "silo 'region-1-1' diverged in round 1"),
+        (["--model", "cli_nets:Net", "--device", "abacus"], "the device 'abacus' is not here"),
+        (["--trained", "head.*"], "--trained head.* says which parameters of --model are trained"),
+        (["--device", "cpu"], "a device is for a PyTorch module"),
+    ],
+)
+def test_bad_input_is_one_line(here, capsys, options, told):
+    capsys.readouterr()
+    assert run(["train", "plan.json", *options]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1

@@ -1,0 +1,132 @@
+"""What a deployment must state: questions answered or owned up to, an entry for the registry, and the audit's section."""
+
+import re
+
+import msgspec
+import pytest
+
+import fulcrum
+from fulcrum.audit.auditing import audit
+from fulcrum.audit.findings import save_audit
+from fulcrum.cli.app import run
+from fulcrum.errors import DataError
+from fulcrum.views.dossier import UNANSWERED, Answers, answers_template, questions_of, read_answers
+from fulcrum.views.registry import SHAPE, as_yaml, check_shape, registry_entry
+from fulcrum.views.report import report
+
+PLAN = fulcrum.plan("consortium", rounds=10, epsilon=1.0)
+FULL = Answers(
+    **{
+        name: [f"who {name}"] if isinstance(getattr(Answers(), name), list) else f"said of {name}"
+        for name in Answers.__struct_fields__
+        if name != "format"
+    }
+)
+
+
+def test_every_question_is_answered_or_owned_up_to():
+    asked = questions_of(PLAN, Answers())
+    assert [question.number for question in asked] == list(range(1, 17))
+    for question in asked:
+        assert question.answer.strip()
+        assert question.unanswered or question.answer != UNANSWERED
+    assert not any(question.unanswered for question in questions_of(PLAN, FULL))
+    epsilon = asked[0].answer
+    assert "At most 1 for any silo" in epsilon
+    assert "6.873" in epsilon, "both observers are reported"
+
+
+def test_answers_that_people_give_are_shown_beside_what_the_plan_says():
+    told = {question.number: question.answer for question in questions_of(PLAN, FULL)}
+    for number, name in {1: "why_this_epsilon", 5: "harms_beyond_the_unit", 9: "utility", 14: "security"}.items():
+        assert f"said of {name}" in told[number]
+
+
+def test_the_template_asks_for_everything_and_is_unanswered(tmp_path):
+    (tmp_path / "answers.toml").write_text(answers_template())
+    assert read_answers(tmp_path / "answers.toml") == Answers()
+    for name in Answers.__struct_fields__:
+        assert re.search(rf"^{name} = ", answers_template(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nme = 'x'", "does not hold a dossier's answers: Object contains unknown field `nme`"),
+        ("name = 3", "does not hold a dossier's answers"),
+        ("format = 'fulcrum.dossier/9'", "is of format 'fulcrum.dossier/9'"),
+        ("name = ", "does not hold a dossier's answers"),
+    ],
+)
+def test_answers_that_cannot_be_read_are_refused_in_one_line(tmp_path, text, complaint):
+    (tmp_path / "answers.toml").write_text(text)
+    with pytest.raises(DataError, match=re.escape(complaint)):
+        read_answers(tmp_path / "answers.toml")
+
+
+@pytest.mark.parametrize("answers", [Answers(), FULL])
+@pytest.mark.parametrize("options", [{}, {"purpose": "deployment", "parameters": 40}, {"injection": "aggregator"}])
+def test_an_entry_has_the_shape_of_the_registry_and_reads_back_from_yaml(answers, options):
+    yaml = pytest.importorskip("yaml")
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, **options)
+    entry = registry_entry(plan, answers)
+    check_shape(entry)
+    assert yaml.safe_load(as_yaml(entry)) == entry
+    loss = entry["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"]["epsilon"] == pytest.approx(plan.worst_epsilon(), rel=1e-5)
+    assert (UNANSWERED in as_yaml(entry)) == (answers == Answers())
+
+
+def test_an_entry_of_another_shape_is_refused_with_its_place():
+    entry = registry_entry(PLAN, FULL)
+    assert entry.keys() == SHAPE.keys()
+    for wrong, where in (
+        ({**entry, "status": "Ready"}, r"entry\.status must be one of"),
+        ({**entry, "more": 1}, "entry must have the fields"),
+        (entry | {"deployment": entry["deployment"] | {"accounting": {}}}, r"entry\.deployment\.accounting must have"),
+    ):
+        with pytest.raises(DataError, match=where):
+            check_shape(wrong)
+
+
+def test_yaml_quotes_what_yaml_would_take_for_something_else():
+    yaml = pytest.importorskip("yaml")
+    hard = {"a": "no", "b": "1e3", "c": 'x: "y"\n- z', "d": [{"e": "é"}, {"e": "#", "f": 1e-7}], "g": ["", "~"]}
+    assert yaml.safe_load(as_yaml(hard)) == hard
+
+
+@pytest.fixture(scope="module")
+def audited():
+    return audit(PLAN, trials=1_000, seed=1, confidence=0.9999)
+
+
+def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
+    page = report(PLAN, audit=audited, answers=Answers(intended_use="<b>x</b>"))
+    assert 'id="audit"' in page
+    assert "is not proven by that" in page
+    assert 'id="questions"' in page
+    assert page.count('<span class="severity">unanswered</span>') == 6
+    assert "<b>x</b>" not in page
+    bare = report(PLAN)
+    assert 'id="audit"' not in bare
+    assert 'id="questions"' not in bare
+    other = msgspec.structs.replace(audited, plan_digest="0" * 64)
+    with pytest.raises(DataError, match="the audit is of another plan"):
+        report(PLAN, audit=other)
+
+
+def test_the_command_writes_report_registry_and_a_file_to_fill_in(tmp_path, audited, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    PLAN.save("plan.json")
+    save_audit(audited, tmp_path)
+    arguments = ["report", "plan.json", "-o", "r.html", "--audit", ".", "--answers", "a.toml", "--registry", "r.yaml"]
+    assert run(arguments) == 0
+    assert "a.toml was written for you to fill in" in " ".join(capsys.readouterr().out.split())
+    first = (tmp_path / "a.toml").read_text()
+    assert first == answers_template()
+    (tmp_path / "a.toml").write_text(first.replace('minimisation = ""', 'minimisation = "Raw images are deleted."'))
+    assert run(arguments) == 0
+    assert "written for you" not in capsys.readouterr().out
+    assert "Raw images are deleted." in (tmp_path / "r.html").read_text()
+    assert "Raw images are deleted." in (tmp_path / "a.toml").read_text(), "what people wrote is not written over"
+    assert (tmp_path / "r.yaml").read_text().startswith('url_slug: "consortium"')

@@ -1,0 +1,255 @@
+"""What the parts of a report say: verdict, voice, date, commands, runs and the place to sign."""
+
+import html
+import json
+import re
+import shlex
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+import fulcrum
+from fulcrum.cli import app as cli
+from fulcrum.errors import ParameterError
+from fulcrum.planning.verdict import verdict
+from fulcrum.simulation.results import unkeyed_digest
+from fulcrum.views.alignment import aligned
+from fulcrum.views.charts import information_rows, information_words
+from fulcrum.views.numbers import figure, percent
+from fulcrum.views.report import report
+from fulcrum.views.silo_columns import first_rows, silo_table
+
+pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
+
+JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258)
+DEPLOYED = fulcrum.plan("mild", rounds=3, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66)
+
+
+def text_of(page, start="<main", end="</main>"):
+    """What a reader sees between two marks, its blanks as one."""
+    part = page[page.index(start) :]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part[: part.index(end)])).split())
+
+
+def first_screen(page):
+    return page[page.index('class="first"') : page.index("<nav")]
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 3.0, {"region": 30.0, "silo": 40.0}, {"region": 100.0, "silo": 100.0}])
+def test_the_first_screen_has_a_verdict_in_words_on_both_observers_at_every_epsilon(epsilon):
+    plan = fulcrum.plan("severe", rounds=10, epsilon=epsilon)
+    page = first_screen(report(plan))
+    shown = text_of(page + "</main>", start="class")
+    found = verdict(plan)
+    for observer, where in zip(found.observers, ("above the regions", "inside a region"), strict=True):
+        assert f"{where} is right {observer.times} , {observer.meaning}." in shown
+        assert f'<p class="{observer.level}"><b class="{observer.observer}">' in page
+    assert ('class="note"' in page) is (found.level == "calm")
+
+
+def test_no_calm_box_stands_where_an_observer_is_nearly_always_right():
+    page = first_screen(report(fulcrum.plan("severe", rounds=10, epsilon={"region": 30.0, "silo": 40.0})))
+    assert 'class="note"' not in page
+    assert page.count('<p class="warning"><b class=') == 2  # above and inside
+    calm = fulcrum.plan("balanced", rounds=10, epsilon={"region": 0.5, "silo": 1.5})
+    assert 'class="note"' in first_screen(report(calm))
+
+
+def test_recipe_and_weights_are_stated():
+    shown = text_of(report(JOINT))
+    for said in ("recipe joint", "weights equal within a region", "server random-effects", "Recipe: joint."):
+        assert said in shown
+    assert "Silos of one region count alike, regions by their number of records." in shown
+    assert f"clipped at {JOINT.clip_share:.3g} of the clip norm C" in shown
+    shown = text_of(report(fulcrum.plan("mild", rounds=3, epsilon=1.0, weights=0.25, clip_norm=2.0)))
+    assert "recipe none of those with a name" in shown
+    assert "Silos count between their sizes (0) and least noise (1), at 0.25." in shown
+
+
+def test_the_noise_budget_is_the_noise_that_enters_the_model():
+    assert JOINT.model_noise < 0.5 * JOINT.noise_budget
+    shown = text_of(report(JOINT))
+    assert f"Noise budget: {figure(JOINT.model_noise)} C² where regions agree, where one multiplier" in shown
+    assert figure(JOINT.noise_budget) not in text_of(report(JOINT), start='id="federation"', end="</section>")
+    assert percent(JOINT.model_saving) in text_of(first_screen(report(JOINT)) + "</main>", start="class")
+
+
+def test_who_has_less_voice_is_named_beside_how_much():
+    page = report(JOINT)
+    shown = text_of(page)
+    influence = dict(zip(JOINT.federation.innermost.nodes, JOINT.node_influence("region"), strict=True))
+    assert "Europe keeps 9.3% of its share by size, the least." in shown
+    assert "Less voice medium" in shown
+    for region, share in influence.items():
+        assert re.search(rf"<td>{region}</td><td>[\d,]+</td><td>[^<]+</td><td>{percent(share)}</td>", page)
+    assert "Less voice" not in text_of(report(fulcrum.plan("mild", rounds=3, epsilon=1.0)))
+
+
+def test_sizes_that_stay_secret_are_not_said_to_be_public():
+    secret = fulcrum.Federation.from_columns(
+        silo=["a", "b", "c"], records=None, tiers={"region": ["r", "r", "s"]}, name="secret"
+    )
+    shown = text_of(report(fulcrum.plan(secret, rounds=3, epsilon=1.0, weights="equal")))
+    assert "Sizes are public" not in shown
+    assert "Sizes stay secret, so nobody can tell how far influence lies from shares by size." in shown
+
+
+def test_a_report_bears_a_date_and_the_same_date_gives_the_same_bytes(monkeypatch):
+    plan = fulcrum.plan("mild", rounds=3, epsilon=1.0)
+    page = report(plan, written=date(2026, 3, 14))
+    assert 'privacy report, <time datetime="2026-03-14">2026-03-14</time>' in page
+    assert page == report(plan, written=date(2026, 3, 14))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1773446400")  # 2026-03-14 00:00 in UTC
+    assert report(plan) == page
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(ParameterError, match=r"SOURCE_DATE_EPOCH must be seconds since 1970, got 'yesterday'"):
+        report(plan)
+
+
+def test_the_command_takes_a_date_and_refuses_what_is_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan = fulcrum.plan("mild", rounds=3, epsilon=1.0)
+    plan.save("plan.json")
+    assert cli.run(["report", "plan.json", "-o", "report.html", "--date", "2025-12-31"]) == 0
+    assert Path("report.html").read_text(encoding="utf-8") == report(plan, written=date(2025, 12, 31))
+    capsys.readouterr()
+    assert cli.run(["report", "plan.json", "-o", "x.html", "--date", "31.12.2025"]) == 2
+    told = capsys.readouterr()
+    assert told.err == "fulcrum: --date must be a day as YYYY-MM-DD, got '31.12.2025'\n"
+    assert not Path("x.html").exists()
+
+
+def test_promise_and_digest_stand_together_where_a_plan_is_signed():
+    page = report(DEPLOYED, written=date(2026, 3, 14))
+    signed = text_of(page, start='class="signed"', end="</section>")
+    assert "Over 3 rounds, at delta 1e-05, every silo's whole dataset has" in signed
+    for said in (
+        "epsilon 3 against whoever sees its own updates",
+        DEPLOYED.digest,
+        DEPLOYED.federation.digest,
+        "2026-03-14",
+        "Place and date",
+    ):
+        assert said in signed, said
+    assert verdict(DEPLOYED).sentence in signed
+    assert "This plan carries no keys yet. Deploying it adds them, and so gives it another digest;" in signed
+    assert "fulcrum diff plan.json kits/plan.json" in signed
+
+
+def test_a_plan_that_carries_keys_shows_its_digest_without_them_too():
+    keyed = replace(DEPLOYED, keys={"region-1": "x25519:" + "A" * 43 + "="})
+    signed = text_of(report(keyed), start='class="signed"', end="</section>")
+    assert keyed.digest != DEPLOYED.digest == unkeyed_digest(keyed)
+    assert keyed.digest in signed
+    assert f"without keys {DEPLOYED.digest}" in signed
+    assert "the digest above is the one that is deployed" in signed
+
+
+def test_figures_stand_with_their_points_below_each_other():
+    shown = aligned(["3", "23.89", "0.3207", "1,200.5", "none", "1 to 2"])
+    assert shown[4:] == ["none", "1 to 2"]
+    assert {len(text) - text.replace("\u2008", ".").index(".") for text in shown[:4]} == {5}
+    assert aligned(["1", "20"]) == ["1", "20"]
+    table = silo_table(fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}))
+    cells = [cell for row in first_rows(table, 96) for kind, cell in row[-1:]]
+    assert {cell.strip() for cell in cells} == {"3", "2.155"}
+    assert len(set(map(len, cells))) == 1
+    assert len({len(cell) - cell.replace("\u2008", ".").find(".") for cell in cells}) == 1
+
+
+def test_the_numbers_of_every_chart_are_offered_as_a_table():
+    page = report(JOINT)
+    assert page.count("<summary>Numbers as a table</summary>") == page.count("<figure ") == 6
+
+
+def test_lines_at_0_or_at_the_ceiling_are_told_in_words():
+    wide = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
+    assert information_words(information_rows(wide), ceiling=2.99573) == [
+        "The line of the observer inside lies at the ceiling from round 4 on: there the bound says nothing."
+    ]
+    strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "silo": 0.3})
+    above, inside = information_words(information_rows(strict), ceiling=2.99573)
+    assert above.startswith("The line of the observer above lies at 0 to the eye: it learns at most 0.00")
+    assert inside.startswith("The line of the observer inside lies at 0 to the eye")
+    shown = text_of(report(strict))
+    assert above in shown
+    assert inside in shown
+    between = fulcrum.plan("severe", rounds=10, epsilon={"region": 5.0, "silo": 9.0})
+    assert information_words(information_rows(between), ceiling=2.99573) == []
+
+
+def test_dispersion_is_explained():
+    plan = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
+    shown = text_of(report(plan))
+    assert "dispersion: what can be saved where some regions are more exposed than others 88.0%" in shown
+    assert "0% where all are exposed alike, and here 88.0% of the noise of one multiplier for all" in shown
+
+
+def commands_of(page):
+    listed = page[page.index('id="again"') :]
+    return html.unescape(listed[listed.index("<code>") + 6 : listed.index("</code>")]).splitlines()
+
+
+def test_make_it_again_lists_the_training_too_and_what_it_lists_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    learning = ["--data", "digits", "--seeds", "2", "--learning-rate", "0.2", "-o", "run"]
+    assert cli.run(["plan", "mild", "--rounds", "2", "--epsilon", "5", "-o", "plan.json"]) == 0
+    assert cli.run(["train", "plan.json", *learning]) == 0
+    assert cli.run(["compare", "mild", "--rounds", "2", "--epsilon", "5", "--train", *learning]) == 0
+    page = report(fulcrum.read_plan("plan.json"), "run", written=date(2026, 3, 14))
+    listed = commands_of(page)
+    assert listed[2:] == [
+        "fulcrum train plan.json --data digits --learning-rate 0.2 --seeds 2 -o run",
+        "fulcrum compare mild --rounds 2 --epsilon 5 --train --data digits --learning-rate 0.2 --seeds 2 -o run",
+        "fulcrum report plan.json --run run --date 2026-03-14 -o report.html",
+    ]
+    before = {name: Path("run", name).read_bytes() for name in ("run.json", "comparison.json")}
+    for command in listed:
+        assert cli.run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    assert {name: Path("run", name).read_bytes() for name in before} == before
+    assert Path("report.html").read_text(encoding="utf-8") == page
+
+
+def deployed_run(plan, **settings):
+    rounds = [
+        {"round": 1, "accuracy": 0.5, "metrics": {"log loss": 1.25}, "regions": 5, "silos": 96, "withheld": []},
+        {
+            "round": 2,
+            "accuracy": 0.75,
+            "metrics": {"log loss": 0.9},
+            "regions": 4,
+            "silos": 72,
+            "withheld": ["region-1"],
+        },
+    ]
+    told = {"plan_digest": plan.digest, "allocation": "optimal", "task": "learning", "engine": "nvflare", "seeds": []}
+    return json.dumps(told | {"rounds": rounds, "notes": ["Measured on public records."]} | settings)
+
+
+def test_the_metrics_of_a_deployed_run_are_drawn_by_round(tmp_path):
+    (tmp_path / "run.json").write_text(deployed_run(DEPLOYED, command="fulcrum up nvflare plan.json -o run"))
+    page = report(DEPLOYED, tmp_path)
+    shown = text_of(page, start='id="accuracy"', end="</section>")
+    assert "A run on NVIDIA FLARE, each site a process of its own." in shown
+    assert "Measured on public records." in shown
+    charts = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["charts"]
+    assert charts["learning"]["description"] == "Test accuracy by round: 0.750 after round 2."
+    assert charts["learning log loss"]["description"] == "Log loss by round: 0.900 after round 2."
+    assert "<td>2</td><td>4</td><td>72</td><td>0.75</td><td>0.9" in page
+    assert "region-1</td></tr>" in page
+    assert commands_of(page)[2] == "fulcrum up nvflare plan.json -o run"
+
+
+def test_a_run_of_the_plan_with_keys_is_shown_beside_the_plan_without(tmp_path):
+    keyed = replace(DEPLOYED, keys={"region-1": "x25519:" + "A" * 43 + "="})
+    (tmp_path / "run.json").write_text(deployed_run(keyed, unkeyed_digest=unkeyed_digest(keyed)))
+    assert "Rounds as a table" in report(DEPLOYED, tmp_path)
+
+
+def test_a_run_in_which_nothing_was_measured_says_so(tmp_path):
+    bare = [{"round": 1, "regions": 5, "silos": 96, "withheld": []}]
+    (tmp_path / "run.json").write_text(deployed_run(DEPLOYED, rounds=bare))
+    assert "No metric was measured in this run." in text_of(report(DEPLOYED, tmp_path))

@@ -1,0 +1,82 @@
+import json
+
+import pytest
+
+import fulcrum
+from fulcrum.planning.weight_choices import equal_weights, own_choice, weight_choices
+from fulcrum.views.drawings import weights_drawing
+from fulcrum.views.weights_chart import CHOICE_HEADINGS, weights_chart
+
+
+def drawn(federation="tcga-brca", **settings):
+    made = fulcrum.plan(federation, rounds=10, epsilon=1.0, **settings)
+    return weights_chart(weight_choices(made), own=own_choice(made), equal=equal_weights(made))
+
+
+def labels(chart):
+    return [
+        row["label"]
+        for layer in chart["layer"]
+        if layer["mark"]["type"] == "text" and layer["mark"]["style"] != "halo"
+        for row in layer["data"]["values"]
+        if "label" in row
+    ]
+
+
+def test_the_region_that_loses_most_voice_is_named_in_words_and_in_the_chart():
+    chart = drawn(recipe="joint", parameters=66)
+    assert chart["description"].endswith(
+        "This plan needs 8% and moves 24%: Europe loses most and keeps 0.09 of its share by size."
+    )
+    assert "Europe keeps 0.09 of its share" in labels(chart)
+
+
+def test_a_plan_by_size_says_what_another_would_save_and_who_would_pay():
+    chart = drawn()
+    assert "least noise Europe would lose most and keep 0.09 of its share" in chart["description"]
+    assert labels(chart) == [
+        "least noise",
+        "Europe keeps 0.09 of its share",
+        "equal",
+        "this plan: sizes",
+    ]
+
+
+def test_one_region_is_named_so_that_names_do_not_overlap():
+    named = labels(drawn(weights=0.5))
+    assert [label for label in named if "keeps" in label] == ["Europe keeps 0.74 of its share"]
+    assert named.index("this plan") + 1 == named.index("Europe keeps 0.74 of its share")
+    assert "least noise" in named
+
+
+def test_noise_is_relative_to_sizes_and_the_plan_is_marked_where_it_stands():
+    for settings in ({}, {"weights": 0.8}, {"allocation": "uniform"}, {"weights": "least-noise"}):
+        made = fulcrum.plan("severe", rounds=10, epsilon=1.0, **settings)
+        chart = weights_chart(weight_choices(made), own=own_choice(made))
+        path, _, mark = (layer["data"]["values"] for layer in chart["layer"][:3])
+        assert path[0]["noise"] == 1
+        sizes = fulcrum.plan("severe", rounds=10, epsilon=1.0)
+        assert mark[0]["noise"] == pytest.approx(made.noise_budget / sizes.noise_budget)
+        assert mark[0]["moved"] == pytest.approx(own_choice(made).moved)
+        assert json.loads(json.dumps(chart, allow_nan=False)) == chart
+
+
+def test_the_table_beside_the_chart_ends_with_equal_weights_and_the_plan():
+    made = fulcrum.plan("severe", rounds=10, epsilon=1.0, weights="least-noise")
+    rows = list(weights_drawing(made).rows)
+    assert all(len(row) == len(CHOICE_HEADINGS) for row in rows)
+    assert rows[0] == ("0", "100.0%", "0.0%", rows[0][3], "1.00")
+    assert rows[-2][0] == "equal"
+    assert rows[-1] == ("this plan", "45.0%", "25.4%", "region-4", "0.09")
+
+
+def test_nothing_is_drawn_where_there_is_nothing_to_choose():
+    assert weights_drawing(fulcrum.plan("balanced", rounds=10, epsilon=1.0)) is None
+
+
+def test_where_no_region_loses_voice_the_chart_says_so_and_still_has_an_axis():
+    federation = fulcrum.Federation.from_sizes({"north": [100, 70, 9], "south": [100, 70, 9]})
+    chart = drawn(federation)
+    assert chart["description"].endswith("Every region keeps its share. This plan needs 100%.")
+    assert chart["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 0.01]
+    assert {row["moved"] for row in chart["layer"][0]["data"]["values"]} == {0}

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.views.terminal import FORMATS, Column, Result, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, show, table
 
 REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 15, 100_000_000: 3}
 PROMISED_BYTES, MOST_MILLISECONDS = 1_000_000, 5.0

@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.engines.nvflare.kits import Deployment, write_kits
+from fulcrum.engines.nvflare.kits import write_kits
 from fulcrum.engines.nvflare.loopback import run_here
+from fulcrum.engines.sites import Deployment
 
 PROMISE = 1.3  # for the head of the digits; the larger model shows what grows, with every site on one machine
 ROUNDS = 12

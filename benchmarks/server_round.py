@@ -19,7 +19,8 @@ import fulcrum
 from fulcrum.estimation.server import advanced, begun
 from fulcrum.exchange.layout import Layout
 from fulcrum.roles.checkpoint import Checkpoint, Pooling, Standing
-from fulcrum.views.terminal import FORMATS, Column, Result, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, show, table
 
 SECONDS = 2.0
 """What a round may take beside writing the checkpoint; processor time, since a busy machine is nobody's fault."""

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from fulcrum.views.terminal import FORMATS, Column, Result, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, show, table
 
 REPEATS = 15
 IMPORT = ("-c", "import numpy")

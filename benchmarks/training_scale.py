@@ -15,7 +15,8 @@ from _workloads import clouds
 import fulcrum
 from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.simulation.partition import Partition
-from fulcrum.views.terminal import FORMATS, Column, Result, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, show, table
 
 FEW, MANY, ROUNDS, RECORDS = 9_600, 96_000, 3, 200
 MOST_RATIO = 1.5

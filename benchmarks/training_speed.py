@@ -22,7 +22,8 @@ import fulcrum
 from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.simulation.partition import coupled_partition
 from fulcrum.simulation.tasks import Task
-from fulcrum.views.terminal import FORMATS, Column, Result, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, show, table
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _workloads import FEATURES, clouds, seconds

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _figures import FIGURES
 from _measured import Estimate
 from _network import network
 from _printed import Row, parser, report
@@ -27,14 +28,14 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError
 from fulcrum.federation.profiles import RECORDS, profile
 from fulcrum.planning.advice import signal_to_noise
-from fulcrum.planning.comparing import least_influence, model_noise
+from fulcrum.planning.comparing import least_influence
 from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
 from fulcrum.simulation.partition import Partition, coupled_partition
 from fulcrum.simulation.reference import train_slowly
 from fulcrum.simulation.runs import LEARNING_RATE, worst_region_of
 from fulcrum.simulation.tasks import DATA_VARIABLE, Task, load_task
 
-RESULTS = Path(__file__).parents[1] / "out" / "paper" / "results.csv"
+RESULTS = FIGURES / "results.csv"
 TASKS = ("cifar10", "agnews")
 PROFILES = ("balanced", "balanced-4", "mild", "severe")
 SIZE_LAWS = ("equal", "lognormal")  # equal, or as the profile declares them
@@ -321,7 +322,7 @@ class Study:
                         epsilon=math.inf if plan is None else float(plan.epsilon_above.max()),
                         epsilon_inside=math.inf if plan is None else float(plan.epsilon_inside.max()),
                         dispersion=fulcrum.dispersion(federation),
-                        noise_budget=0.0 if plan is None else model_noise(plan),
+                        noise_budget=0.0 if plan is None else plan.model_noise,
                         saving=1.0 if plan is None else plan.saving,
                         signal_to_noise=math.inf if plan is None else signal_to_noise(plan, identity.parameters),
                         accuracy=float(run.accuracy[-1, place]),

@@ -12,6 +12,12 @@ import msgspec
 from fulcrum.errors import MissingExtraError
 from fulcrum.views.chart_style import Spec, fitted_svg
 
+FIGURES = Path(__file__).parents[1] / "out" / "paper"
+"""Where figures go unless a script is told otherwise."""
+
+WRITTEN: list[Path] = []
+"""Every file that this process has written a figure to."""
+
 Points = Sequence[Mapping[str, Any]]
 
 BLUE, ORANGE, GREEN, PURPLE, BLACK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
@@ -35,10 +41,45 @@ def write_figure(spec: Spec, folder: Path, name: str) -> list[Path]:
     try:
         drawn = fitted_svg(spec)
     except MissingExtraError:
-        return written
-    written.append(folder / f"{name}.svg")
-    written[1].write_text(drawn, "utf-8")
+        pass
+    else:
+        written.append(folder / f"{name}.svg")
+        written[1].write_text(drawn, "utf-8")
+    WRITTEN.extend(written)
     return written
+
+
+def floor_figure(points: Points, *, couplings: Sequence[float]) -> Spec:
+    """Returns the lateral floor against the size of the group: a line for each coupling, and its saturation dotted.
+
+    Args:
+        points: With kappa, group_size, floor and saturation.
+        couplings: The values of kappa.
+    """
+    colour = _scale("kappa", "coupling kappa", couplings)
+    x = _axis("group_size", "silos in the group")
+    y = _axis("floor", "lateral floor, nats")
+    shown = {"x": x, "y": y, "color": colour}
+    return {
+        **_head(
+            "What its group reveals of a silo that sends nothing",
+            "Mutual information with the others' class shares; dotted: a group without end",
+        ),
+        "width": 460,
+        "height": 280,
+        "data": {"values": list(points)},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1.5}, "encoding": shown},
+            {
+                "mark": {"type": "point", "filled": True, "size": 50, "opacity": 1},
+                "encoding": {**shown, "shape": _shape("kappa", "coupling kappa", couplings)},
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3]},
+                "encoding": {**shown, "y": {**y, "field": "saturation"}},
+            },
+        ],
+    }
 
 
 def gain_figure(points: Points, *, names: Sequence[str]) -> Spec:
@@ -262,12 +303,12 @@ def _axis(field: str, title: str, *, log: bool = False, domain: Sequence[float] 
     return {"field": field, "type": "quantitative", "title": title, "scale": scale}
 
 
-def _scale(field: str, title: str, names: Sequence[str]) -> Spec:
+def _scale(field: str, title: str, names: Sequence[object]) -> Spec:
     scale = {"domain": list(names), "range": list(_COLOURS[: len(names)])}
     return {"field": field, "type": "nominal", "title": title, "sort": list(names), "scale": scale, "legend": _LEGEND}
 
 
-def _shape(field: str, title: str, names: Sequence[str]) -> Spec:
+def _shape(field: str, title: str, names: Sequence[object]) -> Spec:
     return {**_scale(field, title, names), "scale": {"domain": list(names), "range": list(_SHAPES[: len(names)])}}
 
 

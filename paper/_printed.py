@@ -14,7 +14,11 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from fulcrum.views.terminal import FORMATS, Column, Result, remarks, show, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import FORMATS, Result, remarks, show, table
+
+ROUNDING_LEFT = 1e-12
+"""What rounding leaves of an exact agreement is no difference."""
 
 EXPECTED = Path(__file__).with_name("expected.toml")
 
@@ -49,8 +53,8 @@ class Row:
         expected = self.theory if self.paper is None else self.paper
         if expected is None:
             return None
-        # What rounding leaves of an exact agreement is no difference.
-        return 0.0 if math.isclose(self.ours, expected, rel_tol=1e-12, abs_tol=1e-12) else self.ours - expected
+        same = math.isclose(self.ours, expected, rel_tol=ROUNDING_LEFT, abs_tol=ROUNDING_LEFT)
+        return 0.0 if same else self.ours - expected
 
     @property
     def outside(self) -> bool:
@@ -74,6 +78,10 @@ class Row:
             "off": self.off,
             "note": self.note,
         }
+
+
+REPORTED: list[Row] = []
+"""Every row that this process has printed."""
 
 
 class Printed:
@@ -122,10 +130,11 @@ def report(
         pictures: What to draw before the rows.
         data: What else JSON holds.
     """
+    REPORTED.extend(rows)
     off = [row for row in rows if row.off]
     notes = list(dict.fromkeys(row.note for row in rows if row.note))
     drawn = [_drawn(row, notes) for row in rows]
-    columns = [Column(key="quantity", heading="quantity", figures=False)]
+    columns = [Column(key="quantity", heading="quantity", figures=False, folds=True)]
     columns += [
         Column(key=key, heading=key)
         for key in ("paper", "ours", "±", "differs", "allowed", "note")
@@ -158,10 +167,11 @@ def report(
 
 def _drawn(row: Row, notes: Sequence[str]) -> dict[str, Any]:
     """Returns the row for people: short enough for a line of 80 characters, its note by number."""
+    ours = 0.0 if abs(row.ours) < ROUNDING_LEFT else row.ours
     return {
         "quantity": row.quantity.removeprefix(f"{row.section}, "),
         "paper": f"({row.theory:g})" if row.theory is not None else "" if row.paper is None else f"{row.paper:g}",
-        "ours": row.ours if row.error is None else f"{row.ours:.4f}" if abs(row.ours) < 1 else f"{row.ours:.2f}",
+        "ours": ours if row.error is None else f"{ours:.4f}" if abs(ours) < 1 else f"{ours:.2f}",
         "±": "" if row.error is None else f"{row.error:.2g}",
         "differs": "" if row.difference is None else f"{row.difference:+.4f}" if row.difference else "0",
         "allowed": "" if row.tolerance is None else f"{row.tolerance:.3g}",

@@ -16,7 +16,8 @@ from _measured import Estimate, Measured, Measurements
 from _printed import report
 from rich.console import RenderableType
 
-from fulcrum.views.terminal import Column, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import table
 
 EPSILONS = (0.3, 0.99, 3, 10, 50, 200)
 STEPS = {

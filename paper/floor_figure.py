@@ -1,20 +1,20 @@
 """Figure "The lateral floor as a function of organisational group size": kappa 5, 20 and 100, with saturation.
 
-`--output FILE.json` writes the figure as a Vega-Lite specification.
+Written as floor_figure.json, a Vega-Lite specification, and as floor_figure.svg.
 """
 
 import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
+from _figures import FIGURES, floor_figure, write_figure
 from _printed import Printed, Row, parser, report
 
 from fulcrum.privacy.prior import lateral_floor
-from fulcrum.views.terminal import Column, table
+from fulcrum.views.columns import Column
+from fulcrum.views.terminal import table
 
 COUPLINGS = (5, 20, 100)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 50, 60)
@@ -50,34 +50,10 @@ def rows() -> list[Row]:
     ]
 
 
-def specification() -> dict[str, Any]:
-    """Returns the figure in Vega-Lite: a line for each coupling, and its saturation dotted."""
-    kappa = {"field": "kappa", "type": "nominal", "title": "coupling κ"}
-    size = {"field": "group_size", "type": "quantitative", "title": "silos in the group"}
-    return {
-        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "title": "Lateral floor by group size",
-        "width": 420,
-        "height": 260,
-        "data": {"values": series()},
-        "encoding": {"x": size, "color": kappa},
-        "layer": [
-            {
-                "mark": {"type": "line", "point": True},
-                "encoding": {"y": {"field": "floor", "type": "quantitative", "title": "lateral floor, nats"}},
-            },
-            {
-                "mark": {"type": "line", "strokeDash": [2, 3]},
-                "encoding": {"y": {"field": "saturation", "type": "quantitative"}},
-            },
-        ],
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the series and the check, writes the figure if asked to, and returns the exit status."""
+    """Prints the series and the check, writes the figure and returns the exit status."""
     described = parser(__doc__)
-    described.add_argument("--output", type=Path, help="where to write the figure, a Vega-Lite specification")
+    described.add_argument("--figures", type=Path, default=FIGURES, help="where the figure goes")
     chosen = described.parse_args(arguments)
     points = series()
     wide: list[dict[str, float]] = []
@@ -87,10 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     columns = [Column(key="size", heading="silos in the group")]
     columns += [Column(key=str(kappa), heading=f"kappa {kappa}") for kappa in COUPLINGS]
     picture = table("Lateral floor, nats", columns, wide)
-    status = report(__doc__, rows(), chosen.format, pictures=[picture], data={"series": points})
-    if chosen.output is not None:
-        chosen.output.write_bytes(msgspec.json.format(msgspec.json.encode(specification()), indent=1))
-    return status
+    write_figure(floor_figure(points, couplings=COUPLINGS), chosen.figures, "floor_figure")
+    return report(__doc__, rows(), chosen.format, pictures=[picture], data={"series": points})
 
 
 if __name__ == "__main__":

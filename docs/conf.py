@@ -26,6 +26,8 @@ napoleon_attr_annotations = False  # the signature says them
 nitpick_ignore_regex = [("py:.*", r"(?!fulcrum\.).*")]  # no inventory of other projects is fetched
 nitpick_ignore = [  # internal
     ("py:class", "fulcrum.ledger.file.LedgerFile"),
+    ("py:class", "fulcrum.roles.learning.Learner"),
+    ("py:class", "fulcrum.roles.site.Site"),
     ("py:class", "fulcrum.roles.region_file.RegionFile"),
     ("py:class", "fulcrum.roles.server._State"),
 ]

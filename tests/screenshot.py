@@ -8,16 +8,34 @@ import fulcrum
 from fulcrum.views.report import report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-PICTURES = {"report.png": "light", "report-dark.png": "dark"}
-SIZE = {"width": 1280, "height": 1130}
+WIDE, PHONE = (1280, 1130), (390, 844)
+PICTURES = {
+    "report.png": ("light", WIDE),
+    "report-dark.png": ("dark", WIDE),
+    "report-phone.png": ("light", PHONE),
+    "report-phone-dark.png": ("dark", PHONE),
+}
 
 
 def take(browser, folder):
-    """Writes the pictures into a folder: the first screen of the report on the consortium of `make demo`."""
+    """Writes the pictures into a folder: the first screen of the report on a consortium that bounds both observers."""
     page = Path(folder) / "report.html"
-    page.write_text(report(fulcrum.plan("consortium", rounds=10, epsilon=3.0)), encoding="utf-8")
-    for name, scheme in PICTURES.items():
-        context = browser.new_context(viewport=SIZE, color_scheme=scheme)
+    made = fulcrum.plan(
+        "consortium",
+        rounds=10,
+        epsilon={"region": 1.0, "silo": 3.0},
+        recipe="joint",
+        parameters=34,
+        least_influence=0.5,
+        purpose="deployment",
+    )
+    page.write_text(report(made), encoding="utf-8")
+    for name, (scheme, (width, height)) in PICTURES.items():
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            device_scale_factor=2 if width < 600 else 1,
+        )
         shown = context.new_page()
         shown.goto(page.as_uri())
         shown.wait_for_selector(f"html[data-drawn={scheme}]")

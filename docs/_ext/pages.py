@@ -11,9 +11,8 @@ from pathlib import Path
 from pygments.lexers.special import TextLexer
 
 _ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
-_PICTURE = re.compile(
-    r'<picture>\s*<source [^>]*dark[^>]*srcset="([^"]+)"[^>]*>\s*<img alt="([^"]+)" src="([^"]+)"[^>]*>\s*</picture>'
-)
+_PICTURE = re.compile(r"<picture>(.*?)</picture>", re.DOTALL)
+_SOURCE = re.compile(r'<source media="([^"]+)" srcset="([^"]+)">|<img alt="([^"]+)" src="([^"]+)">')
 _LINK = re.compile(r"\[([^]\n]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -32,12 +31,14 @@ def mended(text, *, folder, docs):
         return f"[{words}]({kind}{Path(os.path.relpath(page, docs)).as_posix()}{'' if kind else anchor})"
 
     def show(picture):
-        """Writes a picture with a dark variant as the two images between which the theme chooses."""
-        shown = {"light": picture[3], "dark": picture[1]}
+        """Writes a picture as one image for each scheme and width, between which theme and style sheet choose."""
+        sources = _SOURCE.findall(picture[1])
+        alt = next(alt for _, _, alt, _ in sources if alt)
         return "\n\n".join(
-            f":::{{image}} {Path(os.path.relpath(folder / image, docs)).as_posix()}\n:alt: {picture[2]}\n"
-            f":class: only-{kind}\n:::"
-            for kind, image in shown.items()
+            f":::{{image}} {Path(os.path.relpath(folder / (image or plain), docs)).as_posix()}\n:alt: {alt}\n"
+            f":class: framed only-{'dark' if 'dark' in media else 'light'} "
+            f"{'narrow' if 'max-width' in media else 'wide'}\n:::"
+            for media, image, _, plain in sources
         )
 
     text = _PICTURE.sub(show, text)

@@ -4,16 +4,17 @@ Each page runs from top to bottom in an empty directory of its own, with one Pyt
 
 - A block right after `<!-- file: hospitals.toml -->` is written to that file, and not run.
 - A ```python block runs; with >>> prompts it is a doctest, and its output must be the one shown.
-- In a ```console or ```sh block, a line `$ fulcrum ...` runs (a backslash continues it, `PYTHONPATH=. fulcrum ...` is
-  allowed). What stands below it, up to the next prompt, must be its output; where nothing stands there, only the exit
-  code is checked. Other commands (`$ pip ...`) are not run. The terminal is 100 columns wide.
+- In a ```console or ```sh block, a line `$ fulcrum ...` runs (a backslash continues it). What stands below it, up to the
+  next prompt, must be its output; where nothing stands there, only the exit code is checked. Other commands (`$ pip ...`)
+  are not run. The terminal is 100 columns wide.
 - The exit code must be 0, or that of `<!-- exit: 2 -->` right before the block.
+- A block right after `<!-- needs: torch -->` runs where that package is installed, or all of several; else it is left out.
 - Blanks at line ends do not count, and `...` stands for any text.
 """
 
 import contextlib
 import doctest
-import importlib
+import importlib.util
 import io
 import re
 import shlex
@@ -36,7 +37,7 @@ BY_LEAF = {module.split(".")[-1]: module for module in MODULES}
 FILE_ENDINGS = ("py", "toml", "json", "csv", "html")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,})\s*([\w-]*)\s*$")
-_NOTE = re.compile(r"^<!--\s*(file|exit):\s*(.+?)\s*-->$")
+_NOTE = re.compile(r"^<!--\s*(file|exit|needs):\s*(.+?)\s*-->$")
 _SHELL = ("console", "sh")
 
 
@@ -49,6 +50,7 @@ class Block:
     line: int
     file: str | None = None
     exit: int = 0
+    needs: str = ""
 
 
 def blocks_of(page):
@@ -79,10 +81,12 @@ def run_page(page, name, directory):
     namespace = {"__name__": "__main__"}
     for block in blocks_of(page):
         where = f"{name}:{block.line}"
+        if not all(map(importlib.util.find_spec, block.needs.replace(",", " ").split())):
+            continue
         if block.file is not None:
             Path(block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            with importable(directory):
+            with forgetting(directory, importable=True):
                 run_python(block, namespace, where)
         elif block.language in _SHELL:
             run_console(block, where, directory)
@@ -105,16 +109,12 @@ def run_console(block, where, directory):
     """Runs the fulcrum commands of a block and compares what they print."""
     for command, shown in commands_of(block.text):
         words = shlex.split(command)
-        path = []
-        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-            name, _, value = words.pop(0).partition("=")
-            assert (name, value) == ("PYTHONPATH", "."), f"{where}: only PYTHONPATH=. may stand before a command"
-            path = [directory]
+        assert not re.fullmatch(r"[A-Z_]+=.*", words[0]), f"{where}: no variable is set before a command"
         if words[:1] != ["fulcrum"]:
             continue
         assert not {"|", ">", ">>", "&&", ";"} & set(words), f"{where}: pipes are not run. Use -o, or ... in the output"
         printed = io.StringIO()
-        with importable(*path), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with forgetting(directory), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             code = cli.run(words[1:])
         assert code == block.exit, (
             f"{where}: {command}\nexit code {code} in place of {block.exit}\n{printed.getvalue()}"
@@ -149,10 +149,10 @@ def same(wanted, got):
 
 
 @contextlib.contextmanager
-def importable(*directories):
-    """Makes the modules of some directories importable, and forgets them after."""
+def forgetting(directory, *, importable=False):
+    """Forgets the modules of a directory after; a command finds those of the current one by itself, Python does not."""
     before, known = sys.path[:], set(sys.modules)
-    sys.path[:0] = map(str, directories)
+    sys.path[:0] = [str(directory)] if importable else []
     importlib.invalidate_caches()
     try:
         yield
@@ -160,7 +160,7 @@ def importable(*directories):
         sys.path[:] = before
         for name in set(sys.modules) - known:
             file = getattr(sys.modules[name], "__file__", None) or ""
-            if any(Path(file).is_relative_to(directory) for directory in directories):
+            if Path(file).is_relative_to(directory):
                 del sys.modules[name]
 
 
@@ -220,10 +220,11 @@ DISPERSION = "dispersion of region  88.00% of a uniform budget is waste, a facto
         "<!-- exit: 2 -->\n" + fenced("console", "$ fulcrum exposure nowhere\nfulcrum: no built-in federation ..."),
         "<!-- file: mine.py -->\n"
         + fenced("python", "def flat(federation, requirement):\n    return [1.0] * len(federation)")
-        + fenced("console", "$ PYTHONPATH=. fulcrum plan mild --rounds 1 --epsilon 1 --allocation mine:flat")
+        + fenced("console", "$ fulcrum plan mild --rounds 1 --epsilon 1 --allocation mine:flat")
         + fenced("python", "from mine import flat\nassert flat([], None) == []"),
         fenced("python", ">>> x = 2\n>>> x + 1\n3") + fenced("python", "assert x == 2"),
         "````\n```python\nthis is not run\n```\n````\n",
+        "<!-- needs: json, no_such_package -->\n" + fenced("python", "assert False"),
     ],
 )
 def test_a_right_page_passes(page, here):
@@ -237,8 +238,10 @@ def test_a_right_page_passes(page, here):
         fenced("console", "$ fulcrum exposure nowhere"),
         "<!-- exit: 2 -->\n" + fenced("console", "$ fulcrum exposure consortium"),
         fenced("console", "$ fulcrum exposure consortium | head"),
+        fenced("console", "$ PYTHONPATH=. fulcrum exposure consortium"),
         fenced("python", ">>> 1 + 1\n3"),
         fenced("python", "assert False"),
+        "<!-- needs: json, re -->\n" + fenced("python", "assert False"),
         fenced("python", "from mine import flat"),
         "<!-- file: mine.py -->\nNo block follows.\n",
         "```python\nthe fence is not closed\n",

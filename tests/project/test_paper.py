@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -126,9 +127,43 @@ def test_an_unknown_quantity_is_refused_with_those_known(printed):
 
 def test_the_figure_is_written_with_its_series(tmp_path, capsys):
     module = load("floor_figure")
-    assert module.main(["--format", "json", "--output", str(tmp_path / "figure.json")]) == 0
+    assert module.main(["--format", "json", "--figures", str(tmp_path)]) == 0
     points = json.loads(capsys.readouterr().out)["series"]
-    figure = json.loads((tmp_path / "figure.json").read_bytes())
+    figure = json.loads((tmp_path / "floor_figure.json").read_bytes())
     assert figure["data"]["values"] == points
     assert {point["kappa"] for point in points} == {5, 20, 100}
     assert all(point["floor"] < point["saturation"] for point in points)
+
+
+def test_no_number_is_folded_at_80_columns(printed, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    row = printed.Row(
+        quantity="a quantity of a long name, as they are, of some place",
+        ours=-123.4567,
+        paper=-1234.5678,
+        tolerance=2e3,
+    )
+    printed.report("Title.", [printed.Row(**{**vars_of(row), "error": 0.0123, "note": "a note"})], "table")
+    out = capsys.readouterr().out
+    assert "-1234.57" in out
+    assert "+1111.1111" in out
+    assert "-123.46" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def vars_of(row):
+    return {name: getattr(row, name) for name in row.__slots__}
+
+
+def test_all_of_it_ends_with_how_many_values_were_checked_and_where_the_figures_are():
+    environment = {name: value for name, value in os.environ.items() if name != "FULCRUM_DATA"}
+    found = subprocess.run(
+        [sys.executable, str(PAPER)], cwd=PAPER.parent, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert found.returncode == 0, found.stderr
+    values = sum(row.difference is not None for name in SCRIPTS for row in rows_of(name))
+    end = found.stdout.splitlines()[-4:]
+    assert end[0].startswith(f"Checked {values} values: ")
+    assert end[1].startswith("Off: 0; 0 more")
+    assert end[2] == f"Skipped: {len(TRAINED)} scripts, which need the data folder."
+    assert end[3].startswith(f"Figures in {Path('out', 'paper')}: floor_figure.json")

@@ -215,7 +215,7 @@ def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_pat
 def test_the_other_scripts_run_on_digits(tmp_path, capsys):
     path = tmp_path / "results.csv"
     others = ("accuracy_by_parameters", "better_accounting", "higher_dimension", "informativeness", "privacy_utility")
-    for name in (*others, "learning_rate"):
+    for name in (*others, "learning_rate", "signal_to_noise"):
         load(name).main(arguments(path, "--format", "json"))
         assert json.loads(capsys.readouterr().out)["rows"], name
     assert (tmp_path / "accuracy_by_parameters.json").is_file()
@@ -300,6 +300,33 @@ def test_a_promise_that_is_missed_is_off_and_so_is_a_cell_behind_the_optimum(tmp
     assert kept == [False, False, True]
 
 
+def test_a_model_that_learns_against_the_prediction_is_off(tmp_path):
+    script = load("signal_to_noise")
+    asked = experiments.Study(tasks=experiments.TASKS, results=tmp_path / "results.csv")
+
+    def found(**learnt):
+        as_predicted = {0.05: 0.4, 0.3: 0.6, 2.0: 0.9}
+        return [
+            script.Cell(
+                task=task, recipe=recipe, predicted=at, learnt=learnt.get(f"{task}_{recipe}", {}).get(at, share)
+            )
+            for task in experiments.TASKS
+            for recipe in script.RECIPES
+            for at, share in as_predicted.items()
+        ]
+
+    def off(cells):
+        return [row.quantity for row in script.rows(asked, cells) if row.off]
+
+    assert off(found()) == []
+    assert off(found(agnews_joint={0.05: 0.5})) == ["of 12 plans, below 0.1, learnt half or more"]
+    assert off(found(cifar10_sizes={2.0: 0.79})) == ["of 12 plans, from 1, learnt less than 0.8"]
+    said = script.rows(asked, found(agnews_sizes={0.05: 0.95}))
+    agreement = {row.quantity: row.ours for row in said if "rank correlation" in row.quantity}
+    assert agreement["agnews, joint, rank correlation"] == pytest.approx(1.0)
+    assert agreement["agnews, optimum, rank correlation"] == pytest.approx(-0.5)  # 3, 1, 2 where 1, 2, 3 was predicted
+
+
 def test_the_learning_rate_must_be_the_best_of_the_grid(tmp_path, monkeypatch):
     script = load("learning_rate")
     asked = study(tmp_path / "results.csv")
@@ -373,3 +400,17 @@ def test_the_main_table_meets_the_paper_on_the_real_data(tmp_path):
     found = main_table.rows(experiments.Study(results=tmp_path / "results.csv"))
     assert {row.quantity: row.difference for row in found if row.off} == {}
     assert sum(row.paper is not None for row in found) == 2 * 3 * 5
+
+
+@pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
+def test_the_first_table_of_the_readme_is_what_training_gives():
+    rows = fulcrum.compare_trained("severe", "agnews", seeds=10, rounds=10, epsilon=0.99)
+    found = {row.allocation: row for row in rows}
+    readme = (PAPER.parent / "README.md").read_text("utf-8")
+    told = [[cell.strip(" *") for cell in line.split("|")[2:4]] for line in readme.splitlines() if line.startswith("|")]
+    shown = [
+        [f"{100 * found[name].accuracy:.0f}", f"{math.ceil(10 * found[name].epsilon_inside_worst) / 10}"]
+        for name in ("uniform", "optimal", "joint")
+    ]
+    assert told[2:6] == [*shown, [f"{100 * rows[0].reference:.0f}", ""]]
+    assert all(row.epsilon_above_worst <= 0.99 for row in rows)

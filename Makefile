@@ -32,7 +32,7 @@ demo: $(VENV)/core.stamp
 	@echo "epsilon 3 against anyone outside its country and 8 against its own aggregator; whom they quieten; and the last of"
 	@echo "them as a plan, trained, in which every country keeps half of its voice or more."
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
-	@echo "All of it to look at, to print and to sign: open out/report.html in a browser."
+	@echo "All of it to look at and to print: open out/report.html in a browser."
 
 # Two at a time, each file's tests in one process: much of the time they wait, for disks, browsers and time limits.
 test: $(VENV)/test.stamp

@@ -1,10 +1,11 @@
 """Recording a release durably, beside the floor: writing the same bytes to a file of their own and syncing it.
 
-No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, in the
-same folder; the figures to quote are the difference and the ratio of the medians. A release syncs twice: its bytes in
-the log, and then a mark in the file of how far the log goes; what the mark takes is told apart. The mean beside them
-includes the releases at which the log is folded into the file, one in every 256 MB or so (`database.LOG_BYTES`).
-Put the folder on the disk that matters: one in memory syncs for nothing.
+No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, now the
+one first and now the other, in the same folder; the figures to quote are the difference and the ratio of the medians.
+A release syncs twice: its entry in the log, and then a mark in the file of how far the log goes; what the mark takes is
+told apart. A large one, which goes to a file of its own, is synced there before. The mean beside them includes the
+releases at which the log is folded into the file, one in every 256 MB of log or so (`database.LOG_BYTES`). Put the
+folder on the disk that matters: one in memory syncs for nothing, and a busy machine or disk distorts the ratio.
 
     python benchmarks/ledger_overhead.py [--folder .]
 """
@@ -15,13 +16,15 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.views.columns import Column
 from fulcrum.views.terminal import FORMATS, Result, show, table
 
-REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 15, 100_000_000: 3}
+REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 30, 80_000_000: 21, 400_000_000: 5, 800_000_000: 3}
 PROMISED_BYTES, MOST_MILLISECONDS = 1_000_000, 5.0
+LARGE_BYTES, MOST_RATIO = 80_000_000, 2.0  # 10^7 parameters
 
 
 def floor_seconds(path: Path, payload: bytes) -> float:
@@ -58,12 +61,16 @@ def times(folder: Path, size: int, repeats: int) -> tuple[list[float], list[floa
         allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0)
         ledger.enter_plan(allowance)
         for number in range(1, repeats + 2):
-            payload = os.urandom(size)
-            floors.append(floor_seconds(folder / f"{size}-{number}", payload))
-            records.append(record_seconds(ledger, allowance, number, payload))
+            payload, beside = os.urandom(size), folder / f"{size}-{number}"
+            for which in ("floor", "release") if number % 2 else ("release", "floor"):
+                if which == "floor":
+                    floors.append(floor_seconds(beside, payload))
+                else:
+                    records.append(record_seconds(ledger, allowance, number, payload))
             marks.append(mark_seconds(ledger))
-            (folder / f"{size}-{number}").unlink()
-    (folder / f"{size}.ledger").unlink()
+            beside.unlink()
+    for left in folder.glob(f"{size}.ledger*"):
+        left.unlink()
     first, second, third = ([1e3 * value for value in values[1:]] for values in (floors, records, marks))
     return first, second, third
 
@@ -74,7 +81,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(), help="where to write; a subfolder is made and removed")
     parser.add_argument("--format", choices=FORMATS, default="table")
     options = parser.parse_args()
-    rows = []
+    promises = {PROMISED_BYTES: f"at most {MOST_MILLISECONDS:g} ms over", LARGE_BYTES: f"ratio at most {MOST_RATIO:g}"}
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         for size, repeats in REPEATS.items():
             floors, records, marks = times(Path(name), size, repeats)
@@ -86,8 +94,8 @@ def main() -> None:
                     "overhead": record - floor,
                     "ratio": record / floor,
                     "mark": statistics.median(marks),
-                    "mean": statistics.mean(records) - statistics.mean(floors),
-                    "promise": f"at most {MOST_MILLISECONDS:g} ms over" if size == PROMISED_BYTES else "",
+                    "mean_ratio": statistics.mean(records) / statistics.mean(floors),
+                    "promise": promises.get(size, ""),
                 }
             )
     columns = (
@@ -96,12 +104,12 @@ def main() -> None:
         Column(key="overhead", heading="release over it, ms"),
         Column(key="ratio", heading="ratio"),
         Column(key="mark", heading="its mark, ms"),
-        Column(key="mean", heading="mean over it, ms"),
+        Column(key="mean_ratio", heading="ratio of means"),
         Column(key="promise", heading="promise", figures=False),
     )
     show(Result(data=rows, rows=rows, picture=[table("A durable release", columns, rows)]), options.format)
-    over = next(row["overhead"] for row in rows if row["bytes"] == PROMISED_BYTES)
-    if not isinstance(over, float) or over > MOST_MILLISECONDS:
+    found = {row["bytes"]: row for row in rows}
+    if found[PROMISED_BYTES]["overhead"] > MOST_MILLISECONDS or found[LARGE_BYTES]["ratio"] > MOST_RATIO:
         raise SystemExit("a promise is not kept")
 
 

@@ -3,6 +3,11 @@
 Six silos in three regions and a server, mutual TLS on this machine, the same messages between the same sites. Bare, a
 silo sends its update as it is and a region adds; with Fulcrum it is clipped, perturbed, charged to the ledger on disk,
 sealed, opened, checked, and its region's sum stored.
+
+Ten sites share the machine that it runs on, so anything else that runs there falls on some rounds and not on others:
+leave it alone meanwhile.
+
+    python benchmarks/nvflare_overhead.py
 """
 
 import os
@@ -17,7 +22,7 @@ from fulcrum.engines.nvflare.kits import write_kits
 from fulcrum.engines.nvflare.loopback import run_here
 from fulcrum.engines.sites import Deployment
 
-PROMISE = 1.3  # for the head of the digits; the larger model shows what grows, with every site on one machine
+PROMISE = 1.3  # for the head of the digits, and for a large model with every site on one machine
 ROUNDS = 12
 REPEATS = 2
 SIZES = (34, 1_000_000)
@@ -40,9 +45,9 @@ def seconds_a_round(folder: Path, parameters: int, *, bare: bool, port: int) -> 
 
 
 def main() -> int:
-    """Prints both medians and their ratio for each size; fails if the first is above what is promised."""
+    """Prints both medians and their ratio for each size; fails if one is above what is promised."""
     sys.path.insert(0, str(SITE))
-    os.environ["PYTHONPATH"] = str(SITE)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
     ratios = []
     for parameters in SIZES:
         found: dict[bool, list[float]] = {True: [], False: []}
@@ -58,8 +63,8 @@ def main() -> int:
             f"{parameters:>9,} parameters: {without:.2f} s a round bare, {with_fulcrum:.2f} s with Fulcrum, "
             f"{ratio:.2f} times"
         )
-    print(f"promised: at most {PROMISE} times at {SIZES[0]} parameters")
-    return int(ratios[0] > PROMISE)
+    print(f"promised: at most {PROMISE} times")
+    return int(max(ratios) > PROMISE)
 
 
 if __name__ == "__main__":

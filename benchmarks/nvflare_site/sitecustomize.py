@@ -20,7 +20,7 @@ def bare() -> None:
         site, arrays = self._site, unpack_model(model)
         plan, name = site.plan, site.settings.name
         assignment = Assignment(silo=name, round_number=round_number, plan=plan, seed=0, options=site.settings.options)
-        layout, flat = flattened(self._learner.update(arrays, assignment))
+        layout, flat = flattened(self._update(arrays, assignment))
         region = region_of(plan, name)
         weight = plan.federation.weights[plan.federation.silo_names.tolist().index(name)]
         return Release(

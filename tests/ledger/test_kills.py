@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from ledgers import forks
 
 KILLS = int(os.environ.get("FULCRUM_KILLS", "300"))
@@ -15,7 +16,7 @@ import json, os, random, signal, struct, sys, time
 from pathlib import Path
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
-folder, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+folder, kills, seed, sizes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 cost = Cost(shift_above=0.001, shift_inside=0.01)
 plan = Allowance(plan_digest="plan", rounds=10**6, shift_above=1e3, shift_inside=1e4)
 rng = random.Random(seed)
@@ -69,7 +70,7 @@ while totals["kills"] < kills:
     path, sents = folder / f"{ledger_number}.ledger", []
     while totals["kills"] < min(kills, ledger_number + 50):
         sents.append(folder / f"{totals['kills']}.sent")
-        size = rng.choice([10, 5_000, 100_000, 400_000])
+        size = rng.choice(sizes)
         receive, tell = os.pipe()
         child = os.fork()
         if child == 0:
@@ -100,9 +101,14 @@ print(json.dumps(totals))
 
 
 @forks
-def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path):
+@pytest.mark.parametrize(
+    ("kills", "sizes"),
+    [(KILLS, [10, 5_000, 100_000, 400_000]), (KILLS // 3, [10, 1_500_000, 3_000_000])],
+    ids=["within the file", "beside it"],
+)
+def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path, kills, sizes):
     done = subprocess.run(
-        [sys.executable, "-c", RELEASE_UNTIL_KILLED, str(tmp_path), str(KILLS), "1"],
+        [sys.executable, "-c", RELEASE_UNTIL_KILLED, str(tmp_path), str(kills), "1", json.dumps(sizes)],
         capture_output=True,
         text=True,
         timeout=60 + KILLS,
@@ -110,8 +116,8 @@ def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     totals = json.loads(done.stdout)
-    assert totals["kills"] == KILLS
+    assert totals["kills"] == kills
     # The test means something only if kills fell inside `record` and releases were sent again.
-    assert totals["in_record"] >= KILLS // 20
-    assert totals["resent"] >= KILLS // 20
-    assert totals["sent"] > KILLS // 2
+    assert totals["in_record"] >= kills // 20
+    assert totals["resent"] >= kills // 20
+    assert totals["sent"] > kills // 2

@@ -108,9 +108,9 @@ def test_another_silos_ledger_is_refused(path):
 def test_another_format_is_refused(path):
     opened(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("PRAGMA user_version = 4")
     for work in (opened, verify_ledger):
-        with pytest.raises(LedgerError, match="is a ledger of format 3, this Fulcrum knows format 2") as error:
+        with pytest.raises(LedgerError, match="is a ledger of format 4, this Fulcrum knows format 3") as error:
             work(path)
         says(error)
 
@@ -148,6 +148,14 @@ def test_a_pipe_is_refused_without_waiting_for_it(path):
     os.mkfifo(path)
     with pytest.raises(LedgerError, match="not a file"):
         opened(path)
+
+
+def test_a_circle_of_links_is_refused_in_one_line(path):
+    path.symlink_to(path)
+    for work in (opened, verify_ledger):
+        with pytest.raises(LedgerError, match="symbolic links") as error:
+            work(path)
+        says(error)
 
 
 @forks

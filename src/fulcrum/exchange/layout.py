@@ -80,7 +80,28 @@ def in_units(values: np.ndarray[Any, Any], step: float | None) -> np.ndarray[Any
 def flattened(
     arrays: Update, *, what: str = "update", error: type[FulcrumError] = ReleaseError
 ) -> tuple[Layout, FloatArray]:
-    """Returns the layout of some arrays and a copy of their coordinates.
+    """Returns the layout of some arrays and a copy of their coordinates; `floats_by_name` says what is refused.
+
+    Args:
+        arrays: What to put in a row.
+        what: What it is, for messages.
+        error: What is raised.
+    """
+    found = floats_by_name(arrays, what=what, error=error)
+    with np.errstate(all="ignore"):  # a NaN may be of a kind that a cast signals: a value, which is not refused here
+        parts = [np.ravel(array) for array in found.values()]
+        return layout_of(found), np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+
+
+def layout_of(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Layout:
+    """Returns the names and shapes of some arrays."""
+    return Layout(names=tuple(arrays), shapes=tuple(array.shape for array in arrays.values()))
+
+
+def floats_by_name(
+    arrays: Update, *, what: str = "update", error: type[FulcrumError] = ReleaseError
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns some arrays by name, where they stand.
 
     What is given is gone through once. It is refused for its types, names, dtypes and shapes alone, never for a value:
 
@@ -90,7 +111,7 @@ def flattened(
       integers, objects or structures; nor masked arrays, whose mask would be lost.
 
     Args:
-        arrays: What to put in a row.
+        arrays: What to name.
         what: What it is, for messages.
         error: What is raised.
     """
@@ -115,10 +136,7 @@ def flattened(
         if str(name) in found:
             raise error(f"the {what} has two arrays called {name!r}")
         found[str(name)] = _as_floats(array, f"the {what}'s array {name!r}", error)
-    layout = Layout(names=tuple(found), shapes=tuple(array.shape for array in found.values()))
-    with np.errstate(all="ignore"):  # a NaN may be of a kind that a cast signals: a value, which is not refused here
-        parts = [np.ravel(array) for array in found.values()]
-        return layout, np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+    return found
 
 
 def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:

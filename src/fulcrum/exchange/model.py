@@ -16,7 +16,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ExchangeError
 from fulcrum.exchange.framing import framed, unframed
-from fulcrum.exchange.layout import Layout, flattened, payload_of
+from fulcrum.exchange.layout import Layout, flattened, floats_by_name, layout_of, payload_of
 from fulcrum.planning.plan import Plan
 
 Model = Mapping[str, np.ndarray[Any, Any]]
@@ -45,10 +45,26 @@ def model_digest(model: Model) -> str:
 
     A silo names it as the basis of its release, so that one round has one release on one model.
     """
-    layout, flat = _flattened(model)
-    sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout)))
-    sha.update(payload_of(flat, step=None))
+    arrays = floats_by_name(model, what="model", error=ExchangeError)
+    sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout_of(arrays))))
+    with np.errstate(all="ignore"):  # as in `flattened`
+        for array in arrays.values():
+            if array.size:
+                sha.update(payload_of(np.ravel(array), step=None))
     return sha.hexdigest()
+
+
+def basis_of(model: Model, *beside: str) -> str:
+    """Returns what a release is computed from: the model's digest, with the digests of all else that training is told.
+
+    Args:
+        model: The global model.
+        beside: A digest for each other thing that training is told, empty where there is none.
+    """
+    digest = model_digest(model)
+    if not any(beside):
+        return digest
+    return hashlib.sha256(msgspec.msgpack.encode(("fulcrum.basis/1", digest, beside))).hexdigest()
 
 
 def checked_model(plan: Plan, model: Model) -> tuple[Layout, FloatArray]:

@@ -1,7 +1,7 @@
 """The file beneath a ledger: its format, and what is written to it and read from it.
 
 What a ledger allows is in `fulcrum.ledger.ledger`, which is the module to use. Why there is a log beside an open file,
-and how to copy the two, is in `fulcrum.storage.database`.
+and how to copy the two, is in `fulcrum.storage.database`; where large payloads are, in `fulcrum.storage.payloads`.
 """
 
 import contextlib
@@ -9,10 +9,11 @@ from typing import Self
 
 from fulcrum.errors import LedgerError, LedgerInUseError
 from fulcrum.ledger.entries import Allowance, Entry, EntryRow, entry_of
-from fulcrum.storage.database import DatabaseFile, PathLike
+from fulcrum.storage.database import PathLike, Statement
+from fulcrum.storage.payloads import FileWithPayloads
 
-FORMAT = 2
-"""Of the file. Format 1 has no mark of how far its log goes."""
+FORMAT = 3
+"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it; both are read."""
 
 HASH_FORMAT = 1
 """Of the hashes in it."""
@@ -32,7 +33,7 @@ CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 _ENTRY_TYPES = (int, str, int, str, str, float, float, float, float, str)
 
 
-class LedgerFile(DatabaseFile):
+class LedgerFile(FileWithPayloads):
     """A ledger's file, held and connected to; made by `opened` and `reading`.
 
     It knows what a ledger holds and how, not what may be put into it. Its methods are called with `lock` taken.
@@ -75,7 +76,7 @@ class LedgerFile(DatabaseFile):
     def payload(self, sequence: int) -> object:
         """Returns what is stored as the bytes of an entry, unchecked; None where nothing is."""
         found = self.rows("SELECT bytes FROM payload WHERE sequence = ?", sequence)
-        return found[0][0] if found else None
+        return self.content(found[0][0]) if found else None
 
     def payload_count(self) -> int:
         """Returns how many payloads are stored."""
@@ -93,9 +94,10 @@ class LedgerFile(DatabaseFile):
             ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
         )
 
-    def add_entry(self, row: EntryRow, payload: bytes) -> None:
-        """Stores an entry and its payload; synced when it returns."""
+    def add_entry(self, row: EntryRow, held: object, *with_it: Statement) -> None:
+        """Stores an entry and its payload, as `keep` returned it; synced when it returns."""
         self.write(
             ("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row),
-            ("INSERT INTO payload VALUES (?, ?)", (row[0], payload)),
+            ("INSERT INTO payload VALUES (?, ?)", (row[0], held)),
+            *with_it,
         )

@@ -13,7 +13,8 @@
 >>> folder.cleanup()
 
 One SQLite file a silo, with a log beside it while it is open (`fulcrum.storage.database` says why, and how to copy
-them). Costs are squared mean shifts, mu² = 4 / s² a release, which add up over releases whatever their multipliers
+them), and large payloads in a file of their own (`fulcrum.storage.payloads`). Costs are squared mean shifts,
+mu² = 4 / s² a release, which add up over releases whatever their multipliers
 (`fulcrum.privacy.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never stored, only
 what is sent anyway.
 """
@@ -75,7 +76,8 @@ class Ledger(ClosedAtTheEnd):
     Guarantees, on a disk that keeps what it says it has synced:
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
-    - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it;
+    - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it,
+      nor does one whose large payloads are missing, cut short or another's;
     - a file or log that was deleted, moved or replaced while it was open takes nothing that may be sent;
     - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
@@ -265,13 +267,14 @@ class Ledger(ClosedAtTheEnd):
             reason = self.would_exceed(allowance, cost, round_number)
             if reason is not None:
                 raise RefusedReleaseError(f"{self._path}: {reason}")
-            number, digest = len(self._entries) + 1, hashlib.sha256(payload).hexdigest()
-            made = (number, allowance.plan_digest, round_number, basis, digest)
+            sha = hashlib.sha256()
+            held, with_it = self._file.keep(payload, sha)
+            made = (len(self._entries) + 1, allowance.plan_digest, round_number, basis, sha.hexdigest())
             spent = self._spent_with(cost)
             figures = (cost.shift_above, cost.shift_inside, spent.shift_above, spent.shift_inside)
             row = (*made, *figures, _chain_hash(self.head, (*made, *figures)))
             entry = entry_of(row)
-            self._file.add_entry(row, payload)
+            self._file.add_entry(row, held, *with_it)
             self._entries.append(entry)
             self._of_round[entry.plan_digest, entry.round_number] = entry
             self._file.in_doubt = False
@@ -381,17 +384,15 @@ class Ledger(ClosedAtTheEnd):
         return plan is not None and 1 <= entry.round_number <= plan.rounds and not self._over(plan, entry.spent)
 
     def _payload_check(self) -> LedgerCheck:
-        damaged = []
+        damaged = ""
         for entry in self._entries:
             try:
                 self._payload(entry)
-            except LedgerError:
-                damaged.append(entry.sequence)
+            except LedgerError as error:
+                damaged = damaged or str(error).removeprefix(f"{self._path} is damaged: ")
         more = self._file.payload_count() - len(self._entries)
         detail = f"{len(self._entries)} payloads" + (f", {more} too many" if more > 0 else "")
-        if damaged:
-            detail = f"the bytes of entry {damaged[0]} are not those released"
-        return LedgerCheck(name="payloads", holds=not damaged and more == 0, detail=detail)
+        return LedgerCheck(name="payloads", holds=not damaged and more == 0, detail=damaged or detail)
 
 
 def verify_ledger(

@@ -32,19 +32,20 @@ def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
     if not 0 < share <= 1:
         raise ParameterError(f"the share of the clip norm must be above 0 and at most 1, got {share}")
     with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
-        largest = float(np.max(np.abs(update), initial=0.0))
+        largest = max(float(np.max(update, initial=0.0)), -float(np.min(update, initial=0.0)))
         if not math.isfinite(largest):
             raise DivergedUpdateError("the update is not finite. Lower the learning rate or check the data")
         exponent = math.frexp(largest)[1] - 1
-        scaled = np.ldexp(np.asarray(update, dtype=np.float64), -exponent)  # exact, and its squares cannot overflow
+        # Exact, and its squares cannot overflow.
+        scaled = np.asarray(np.ldexp(np.asarray(update, dtype=np.float64), -exponent))
         size = float(np.linalg.norm(np.ravel(scaled)))
         if share == 1 and np.ldexp(size, exponent) <= norm:
             return update
         kept = np.result_type(update, np.float16)  # a float's own dtype
         # Never more than brings it to the norm, however the share was rounded, nor than the dtype holds.
-        room = float(np.finfo(kept).max) * (1 - 2.0**-50) / float(np.max(np.abs(scaled), initial=1.0))
+        room = float(np.finfo(kept).max) * (1 - 2.0**-50) / max(1.0, math.ldexp(largest, -exponent))
         factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0, room)
-        return np.asarray(scaled * factor).astype(kept, copy=False)
+        return np.asarray(np.multiply(scaled, factor, out=scaled).astype(kept, copy=False))
 
 
 def clip_factor(size: FloatArray, norm: float | FloatArray, share: float | FloatArray = 1.0) -> FloatArray:

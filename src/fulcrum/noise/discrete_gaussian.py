@@ -86,7 +86,7 @@ _TABLE_DISTANCE = 2.0**-136
 
 _Samples: TypeAlias = npt.NDArray[np.int64]
 _Draws: TypeAlias = npt.NDArray[np.uint32]
-_Combine: TypeAlias = Callable[[_Draws, _Draws, _Samples, _Samples], int]
+_Combine: TypeAlias = Callable[[_Draws, _Draws, _Samples, _Samples, _Samples], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,12 +227,13 @@ def _sampled(plan: Convolution, count: int, draw: Source, combine: _Combine) -> 
     table = _table(plan.base_variance)
     coefficients = np.array(plan.coefficients, dtype=np.int64)
     samples = np.empty(count, dtype=np.int64)
+    tied = np.empty(plan.draws * min(count, _CHUNK) + 1, dtype=np.int64)
     for start in range(0, count, _CHUNK):
         part = samples[start : start + _CHUNK]
         drawn = draw(4 * plan.draws * len(part)).view("<u4").astype(np.uint32, copy=False)
         draws = drawn.reshape(plan.draws, len(part))
-        if combine(draws, table.entries, coefficients, part):
-            _settle(draws, table, coefficients, part, draw)
+        if ties := combine(draws, table.entries, coefficients, part, tied):
+            _settle(draws, tied[:ties], table, coefficients, part, draw)
     return samples
 
 
@@ -294,14 +295,15 @@ def _weights(variance: Fraction) -> list[int]:
     return weights
 
 
-def _combined(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples) -> int:
+def _combined(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
     """Fills `out` with the sums of base samples times coefficients, and returns how many draws tied.
 
-    A tie, the rest of a draw equal to the first bits of its threshold, counts here as above it.
+    A tie, the rest of a draw equal to the first bits of its threshold, counts here as above it. Where they are, counted
+    through all draws, is written to the beginning of `tied`, which has room for every draw and one.
     """
     ties = 0
     out[:] = 0
-    for row, coefficient in zip(draws, coefficients, strict=True):
+    for i, (row, coefficient) in enumerate(zip(draws, coefficients, strict=True)):
         column = (row >> np.uint32(_REST_BITS)) & np.uint32(_COLUMNS - 1)
         rest = row & np.uint32(2**_REST_BITS - 1)
         entry = entries.take(column)
@@ -309,11 +311,13 @@ def _combined(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samp
         magnitude = np.where(rest < threshold, column, entry & np.uint32(_COLUMNS - 1)).view(np.int32)
         sign = row.view(np.int32) >> 31  # 0 or -1: the first bit, spread over all
         out += coefficient * ((magnitude ^ sign) - sign)
-        ties += int(np.count_nonzero(rest == threshold))
+        found = np.flatnonzero(rest == threshold)
+        tied[ties : ties + len(found)] = found + i * len(row)
+        ties += len(found)
     return ties
 
 
-def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples) -> int:
+def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
     """What `_combined` does, draw by draw, to be compiled; masks in place of branches on what is drawn."""
     ties = 0
     out[:] = 0
@@ -329,6 +333,7 @@ def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples)
             magnitude = np.int64(alias) ^ (np.int64(column ^ alias) & -np.int64(rest < threshold))
             sign = -np.int64(draw >> np.uint32(31))  # 0 or -1
             out[j] += coefficient * ((magnitude ^ sign) - sign)
+            tied[ties] = i * draws.shape[1] + j  # the next to come is written over one that is no tie
             ties += rest == threshold
     return ties
 
@@ -348,13 +353,13 @@ def _compiled() -> _Combine | None:
     return cast(_Combine, compiled)
 
 
-def _settle(draws: _Draws, table: _Table, coefficients: _Samples, out: _Samples, draw: Source) -> None:
+def _settle(draws: _Draws, tied: _Samples, table: _Table, coefficients: _Samples, out: _Samples, draw: Source) -> None:
     """Decides the draws that tied, each by 128 bits more, and corrects the samples they are part of."""
-    columns = (draws >> _REST_BITS) & (_COLUMNS - 1)
-    tied = (draws & (2**_REST_BITS - 1)) == (table.entries[columns] >> _COLUMN_BITS)
-    for i, j in np.argwhere(tied).tolist():
-        column = int(columns[i, j])
+    for place in tied.tolist():
+        i, j = divmod(place, draws.shape[1])
+        drawn = int(draws[i, j])
+        column = drawn >> _REST_BITS & _COLUMNS - 1
         more = int.from_bytes(draw(_MORE_BITS // 8).tobytes(), "little")
         if more < table.thresholds[column] % 2**_MORE_BITS:
             change = column - int(table.entries[column]) % _COLUMNS
-            out[j] += int(coefficients[i]) * (-change if int(draws[i, j]) >> 31 else change)
+            out[j] += int(coefficients[i]) * (-change if drawn >> 31 else change)

@@ -44,7 +44,7 @@ if sys.platform != "win32":
     import fcntl
 
 MOST_BYTES = 900_000_000
-"""The largest payload: SQLite holds up to 10^9 bytes in a row."""
+"""The largest payload: 10^8 parameters, and what goes with them."""
 
 LOG_BYTES = 256_000_000
 """A log that has grown to this is folded into the file before the next write."""
@@ -147,7 +147,7 @@ class DatabaseFile:
         version, application = struct.unpack(">I4xI", header[60:72])
         if application != cls.application:
             raise StorageError(f"{file} is an SQLite file but not {cls.noun}")
-        if version not in (_UNMARKED, cls.version):
+        if not _UNMARKED <= version <= cls.version:
             known = f"this Fulcrum knows format {cls.version}. Update Fulcrum"
             raise StorageError(f"{file} is {cls.noun} of format {version}, {known}")
         if version == _UNMARKED and (_holds_bytes(log_of(file)) or _holds_bytes(journal_of(file))):
@@ -166,7 +166,7 @@ class DatabaseFile:
             path: The file.
             first: What is written into a new one; None creates none.
         """
-        file = Path(path).resolve()
+        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "opened"), _REGISTRY, contextlib.ExitStack() as undo:
             if first is not None and not file.exists():
                 cls._create(file, first)
@@ -187,7 +187,7 @@ class DatabaseFile:
     @contextlib.contextmanager
     def reading(cls, path: PathLike) -> Iterator[Self]:
         """Opens a file to look at, what a killed process left folded in; it stays open if the block ends well."""
-        file = Path(path).resolve()
+        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "read"), _REGISTRY, contextlib.ExitStack() as undo:
             cls.check_file(file, writable=False)
             hold = undo.enter_context(_held(file, exclusive=False))
@@ -277,9 +277,13 @@ class DatabaseFile:
                     self.connection.execute("ROLLBACK")
             raise
 
+    def written_files(self) -> list[tuple[Path, io.FileIO | None]]:
+        """Returns the files that a write goes to, by name."""
+        return [(self.path, self.hold), (log_of(self.path), self.log)]
+
     def _check_in_place(self) -> None:
         """Refuses a write that went into a file or log which nobody will find under its name again."""
-        for path, file in ((self.path, self.hold), (log_of(self.path), self.log)):
+        for path, file in self.written_files():
             if file is None or not _names(path, file):
                 lost = "was deleted, moved or replaced while it was open"
                 raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from typing import Self
 
 from fulcrum.errors import StorageError
-from fulcrum.storage.database import DatabaseFile, PathLike, Statement
+from fulcrum.storage.database import PathLike, Statement
+from fulcrum.storage.payloads import FileWithPayloads
 
 
-class ErasingFile(DatabaseFile):
+class ErasingFile(FileWithPayloads):
     """A file held and connected to, in which deleted content is overwritten; made by `erasing`."""
+
+    overwrites = True
 
     @classmethod
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ import os
 import secrets
 import stat
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -32,12 +33,8 @@ def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *
         data: What it holds, or what writes that into a file: large content then need not be in memory twice.
         private: Whether it is for its owner's eyes alone.
     """
-    target = Path(path)
     try:
-        target = target.resolve()  # a link stays, and what it points to is written
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        if mode is not None and not target.is_file():
-            raise StorageError(f"{path} cannot be written: it exists and is not a regular file")
+        target, mode = _target(path)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         if private:
             mode = 0o600
@@ -64,6 +61,25 @@ def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *
     except OSError as error:
         unsure = "is written, but a power cut may undo it"
         raise StorageError(f"{path} {unsure}: its folder cannot be synced ({error.strerror}). Write it again") from None
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises `StorageError` where `write_whole` would, so that nobody waits for what cannot be written in the end."""
+    try:
+        target, _ = _target(path)
+        tempfile.TemporaryFile(dir=target.parent).close()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _target(path: str | Path) -> tuple[Path, int | None]:
+    """Returns the file that is written, and the permissions of the one that stands there; None where none does."""
+    target = Path(path).resolve()  # a link stays, and what it points to is written
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+    if mode is not None and not target.is_file():
+        what = "a folder" if target.is_dir() else "not a regular file"
+        raise StorageError(f"{path} cannot be written: it is {what}. Name a file")
+    return target, mode
 
 
 def sync_file(handle: int, *, in_place: bool = False) -> None:

@@ -1,42 +1,89 @@
-"""What masking costs one silo and the server in a round, against parameters and group size, beside the floor.
+"""What masking costs one silo and the server in a round, against parameters and group size, beside floor and peer.
 
 The floor of a silo is the keystream of its masks, AES-256 in counter mode, and one copy of its vector: no masking with
 these masks does with less. The floor of the server is the keystream of the masks that it takes off, and a copy of every
-vector that comes in. All is processor time, measured in one run. The stages in which no vector travels do not depend on
-parameters; they are stated for each size of group, all of them together. Where the group is large enough one silo drops
-out after it shared masks, so that the server takes off its masks with all its neighbours as well.
+vector that comes in. The peer is Flower's own SecAgg+, where Flower is installed, with as many neighbours and the same
+threshold: how many times our time it takes. It signs nothing, attests nothing and draws masks from a seed of 32 bits;
+its silo clips and rounds as well, and its server checks nothing.
 
-    python benchmarks/masking.py [--most-parameters 10000000] [--most-members 500]
+All is processor time, measured in one run. The stages in which no vector travels do not depend on parameters: they are
+stated for each size of group, all of them together. Where the group is large enough one silo drops out after it shared
+masks, so that the server takes off its masks with all its neighbours as well.
+
+    python benchmarks/masking.py [--full | --members 60 500 --parameters 10000000] [--format json]
 """
 
 import argparse
 import dataclasses
-import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from _secagg_plus import SecAggPlus, available, seconds
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fulcrum
+from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.layout import Layout
-from fulcrum.masking.aggregation import Aggregation
+from fulcrum.masking.aggregation import STAGES, Aggregation
 from fulcrum.masking.group import Group, group_of
-from fulcrum.masking.messages import INPUT, request_from_bytes, signed_answer
+from fulcrum.masking.messages import (
+    INPUT,
+    Attested,
+    Begin,
+    Inbox,
+    Roster,
+    Survivors,
+    _verify,
+    request_from_bytes,
+    signed_answer,
+)
 from fulcrum.masking.silo import Member, State
 from fulcrum.noise.keystream import repeated_bytes
 from fulcrum.planning.signing import public_text
 from fulcrum.views.columns import Column
 from fulcrum.views.terminal import FORMATS, Result, show, table
 
-MEMBERS = (2, 10, 50, 500)
-PARAMETERS = (100, 10_000, 1_000_000, 10_000_000)
-MOST_NUMBERS = 500_000_000
-"""Parameters times members: what the server is measured with at most."""
+MEMBERS, MOST_MEMBERS = (2, 10, 60), (2, 5, 10, 20, 60, 100, 200, 500)
+PARAMETERS, MOST_PARAMETERS = (100, 10_000, 1_000_000), tuple(10**power for power in range(2, 8))
+"""What is measured by default, and with --full."""
 
 PROMISED_PARAMETERS, PROMISED_MEMBERS, MOST_RATIO = 1_000_000, 10, 4.0
-DROPPED = "silo-001"
+FIRST, DROPPED = "silo-000", "silo-001"
+WORK: dict[Any, str] = {
+    Begin: "begun",
+    Roster: "shared",
+    Inbox: "received",
+    Survivors: "attested",
+    Attested: "unmasked",
+}
+"""What a member does at each request."""
+
+SHARED = 1
+"""The state of a member from which its masked input is made, by its place."""
+
+SIZES = (
+    Column(key="members", heading="silos"),
+    Column(key="neighbours", heading="neighbours"),
+    Column(key="parameters", heading="parameters"),
+)
+OURS = (
+    Column(key="handshake", heading="all but input, ms"),
+    Column(key="silo", heading="masked input, ms"),
+    Column(key="silo_ratio", heading="over floor"),
+    Column(key="server", heading="server, ms"),
+    Column(key="server_ratio", heading="over floor"),
+)
+THEIRS = (
+    Column(key="peer_handshake", heading="all but input"),
+    Column(key="peer_silo", heading="masked input"),
+    Column(key="peer_server", heading="server"),
+)
+
+SMALL = 100
+"""Parameters of the round that every group goes through first."""
 
 
 def group_for(members: int) -> tuple[Group, dict[str, Any]]:
@@ -56,16 +103,6 @@ def group_for(members: int) -> tuple[Group, dict[str, Any]]:
     return dataclasses.replace(group_of(made, "region"), parameters=None), keys
 
 
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The median processor time of some work."""
-    found = []
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        found.append(time.process_time() - start)
-    return statistics.median(found)
-
-
 def keystream_seconds(count: int, masks: int) -> float:
     """The time to expand so many masks of so many bytes, and to copy one vector."""
     source, room = np.zeros(count, dtype=np.uint8), np.empty(count, dtype=np.uint8)
@@ -77,123 +114,131 @@ def keystream_seconds(count: int, masks: int) -> float:
             for start in range(0, count, 2**17):
                 draw(min(2**17, count - start))
 
-    return seconds(expand)
+    return seconds(expand, 3)
 
 
 class Measured:
-    """A group whose silos have shared their keys: what its first member and its server do from there on."""
+    """A group that went through a small round: what its first member and its server do, for vectors of any length.
+
+    Attributes:
+        handshake: The processor time of the first member in all stages but the masked input.
+    """
 
     def __init__(self, members: int) -> None:
         self.group, keys = group_for(members)
         self.members = {name: Member(group=self.group, silo=name, key=key) for name, key in keys.items()}
         self.session = self.group.session(1, "model")
-        self.states: dict[str, State] = {}
-        self.handshake = 0.0
         self.dropped = {DROPPED} if members > 3 else set[str]()
-        server = self.server(100)
-        for work in ("begun", "shared", "received"):
-            requests = server.requests()
+        self.states: dict[str, list[State]] = {name: [] for name in self.members}
+        self.inboxes: dict[str, Inbox] = {}
+        self.handshake = 0.0
+        server = self._server(SMALL)
+        requests: Any = server.requests()
+        while isinstance(requests, dict):
             for name, data in requests.items():
-                self.states[name] = self._timed(name, work, data)
-                if work != "received":
-                    server.take(self.states[name].answers[-1])
-            if work != "received":
-                server.proceed()
-        self.after_shares = server
+                answer = self._answer(name, request_from_bytes(data))
+                if server.stage != INPUT or name not in self.dropped:
+                    server.take(answer)
+            requests = server.proceed()
+        assert isinstance(requests, RegionalSum), requests
+        assert set(requests.values.tolist()) == {len(self.members) - len(self.dropped)}
 
-    def _timed(self, name: str, work: str, data: bytes) -> State:
-        before = () if work == "begun" else (self.states[name],)
-        start = time.process_time()
-        state: State = getattr(self.members[name], work)(*before, request_from_bytes(data))
-        if name == "silo-000":
-            self.handshake += time.process_time() - start
-        return state
-
-    def server(self, parameters: int) -> Aggregation:
-        """A server before its first stage."""
+    def _server(self, parameters: int) -> Aggregation:
         return Aggregation(self.group, self.session, Layout(names=("all",), shapes=((parameters,),)))
 
+    def _answer(self, name: str, request: Any) -> bytes:
+        """Returns what a silo answers; the first one's time counts, as that of a silo alone in its process."""
+        member = self.members[name]
+        if name == FIRST:
+            _verify.cache_clear()
+        start = time.process_time()
+        state: State = getattr(member, WORK[type(request)])(*self.states[name][-1:], request)
+        spent = time.process_time() - start
+        self.states[name].append(state)
+        if isinstance(request, Inbox):
+            self.inboxes[name] = request
+            return member.masked_input(state, np.ones(SMALL, dtype=np.int64))
+        if name == FIRST:
+            self.handshake += spent
+        return state.answers[-1]
+
     def silo_seconds(self, parameters: int) -> tuple[float, float]:
-        """The time of one masked input, and its floor."""
+        """The time of one masked input, with the neighbours' shares opened before, and its floor."""
         values = np.ones(parameters, dtype=np.int64)
-        member, state = self.members["silo-000"], self.states["silo-000"]
-        spent = seconds(lambda: member.masked_input(state, values))
+        member, state, inbox = self.members[FIRST], self.states[FIRST][SHARED], self.inboxes[FIRST]
+        spent = seconds(lambda: member.masked_input(member.received(state, inbox), values), 3)
         return spent, keystream_seconds(parameters * self.group.bits // 8, self.group.neighbours + 1)
 
     def server_seconds(self, parameters: int) -> tuple[float, float]:
-        """The time of the server's whole round after the shares, and its floor; inputs are made beforehand.
+        """The time of the server's whole round, and its floor; answers are those of the small round.
 
         What comes in is not masked: the server does with it what it does with masked inputs, and gets another sum.
         """
-        server = self.server(parameters)
-        for stage in ("begun", "shared"):
-            for name in server.requests():
-                server.take(self.states[name].answers[0 if stage == "begun" else 1])
-            server.proceed()
+        server, spent = self._server(parameters), 0.0
         zeros = np.zeros(parameters, dtype=self.group.dtype).data.cast("B")
-        present = [name for name in self.members if name not in self.dropped]
-        spent = 0.0
-        for name in present:
-            sent = signed_answer(INPUT, self.session, name, zeros, self.members[name].key)
-            start = time.process_time()
-            server.take(sent)
-            spent += time.process_time() - start
-        states = {name: self.states[name] for name in present}
-        for work in ("attested", "unmasked"):
-            start = time.process_time()
-            server.proceed()
-            requests = server.requests()
-            spent += time.process_time() - start
-            for name in present:
-                states[name] = getattr(self.members[name], work)(states[name], request_from_bytes(requests[name]))
+        _verify.cache_clear()
+        for turn, stage in enumerate(STAGES):
+            for name in server.requests():
+                if name in self.dropped and turn >= STAGES.index(INPUT):
+                    continue
+                if stage == INPUT:
+                    answer = signed_answer(INPUT, self.session, name, zeros, self.members[name].key)
+                else:
+                    answer = self.states[name][turn].answers[turn]
                 start = time.process_time()
-                server.take(states[name].answers[-1])
+                server.take(answer)
                 spent += time.process_time() - start
-        start = time.process_time()
-        server.proceed()
-        spent += time.process_time() - start
-        masks = len(present) + len(self.dropped) * self.group.neighbours
-        size = parameters * self.group.bits // 8
-        return spent, masks * keystream_seconds(size, 1)
+            start = time.process_time()
+            outcome = server.proceed()
+            spent += time.process_time() - start
+        assert isinstance(outcome, RegionalSum), outcome
+        masks = len(outcome.members) + len(self.dropped) * self.group.neighbours
+        return spent, masks * keystream_seconds(parameters * self.group.bits // 8, 1)
+
+
+def rows_of(members: int, counts: Sequence[int], *, peers: bool) -> list[dict[str, Any]]:
+    """What is measured of a group of this size."""
+    measured = Measured(members)
+    group, present = measured.group, members - len(measured.dropped)
+    peer = SecAggPlus(group.neighbours, group.threshold) if peers else None
+    rows = []
+    for parameters in counts:
+        silo, floor = measured.silo_seconds(parameters)
+        row: dict[str, Any] = {"members": members, "neighbours": group.neighbours, "parameters": parameters}
+        row |= {"handshake": 1e3 * measured.handshake, "silo": 1e3 * silo, "silo_ratio": silo / floor}
+        server, floor = measured.server_seconds(parameters)
+        row |= {"server": 1e3 * server, "server_ratio": server / floor}
+        if peer is not None:
+            row["peer_handshake"] = peer.handshake / measured.handshake
+            row["peer_silo"] = peer.silo_seconds(parameters) / silo
+            theirs = peer.server_seconds(parameters, present=present, dropped=len(measured.dropped))
+            row["peer_server"] = theirs / server
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
     """Measures, prints, and fails if the promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most-parameters", type=int, default=max(PARAMETERS))
-    parser.add_argument("--most-members", type=int, default=max(MEMBERS))
+    parser.add_argument("--full", action="store_true", help="2 to 500 silos, 10^2 to 10^7 parameters")
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS, help="silos of a group")
+    parser.add_argument("--parameters", type=int, nargs="+", default=PARAMETERS)
     parser.add_argument("--format", choices=FORMATS, default="table")
     options = parser.parse_args()
+    peers = available()
+    if not peers:
+        print(
+            "Flower is not installed: its SecAgg+ is left out. Run: pip install 'fulcrum-dp[flower]'", file=sys.stderr
+        )
+    sizes, counts = (MOST_MEMBERS, MOST_PARAMETERS) if options.full else (options.members, options.parameters)
     rows: list[dict[str, Any]] = []
-    for members in (size for size in MEMBERS if size <= options.most_members):
-        measured = Measured(members)
-        for parameters in (count for count in PARAMETERS if count <= options.most_parameters):
-            silo, floor = measured.silo_seconds(parameters)
-            row = {
-                "members": members,
-                "neighbours": measured.group.neighbours,
-                "parameters": parameters,
-                "handshake": 1e3 * measured.handshake,
-                "silo": 1e3 * silo,
-                "silo_ratio": silo / floor,
-                "server": None,
-                "server_ratio": None,
-            }
-            if parameters * members <= MOST_NUMBERS:
-                server, floor = measured.server_seconds(parameters)
-                row |= {"server": 1e3 * server, "server_ratio": server / floor}
-            rows.append(row)
-    columns = (
-        Column(key="members", heading="silos"),
-        Column(key="neighbours", heading="neighbours"),
-        Column(key="parameters", heading="parameters"),
-        Column(key="handshake", heading="keys and shares of a silo, ms"),
-        Column(key="silo", heading="masked input, ms"),
-        Column(key="silo_ratio", heading="over its floor"),
-        Column(key="server", heading="server, ms"),
-        Column(key="server_ratio", heading="over its floor"),
-    )
-    show(Result(data=rows, rows=rows, picture=[table("A masked round", columns, rows)]), options.format)
+    for members in sizes:
+        print(f"{members} silos ...", file=sys.stderr)
+        rows += rows_of(members, counts, peers=peers)
+    pictures = [table("A masked round", SIZES + OURS, rows)]
+    if peers:
+        pictures.append(table("Flower's SecAgg+, in times of ours", SIZES + THEIRS, rows))
+    show(Result(data=rows, rows=rows, picture=pictures), options.format)
     promised = [row for row in rows if row["parameters"] >= PROMISED_PARAMETERS and row["members"] >= PROMISED_MEMBERS]
     large = [row["silo_ratio"] for row in promised]
     if large and max(large) > MOST_RATIO:

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import msgspec
 import pytest
 from groups import Round, inputs_of, names, private_key, refusal, region
 
@@ -98,12 +99,34 @@ def test_a_state_that_is_damaged_is_refused_in_one_line(masked, tmp_path):
     assert "is damaged" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
 
 
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_record_of_an_earlier_fulcrum_amid_a_round_is_refused_and_begins_another_attempt(
+    masked, tmp_path, asked_before
+):
+    requests = masked.until("input")
+    if asked_before:
+        masked.answer(SILO, requests[SILO])
+    masked.close()
+    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    state, _ = record.state(masked.session)
+    record.store(msgspec.structs.replace(state, pairs={}, sent=b""))  # it kept its two keys, and no secrets of pairs
+    record.close()
+    told = refusal(masked.answer, SILO, requests[SILO])
+    assert told.endswith("amid round 1 by another version of Fulcrum. Begin another attempt of the round")
+    masked.close()
+    again = Round(masked.group, masked.inputs, tmp_path, attempt=2)
+    assert again.run().members == tuple(names(5))
+
+
 def test_a_new_round_forgets_the_secrets_of_one_that_was_given_up(group, tmp_path):
     first = Round(group, inputs_of(group, seed=2), tmp_path)
-    first.until("attestation")
-    record = first.silo(SILO)._record
-    state = record.state(first.session)[0]
-    secrets = (state.seed, state.masking_key, state.sealing_key)
+    secrets = []
+    for stage in ("shares", "attestation"):
+        first.until(stage)
+        state = first.silo(SILO)._record.state(first.session)[0]
+        pairs = [secret for pair in state.pairs.values() for secret in (pair.masking, pair.sealing)]
+        secrets += [secret for secret in (state.seed, state.masking_key, state.sealing_key, *pairs) if secret]
+    assert len(secrets) == 3 + 2 * 4
     first.close()
     second = Round(group, inputs_of(group, seed=2), tmp_path, number=2)
     second.answer(SILO, second.server.requests()[SILO])

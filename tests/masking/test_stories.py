@@ -5,6 +5,7 @@ member may have been told something else than the others, and does not attest, a
 """
 
 import itertools
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from groups import Round, inputs_of, names, plain_sum, private_key, refusal, reg
 
 from fulcrum.errors import ExchangeError
 from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.masking.masks import add_mask, agreed, loaded_key, new_private_key, public_half
+from fulcrum.masking.masks import add_mask, new_private_key, public_half
 from fulcrum.masking.messages import (
     ATTESTATION,
     KEYS,
@@ -78,7 +79,7 @@ def test_a_member_that_is_shown_other_keys_is_in_no_sum(masked):
 def test_masks_of_members_that_were_told_of_other_sharers_do_not_cancel(masked, told_otherwise):
     requests = masked.until("input")
     inbox = request_from_bytes(requests[ALONE])
-    keys = masked.silo(HELPER).state.masking_key
+    secret = masked.silo(HELPER).state.pairs[ALONE].masking
     fewer = msgspec.structs.replace(
         inbox,
         sharers=tuple(SILOS[:-1]),
@@ -90,10 +91,6 @@ def test_masks_of_members_that_were_told_of_other_sharers_do_not_cancel(masked, 
     assert isinstance(outcome, RegionalSum)
     found = outcome.values.astype(masked.group.dtype)
     if told_otherwise:  # an honest server takes off a mask that the member did not add: this one puts it back
-        roster = {
-            answer_from_bytes(data).silo: body_of(answer_from_bytes(data), PublicKeys) for data in masked.server._roster
-        }
-        secret = agreed(loaded_key(keys), roster[ALONE].masking, ALONE)
         told = told_before_inputs(masked.session, masked.server._circle_seed, inbox.sharers)
         add_mask(found, pair_key(masked.session, secret, ALONE, HELPER, told), negative=False)
     expected = np.array(plain_sum(masked.inputs, SILOS[:-1])).astype(masked.group.dtype)
@@ -125,6 +122,26 @@ def test_a_member_whose_keys_are_of_no_use_is_missing_and_the_others_go_on(maske
     while isinstance(requests, dict):
         requests = drive(masked, requests)
     assert requests.members == tuple(SILOS[:-1])
+
+
+def test_a_member_that_was_told_other_settings_is_missing_and_the_others_go_on(masked):
+    for name, request in masked.server.requests().items():
+        masked.silo(name).member = replace(masked.silo(name).member, settings="9" if name == HELPER else "7")
+        masked.server.take(masked.answer(name, request))
+    requests = masked.server.proceed()
+    assert HELPER not in requests
+    while isinstance(requests, dict):
+        requests = drive(masked, requests)
+    assert requests.members == tuple(SILOS[:-1])
+
+
+def test_a_member_refuses_a_roster_with_one_that_was_told_other_settings(masked):
+    requests = masked.until("shares")
+    public = PublicKeys(masking=public_half(new_private_key()), sealing=public_half(new_private_key()), settings="9")
+    bad = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    keys = [data for data in request_from_bytes(requests[ALONE]).keys if answer_from_bytes(data).silo != HELPER]
+    request = Roster(session=masked.session, keys=(*keys, bad)).to_bytes()
+    assert f"silo '{HELPER}' was told other settings than silo '{ALONE}'" in refusal(masked.answer, ALONE, request)
 
 
 @pytest.mark.parametrize("members", range(2, 8))

@@ -12,6 +12,7 @@ Groups have nothing to do with each other: an engine sends the requests of all o
 this learns the sum of a group and nothing finer. One that does not is what `fulcrum.masking.silo` guards against.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from fulcrum.exchange.answer import Answer, RegionalSum, Withheld
 from fulcrum.exchange.layout import Layout
 from fulcrum.masking.graph import Circle
 from fulcrum.masking.group import Group
-from fulcrum.masking.masks import add_mask, agreed, derived_key, loaded_key, new_private_key, public_half
+from fulcrum.masking.masks import add_mask, agreed, loaded_key, new_private_key, public_half
 from fulcrum.masking.messages import (
     ATTESTATION,
     INPUT,
@@ -40,7 +41,7 @@ from fulcrum.masking.messages import (
     body_of,
 )
 from fulcrum.masking.sharing import secret_from
-from fulcrum.masking.silo import circle_seed_of, commitment, pair_key, told_before_inputs
+from fulcrum.masking.silo import circle_seed_of, commitment, own_key, pair_key, told_before_inputs
 
 STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
 """What is asked for, in this order."""
@@ -70,8 +71,10 @@ class Aggregation:
         self._inputs: set[str] = set()
         self._attestations: dict[str, bytes] = {}
         self._revealed: dict[str, Revealed] = {}
+        self._probe = loaded_key(new_private_key())
         self._circle_seed = b""
         self._circle = Circle((), b"", 0)
+        self._requests = self._made_requests()
 
     @property
     def stage(self) -> str:
@@ -85,6 +88,9 @@ class Aggregation:
 
     def requests(self) -> dict[str, bytes]:
         """Returns what is asked of whom now; asked again, it is the same."""
+        return dict(self._requests)
+
+    def _made_requests(self) -> dict[str, bytes]:
         request: Any
         if self.stage == KEYS:
             request = self._group.begin(self._session)
@@ -95,8 +101,8 @@ class Aggregation:
         elif self.stage == ATTESTATION:
             request = Survivors(session=self._session, members=tuple(sorted(self._inputs)))
         else:
-            told = tuple(self._attestations[silo] for silo in sorted(self._attestations))
-            request = Attested(session=self._session, attestations=told)
+            enough = sorted(self._attestations)[: self._group.quorum]  # every silo checks each: no more than must be
+            request = Attested(session=self._session, attestations=tuple(self._attestations[silo] for silo in enough))
         return dict.fromkeys(sorted(self._asked), request.to_bytes())
 
     def take(self, data: bytes) -> str:
@@ -108,10 +114,10 @@ class Aggregation:
         answer = answer_from_bytes(data)
         answer.check(self.stage, self._session, self._group.keys)
         silo = answer.silo
-        if silo not in self.missing:
+        if silo not in self._asked or silo in self._taken:
             raise ExchangeError(f"silo {silo!r} was not asked, or has answered")
         if self.stage == KEYS:
-            self._public[silo] = _usable(body_of(answer, PublicKeys), silo)
+            self._public[silo] = self._usable(body_of(answer, PublicKeys), silo)
             self._keys[silo] = bytes(data)
         elif self.stage == SHARES:
             self._shares[silo] = body_of(answer, SealedShares)
@@ -129,6 +135,8 @@ class Aggregation:
 
     def proceed(self) -> dict[str, bytes] | Answer:
         """Ends a stage: returns what is asked next, or the sum, or that it is withheld."""
+        if self.stage == KEYS:
+            self._leave_out_other_settings()
         present = frozenset(self._taken)
         summed = self._inputs or present  # after the inputs, whoever goes is still in the sum
         if reason := self._group.lacking(summed):
@@ -144,7 +152,22 @@ class Aggregation:
             self._circle_seed = circle_seed_of(self._session, self._roster)
             self._circle = Circle(self._group.regions, self._circle_seed, self._group.neighbours)
         self._asked, self._taken, self._stage = present, set(), self._stage + 1
+        self._requests = self._made_requests()
         return self.requests()
+
+    def _leave_out_other_settings(self) -> None:
+        """Takes back the keys of members that were told other settings than most: with them no other would go on."""
+        told = Counter(keys.settings for keys in self._public.values())
+        for silo, keys in list(self._public.items()):
+            if keys.settings != told.most_common(1)[0][0]:
+                del self._public[silo], self._keys[silo]
+                self._taken.remove(silo)
+
+    def _usable(self, keys: PublicKeys, silo: str) -> PublicKeys:
+        """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
+        for key in (keys.masking, keys.sealing):
+            agreed(self._probe, key, silo)
+        return keys
 
     @property
     def _roster(self) -> tuple[bytes, ...]:
@@ -163,7 +186,7 @@ class Aggregation:
             own = self._secret(silo, "seeds")
             if commitment(self._session, silo, own) != self._shares[silo].commitment:
                 raise ExchangeError(f"the shares of the seed of silo {silo!r} do not fit what it committed to")
-            add_mask(total, derived_key(own, self._session.info("self mask", silo)), negative=True)
+            add_mask(total, own_key(self._session, own, silo), negative=True)
         for silo in sorted(set(self._shares) - self._inputs):
             private = self._secret(silo, "keys")
             if public_half(private) != self._public[silo].masking:
@@ -186,13 +209,17 @@ class Aggregation:
         )
 
     def _secret(self, silo: str, which: str) -> bytes:
-        """Returns a secret of a member, from as many of its holders' shares as give it back."""
+        """Returns a secret of a member, from as many of its holders' shares as give it back.
+
+        The holders next on the circle are asked first, so that most members' shares are at the same points.
+        """
         shares: dict[int, bytes] = {}
-        for holder in self._circle.holders(silo):
+        nearest = sorted((self._circle.point(silo, holder), holder) for holder in self._circle.holders(silo))
+        for point, holder in nearest:
             if holder in self._revealed and len(shares) < self._group.threshold:
                 share = getattr(self._revealed[holder], which).get(silo)
                 if share is not None:
-                    shares[self._circle.point(silo, holder)] = share
+                    shares[point] = share
         if len(shares) < self._group.threshold:
             raise ExchangeError(
                 f"{len(shares)} silos gave shares of silo {silo!r}, {self._group.threshold} must, to unmask the sum"
@@ -207,11 +234,3 @@ class Aggregation:
             missing=tuple(sorted(set(self._group.regions) - set(present))),
             reason=reason,
         )
-
-
-def _usable(keys: PublicKeys, silo: str) -> PublicKeys:
-    """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
-    probe = loaded_key(new_private_key())
-    for key in (keys.masking, keys.sealing):
-        agreed(probe, key, silo)
-    return keys

@@ -6,10 +6,21 @@ answer that was forgotten could be given a second time, to another question.
 
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from fulcrum.errors import ExchangeError
-from fulcrum.masking.messages import Attested, Begin, Inbox, Request, Roster, Session, Survivors, request_from_bytes
+from fulcrum.masking.messages import (
+    Attested,
+    Begin,
+    Inbox,
+    Request,
+    Roster,
+    Session,
+    Survivors,
+    answer_from_bytes,
+    request_from_bytes,
+)
 from fulcrum.masking.record import MaskingRecord
 from fulcrum.masking.scratch_record import ScratchRecord
 from fulcrum.masking.silo import Member, State, request_digest
@@ -23,7 +34,7 @@ class MaskingSilo(ClosedAtTheEnd):
 
     - every stage of a round has one answer: the same request again gets it again, any other is refused;
     - one sum of a round is unmasked: once the silo gave its shares for it, no other attempt of the round is answered;
-    - a round is on one model: an attempt on another is refused;
+    - a round is on one model, and on what is told beside it: an attempt on another is refused;
     - the secrets of a round are erased when its sum is unmasked, and when another round begins.
 
     Refusals are `ExchangeError` or `PolicyError`, and change nothing. `StorageError` is trouble with the file.
@@ -52,6 +63,11 @@ class MaskingSilo(ClosedAtTheEnd):
         with self._record.working():
             return self._record.last_attempt(session) is not None
 
+    def unmasked_rounds(self, session: Session) -> set[int]:
+        """Returns the rounds of a session's plan whose sums this silo has given its shares for."""
+        with self._record.working():
+            return self._record.unmasked_rounds(session)
+
     def answer(self, data: bytes) -> bytes:
         """Returns the answer to any request but that for a masked input; on disk when it returns."""
         request = request_from_bytes(data)
@@ -78,13 +94,27 @@ class MaskingSilo(ClosedAtTheEnd):
         Args:
             data: The request, as it came.
             values: The release: whole numbers in steps of the group's lattice. It must be recorded and charged before,
-                and be the same where the request comes again: `fulcrum.roles.masked_silo` sees to both.
+                which `fulcrum.roles.masked_silo` sees to. Where the request comes again, other values are refused.
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):
             raise ExchangeError("the request is not for a masked input. Ask for answer")
         with self._record.working():
-            return self._member.masked_input(self._state(request, data), values)
+            state = self._state(request, data)
+            answer = self._member.masked_input(state, values)
+            self._note_sent(state, answer_from_bytes(answer).signature)
+            return answer
+
+    def _note_sent(self, state: State, signature: bytes) -> None:
+        """Keeps which vector leaves under the masks of a state; of two the difference would tell of one silo alone."""
+        session = state.session
+        if state.sent and state.sent != signature:
+            raise ExchangeError(
+                f"silo {self._member.silo!r} has sent another masked input in attempt {session.attempt} of round "
+                f"{session.round_number}. Put its latest ledger back, or ask for a new plan"
+            )
+        if not state.sent:
+            self._record.store(msgspec.structs.replace(state, sent=signature))
 
     def _state(self, request: Request, data: bytes) -> State:
         """Returns the state in which the request is answered, stored; one that is new leads to the next state."""
@@ -95,8 +125,10 @@ class MaskingSilo(ClosedAtTheEnd):
         if state is not None and state.requests[turn : turn + 1] == (request_digest(data),):
             if unmasked and turn < _TURN[Attested]:
                 raise self._over(session)
-            if isinstance(request, Inbox) and len(state.requests) > turn + 1:
-                raise ExchangeError(f"the masked input of round {session.round_number} was given, and is not any more")
+            if isinstance(request, Inbox):
+                if len(state.requests) > turn + 1:
+                    raise ExchangeError(f"the masked input of round {session.round_number} was given, and is no more")
+                self._member.check_settings(state)
             return state
         if unmasked:
             raise self._over(session)
@@ -113,7 +145,8 @@ class MaskingSilo(ClosedAtTheEnd):
         if (last := self._record.last_attempt(session)) is not None:
             if session.basis != last[1]:
                 raise ExchangeError(
-                    f"round {session.round_number} was begun on another model. A round is on one model for ever"
+                    f"round {session.round_number} was begun on another model, or with other settings beside it. A "
+                    "round is on one model for ever"
                 )
             if session.attempt <= last[0]:
                 raise ExchangeError(

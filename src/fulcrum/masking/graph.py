@@ -46,7 +46,12 @@ FAILURE = Fraction(1, 2**40)
 """How likely a sparse graph may fail where a tenth of its members help the server and another tenth are missing."""
 
 COMPLETE = 64
-"""Members up to which everybody shares masks with everybody: there a sparse graph would save little."""
+"""Members up to which everybody shares masks with everybody.
+
+There a sparse graph saves a silo some milliseconds a round, and stands less beyond the plan's numbers: in the complete
+graph t is above 2 n / 3, so no server that up to a third of all members help gets both secrets of a member, whoever
+they are.
+"""
 
 MARGIN = Fraction(1, 10)
 """The share of members that the margin is for."""

@@ -16,6 +16,7 @@ collisions that a block cipher lacks: q^2 / 2^129 for q blocks, 2^-84 for a mask
 """
 
 import functools
+import secrets
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,6 +38,11 @@ def new_private_key() -> bytes:
     """Returns a fresh private X25519 key, raw."""
     x25519, _, _ = _cryptography()
     return bytes(x25519.X25519PrivateKey.generate().private_bytes_raw())
+
+
+def new_seed() -> bytes:
+    """Returns a fresh seed of a silo's own mask: 256 bits from the operating system."""
+    return secrets.token_bytes(KEY_BYTES)
 
 
 def loaded_key(private: bytes) -> Any:

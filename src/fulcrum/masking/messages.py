@@ -14,6 +14,7 @@ silo takes nothing on the server's word.
 """
 
 import hashlib
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -38,7 +39,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         group: The name of the region, or "federation".
         round_number: From 1.
         attempt: From 1: which time the server begins this round.
-        basis: The digest of the global model that all members train on, `model_digest`.
+        basis: The digest of all that comes with the request to train: the global model, and what stands beside it;
+            see `basis_of`.
     """
 
     plan_digest: str
@@ -109,10 +111,17 @@ Request: TypeAlias = Begin | Roster | Inbox | Survivors | Attested
 
 
 class PublicKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `KEYS`: two public X25519 keys, one for masks, one for the shares that are sealed to the silo."""
+    """The body of `KEYS`: two public X25519 keys, and what the silo was told outside the round.
+
+    Attributes:
+        masking: The key for masks.
+        sealing: The key for the shares that are sealed to the silo.
+        settings: The digest of settings that training goes by and that no request names; empty where there are none.
+    """
 
     masking: bytes
     sealing: bytes
+    settings: str = ""
 
 
 class SealedShares(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,7 +185,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         if self.session != session or self.holds != holds:
             raise ExchangeError(f"{whose} is for another plan, group, round, attempt, model or stage")
         try:
-            keys[self.silo].verify(self.signature, _signed(holds, session, self.silo, self.body))
+            _verify(keys[self.silo].public_bytes_raw(), self.signature, _signed(holds, session, self.silo, self.body))
         except InvalidSignature:
             raise ExchangeError(f"{whose} is not signed by the key that the plan carries") from None
 
@@ -203,6 +212,17 @@ def request_from_bytes(data: Any) -> Request:
 def body_of(answer: Answer, kind: type[_Body]) -> _Body:
     """Returns what an answer holds, or raises `ExchangeError`."""
     return decoded(bytes(answer.body), kind, f"what silo {in_one_line(answer.silo)[:60]!r} should answer")
+
+
+@lru_cache(maxsize=2048)
+def _verify(public: bytes, signature: bytes, signed: bytes) -> None:
+    """Raises `InvalidSignature` unless a key signed this. What was found good is not checked again in this process.
+
+    In a simulation all silos of a group are in few processes, and each is sent the same signatures of all the others.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
 
 
 def _signed(holds: str, session: Session, silo: str, body: Any) -> bytes:

@@ -80,6 +80,11 @@ class MaskingRecord(ErasingFile):
         )
         return (int(found[0][0]), str(found[0][1])) if found else None
 
+    def unmasked_rounds(self, session: Session) -> set[int]:
+        """Returns the rounds of a plan that are unmasked."""
+        found = self.rows("SELECT number FROM round WHERE plan = ? AND unmasked = 1", session.plan_digest)
+        return {int(number) for (number,) in found}
+
     def begin(self, state: State) -> None:
         """Stores the first state of an attempt, in the place of an earlier one, and forgets the secrets of all others.
 

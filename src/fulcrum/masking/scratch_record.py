@@ -2,9 +2,14 @@
 
 A silo that simulates answers as one that is deployed does, once to every stage, whichever process asks it next. What a
 power cut takes from it costs a simulation and no secret: research draws its noise from a seed that everybody knows.
+
+The file is written where it stands, a checksum and its length before what it holds: to put another file in its place
+has the file system write both to the disk, which takes longer than a stage of a round.
 """
 
 import contextlib
+import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +18,8 @@ import msgspec
 from fulcrum.errors import StorageError
 from fulcrum.masking.messages import Session
 from fulcrum.masking.silo import State
+
+_CHECKSUM, _LENGTH = 32, 8  # bytes of the file's head
 
 
 class _Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,18 +35,27 @@ _Rounds = dict[str, dict[int, _Round]]
 
 
 class ScratchRecord:
-    """In the place of `MaskingRecord`: the same questions, of a file that is there once a round was begun."""
+    """In the place of `MaskingRecord`: the same questions, of a file that is there once a round was begun.
+
+    It forgets what a round was answered, not that it was unmasked, once another is begun: a file that kept all answers
+    would grow with every round, and be read in every stage.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._known: _Rounds | None = None
 
     def close(self) -> None:
         """Nothing is held."""
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Nothing is held: a simulation asks a silo one thing at a time."""
-        yield
+        """The file is read once for all that is asked within: a simulation asks a silo one thing at a time."""
+        self._known = None
+        try:
+            yield
+        finally:
+            self._known = None
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
         """Returns what is known of a round; see `MaskingRecord.state`."""
@@ -51,12 +67,16 @@ class ScratchRecord:
         found = self._found(session)
         return None if found is None else (found.attempt, found.basis)
 
+    def unmasked_rounds(self, session: Session) -> set[int]:
+        """Returns the rounds of a plan that are unmasked."""
+        return {number for number, found in self._read().get(session.plan_digest, {}).items() if found.unmasked}
+
     def begin(self, state: State) -> None:
-        """Stores the first state of an attempt, and forgets the secrets of all others."""
+        """Stores the first state of an attempt, and forgets those of all others."""
         rounds = self._read()
         for known in rounds.values():
             for number, found in known.items():
-                known[number] = msgspec.structs.replace(found, state=found.state if found.unmasked else None)
+                known[number] = msgspec.structs.replace(found, state=None)
         self._write(rounds, state, unmasked=False)
 
     def store(self, state: State, *, unmasked: bool = False) -> None:
@@ -67,8 +87,18 @@ class ScratchRecord:
         return self._read().get(session.plan_digest, {}).get(session.round_number)
 
     def _read(self) -> _Rounds:
+        if self._known is None:
+            self._known = self._on_disk()
+        return self._known
+
+    def _on_disk(self) -> _Rounds:
         try:
-            return msgspec.msgpack.decode(self._path.read_bytes(), type=_Rounds)
+            data = self._path.read_bytes()
+            length = int.from_bytes(data[_CHECKSUM : _CHECKSUM + _LENGTH], "little")
+            held = data[_CHECKSUM + _LENGTH :][:length]
+            if data[:_CHECKSUM] != hashlib.sha256(held).digest():
+                raise StorageError(f"{self._path} was written in part. Simulate in a new folder")
+            return msgspec.msgpack.decode(held, type=_Rounds)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as error:
@@ -78,6 +108,7 @@ class ScratchRecord:
         session = state.session
         made = _Round(attempt=session.attempt, basis=session.basis, unmasked=unmasked, state=state)
         rounds.setdefault(session.plan_digest, {})[session.round_number] = made
-        beside = self._path.with_name(f"{self._path.name}.new")
-        beside.write_bytes(msgspec.msgpack.encode(rounds))
-        beside.replace(self._path)
+        held = msgspec.msgpack.encode(rounds)
+        data = b"".join((hashlib.sha256(held).digest(), len(held).to_bytes(_LENGTH, "little"), held))
+        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:  # nothing is cut off
+            file.write(data)

@@ -14,6 +14,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 from fulcrum.errors import ExchangeError, ParameterError
 
@@ -54,12 +55,12 @@ def secret_from(shares: Mapping[int, bytes]) -> bytes:
 
 def values_at(coefficients: Sequence[int], points: Sequence[int], prime: int = PRIME) -> list[int]:
     """Returns a polynomial's values, its coefficients given from that of the constant on."""
-    values = []
+    downwards, values = coefficients[::-1], []
     for point in points:
         value = 0
-        for coefficient in reversed(coefficients):
-            value = (value * point + coefficient) % prime
-        values.append(value)
+        for coefficient in downwards:
+            value = value * point + coefficient  # reduced once, at the end: points are small, and so it grows slowly
+        values.append(value % prime)
     return values
 
 
@@ -68,12 +69,19 @@ def value_at_zero(points: Sequence[int], values: Sequence[int], prime: int = PRI
     return sum(map(int.__mul__, _factors(tuple(points), prime), values)) % prime
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _factors(points: tuple[int, ...], prime: int) -> tuple[int, ...]:
     """What each value is multiplied by (Lagrange). Members who lost the same holders share one computation."""
     product = math.prod(points)
-    factors = []
-    for point in points:
-        below = math.prod(other - point for other in points if other != point)
-        factors.append(product // point * pow(below % prime, -1, prime) % prime)
-    return tuple(factors)
+    below = [point * math.prod([other - point for other in points if other != point]) for point in points]
+    return tuple(product * inverse % prime for inverse in _inverses(below, prime))
+
+
+def _inverses(numbers: Sequence[int], prime: int) -> list[int]:
+    """Returns the inverse of every number, from that of their product (Montgomery)."""
+    before = list(accumulate(numbers, lambda one, other: one * other % prime, initial=1))
+    inverse, found = pow(before.pop(), -1, prime), []
+    for number, those_before in zip(reversed(numbers), reversed(before), strict=True):
+        found.append(inverse * those_before % prime)
+        inverse = inverse * number % prime
+    return found[::-1]

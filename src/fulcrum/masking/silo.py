@@ -18,7 +18,6 @@ starts a process, and whatever kills it.
 """
 
 import hashlib
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,19 +27,10 @@ import numpy as np
 
 from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
 from fulcrum.exchange.framing import decoded
+from fulcrum.masking import masks
 from fulcrum.masking.graph import Circle
 from fulcrum.masking.group import Group
-from fulcrum.masking.masks import (
-    KEY_BYTES,
-    Residues,
-    add_mask,
-    agreed,
-    derived_key,
-    loaded_key,
-    new_private_key,
-    public_half,
-    sealed,
-)
+from fulcrum.masking.masks import Residues, agreed, derived_key, loaded_key, public_half, sealed
 from fulcrum.masking.masks import opened as unsealed
 from fulcrum.masking.messages import (
     ATTESTATION,
@@ -65,6 +55,13 @@ from fulcrum.masking.messages import (
 from fulcrum.masking.sharing import shares_of
 
 
+class PairSecrets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What two neighbours agreed on: the secret that their mask comes from, and the one that seals their shares."""
+
+    masking: bytes
+    sealing: bytes
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a silo remembers of a masked round between two stages. It holds secrets until the sum is unmasked.
 
@@ -72,14 +69,16 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         session: The round.
         requests: SHA-256 of every request that was accepted, in order.
         answers: What was answered; that of the masked input is made again when it is asked for.
-        masking_key: The private key that pairs' masks come from.
-        sealing_key: The private key that opens neighbours' shares.
+        masking_key: The private key that pairs' masks come from, until all pairs' secrets are agreed on.
+        sealing_key: The private key that opens neighbours' shares, as long.
         roster: By member that takes part, its public keys.
+        pairs: By neighbour that takes part, what the two agreed on, until the masked input was given.
         circle_seed: What the arrangement of members follows from.
-        seed: Of the self-mask.
+        seed: Of the self-mask, until the masked input was given.
         shares: By member, the shares that this silo holds of its secrets.
         sharers: The members that sent shares, sorted.
         survivors: The members whose inputs are in the sum, sorted.
+        sent: The signature of the masked input, which is of one vector alone; empty before it is made.
     """
 
     session: Session
@@ -88,11 +87,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     masking_key: bytes
     sealing_key: bytes
     roster: dict[str, PublicKeys] = {}
+    pairs: dict[str, PairSecrets] = {}
     circle_seed: bytes = b""
     seed: bytes = b""
     shares: dict[str, SharePair] = {}
     sharers: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
+    sent: bytes = b""
 
     def without_secrets(self) -> "State":
         """Returns what may be kept once the sum is unmasked: which requests came, and the answer to the last."""
@@ -112,20 +113,24 @@ class Member:
         silo: Its name.
         key: Its private Ed25519 key, whose public half the plan carries.
         least: Members that must be in a sum, this silo among them, by its own policy.
+        settings: The digest of settings that training goes by and that no request names. All members of a round must
+            have the same, and keep it until their inputs are made.
     """
 
     group: Group
     silo: str
     key: Any
     least: int = 1
+    settings: str = ""
 
     def begun(self, request: Begin) -> State:
         """Returns the state of a new round, its first answer the silo's fresh keys."""
         self.group.check_session(request.session)
         self.group.check_numbers(request)
         self._check_enough(self.group.regions)
-        masking, sealing = new_private_key(), new_private_key()
-        body = msgspec.msgpack.encode(PublicKeys(masking=public_half(masking), sealing=public_half(sealing)))
+        masking, sealing = masks.new_private_key(), masks.new_private_key()
+        public = PublicKeys(masking=public_half(masking), sealing=public_half(sealing), settings=self.settings)
+        body = msgspec.msgpack.encode(public)
         state = State(session=request.session, requests=(), answers=(), masking_key=masking, sealing_key=sealing)
         return self._answered(state, request, KEYS, body)
 
@@ -133,12 +138,12 @@ class Member:
         """Returns the next state, its answer the shares of this silo's secrets, sealed to its neighbours.
 
         Refused are keys that the silo they claim did not sign, for this very round; a silo that the plan does not know
-        in this group, or twice; fewer silos than the plan and the policy allow; keys that two silos share; a roster
-        without this silo's own keys, as it sent them.
+        in this group, or twice; fewer silos than the plan and the policy allow; keys that two silos share; a silo
+        that was told other settings; a roster without this silo's own keys, as it sent them.
         """
         self._check_turn(state, request, 1)
         roster = self._roster(state, request)
-        seed = secrets.token_bytes(KEY_BYTES)
+        seed = masks.new_seed()
         circle_seed = circle_seed_of(state.session, request.keys)
         circle = self._circle(circle_seed)
         holders = [silo for silo in circle.holders(self.silo) if silo in roster]
@@ -146,19 +151,29 @@ class Member:
         threshold, places = self.group.threshold, tuple(points.values())
         seeds = shares_of(seed, threshold=threshold, points=places)
         keys = shares_of(state.masking_key, threshold=threshold, points=places)
-        pairs = {silo: SharePair(seed=seeds[point], key=keys[point]) for silo, point in points.items()}
-        texts, sealing, masking = {}, loaded_key(state.sealing_key), loaded_key(state.masking_key)
-        for silo, pair in pairs.items():
-            if silo != self.silo:
-                secret = agreed(sealing, roster[silo].sealing, silo)
-                agreed(masking, roster[silo].masking, silo)  # refused here, before anything is released, if it is none
-                info = state.session.info("sealed shares", circle_seed, self.silo, silo)
-                texts[silo] = sealed(derived_key(secret, info), msgspec.msgpack.encode(pair), info)
+        shares = {silo: SharePair(seed=seeds[point], key=keys[point]) for silo, point in points.items()}
+        pairs = self._agreed(state, {silo: roster[silo] for silo in holders if silo != self.silo})
+        texts = {}
+        for silo, secret in pairs.items():
+            info = state.session.info("sealed shares", circle_seed, self.silo, silo)
+            texts[silo] = sealed(derived_key(secret.sealing, info), msgspec.msgpack.encode(shares[silo]), info)
         body = SealedShares(commitment=commitment(state.session, self.silo, seed), sealed=texts)
         known = msgspec.structs.replace(
-            state, roster=roster, circle_seed=circle_seed, seed=seed, shares={self.silo: pairs[self.silo]}
+            state,
+            masking_key=b"",
+            sealing_key=b"",
+            roster=roster,
+            pairs=pairs,
+            circle_seed=circle_seed,
+            seed=seed,
+            shares={self.silo: shares[self.silo]},
         )
         return self._answered(known, request, SHARES, msgspec.msgpack.encode(body))
+
+    def check_settings(self, state: State) -> None:
+        """Raises `ExchangeError` unless the settings are those that the members of the round agreed on."""
+        if state.roster[self.silo].settings != self.settings:
+            raise ExchangeError(f"silo {self.silo!r} was told other settings when the round began. Nothing is sent")
 
     def received(self, state: State, request: Inbox) -> State:
         """Returns the next state, in which the neighbours' shares are there; `masked_input` is the answer.
@@ -166,16 +181,16 @@ class Member:
         Shares that do not open are left out: whoever sealed them cannot be helped by this silo.
         """
         self._check_turn(state, request, 2)
+        self.check_settings(state)
         sharers = request.sharers
         self._check_members(sharers, state.roster, "the silos that sent shares")
         near = set(self._circle(state.circle_seed).neighbours(self.silo)) & set(sharers)
         if set(request.sealed) != near:
             raise ExchangeError(f"the shares for silo {self.silo!r} are not those of its neighbours that sent some")
-        shares, sealing = dict(state.shares), loaded_key(state.sealing_key)
+        shares = dict(state.shares)
         for silo, text in request.sealed.items():
-            secret = agreed(sealing, state.roster[silo].sealing, silo)
             info = state.session.info("sealed shares", state.circle_seed, silo, self.silo)
-            plain = unsealed(derived_key(secret, info), text, info)
+            plain = unsealed(derived_key(self._pair(state, silo).sealing, info), text, info)
             if plain is None:
                 continue
             try:
@@ -195,21 +210,20 @@ class Member:
         if len(state.requests) != 3:
             raise ExchangeError("a masked input is made once all shares are there, and before it is unmasked")
         vector = self._residues(values)
-        session, masking = state.session, loaded_key(state.masking_key)
+        session = state.session
         told = told_before_inputs(session, state.circle_seed, state.sharers)
-        own = derived_key(state.seed, session.info("self mask", self.silo))
-        add_mask(vector, own)
+        masks.add_mask(vector, own_key(session, state.seed, self.silo))
         for silo in self._circle(state.circle_seed).neighbours(self.silo):
             if silo in state.sharers:
-                secret = agreed(masking, state.roster[silo].masking, silo)
-                add_mask(vector, pair_key(session, secret, self.silo, silo, told), negative=silo < self.silo)
+                key = pair_key(session, self._pair(state, silo).masking, self.silo, silo, told)
+                masks.add_mask(vector, key, negative=silo < self.silo)
         return signed_answer(INPUT, session, self.silo, vector.data.cast("B"), self.key)
 
     def attested(self, state: State, request: Survivors) -> State:
         """Returns the next state, its answer a signature over who takes part, who shared and who survived."""
         self._check_turn(state, request, 3)
         self._check_members(request.members, state.sharers, "the survivors")
-        known = msgspec.structs.replace(state, survivors=request.members)
+        known = msgspec.structs.replace(state, survivors=request.members, pairs={}, seed=b"")
         return self._answered(known, request, ATTESTATION, _story(known))
 
     def unmasked(self, state: State, request: Attested) -> State:
@@ -251,8 +265,29 @@ class Member:
         public = [key for keys in roster.values() for key in (keys.masking, keys.sealing)]
         if len(set(public)) < len(public):
             raise ExchangeError("two silos of the roster have one key")
+        for silo, keys in roster.items():
+            if keys.settings != self.settings:
+                raise ExchangeError(f"silo {silo!r} was told other settings than silo {self.silo!r}. Nothing is sent")
         self._check_enough(roster)
         return roster
+
+    @staticmethod
+    def _agreed(state: State, neighbours: dict[str, PublicKeys]) -> dict[str, PairSecrets]:
+        """Returns what this silo and its neighbours agree on; a key that is none is refused before any release."""
+        masking, sealing = loaded_key(state.masking_key), loaded_key(state.sealing_key)
+        return {
+            silo: PairSecrets(masking=agreed(masking, keys.masking, silo), sealing=agreed(sealing, keys.sealing, silo))
+            for silo, keys in neighbours.items()
+        }
+
+    def _pair(self, state: State, silo: str) -> PairSecrets:
+        """Returns what this silo and a neighbour agreed on; a state of an earlier Fulcrum does not hold it."""
+        if silo not in state.pairs:
+            raise ExchangeError(
+                f"the record of silo {self.silo!r} was left amid round {state.session.round_number} by another version "
+                "of Fulcrum. Begin another attempt of the round"
+            )
+        return state.pairs[silo]
 
     def _check_members(self, members: tuple[str, ...], known: Sequence[str] | dict[str, Any], what: str) -> None:
         if list(members) != sorted(set(members)) or not set(members) <= set(known) or self.silo not in members:
@@ -314,6 +349,11 @@ def commitment(session: Session, silo: str, seed: bytes) -> bytes:
 def told_before_inputs(session: Session, circle_seed: bytes, sharers: Sequence[str]) -> bytes:
     """Returns a digest of what a member was told before its input: who takes part with which keys, and who shared."""
     return hashlib.sha256(session.info("told before inputs", circle_seed, sharers)).digest()
+
+
+def own_key(session: Session, seed: bytes, silo: str) -> bytes:
+    """Returns the key of a member's own mask, which the sum is rid of once its holders gave the seed up."""
+    return derived_key(seed, session.info("self mask", silo))
 
 
 def pair_key(session: Session, secret: bytes, one: str, other: str, told: bytes) -> bytes:

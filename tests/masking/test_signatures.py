@@ -1,0 +1,54 @@
+"""Signatures of answers: checked once a process, by their own bytes, and as many as must be."""
+
+import dataclasses
+
+import msgspec
+import pytest
+from groups import Round, inputs_of, names, private_key, refusal, region
+
+from fulcrum.masking.messages import ATTESTATION, KEYS, _verify, answer_from_bytes, request_from_bytes, signed_answer
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+ONE, OTHER = names(5)[:2]
+
+
+@pytest.fixture
+def group():
+    return region(5, dropouts=1)
+
+
+def test_whatever_differs_from_a_signature_found_good_is_refused(group):
+    session = group.session(1, "model-0")
+    good = answer_from_bytes(signed_answer(KEYS, session, ONE, b"two keys", private_key(ONE)))
+    for _ in range(2):
+        good.check(KEYS, session, group.keys)
+    flipped = bytes([good.signature[0] ^ 1]) + good.signature[1:]
+    later = group.session(2, "model-0")
+    for changed, at in (
+        (msgspec.structs.replace(good, body=b"two Keys"), session),
+        (msgspec.structs.replace(good, signature=flipped), session),
+        (msgspec.structs.replace(good, signature=b""), session),
+        (msgspec.structs.replace(good, silo=OTHER), session),
+        (msgspec.structs.replace(good, session=later), later),
+    ):
+        for _ in range(2):
+            assert "is not signed by the key that the plan carries" in refusal(changed.check, KEYS, at, group.keys)
+    swapped = dataclasses.replace(group, keys={**group.keys, ONE: group.keys[OTHER]})
+    assert "is not signed by the key" in refusal(good.check, KEYS, session, swapped.keys)
+
+
+def test_the_silos_of_one_process_check_a_signature_once(group):
+    session = group.session(1, "model-0")
+    answer = answer_from_bytes(signed_answer(ATTESTATION, session, ONE, b"a story", private_key(ONE)))
+    _verify.cache_clear()
+    for _ in group.regions:
+        answer.check(ATTESTATION, session, group.keys)
+    assert (_verify.cache_info().misses, _verify.cache_info().hits) == (1, len(group.regions) - 1)
+
+
+def test_a_silo_is_shown_as_many_attestations_as_it_asks_for(group):
+    masked = Round(group, inputs_of(group, seed=3))
+    for request in masked.until("unmasking").values():
+        signers = {answer_from_bytes(data).silo for data in request_from_bytes(request).attestations}
+        assert len(signers) == group.quorum < len(group.regions)

@@ -11,6 +11,7 @@ from fulcrum.errors import ReleaseError, StorageError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.release import Release
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.masking.aggregation import STAGES
 from fulcrum.masking.group import check_sheltered
 from fulcrum.noise.sources import SeededNoiseBySilo
 from fulcrum.roles.releasing import release
@@ -45,6 +46,20 @@ def test_the_sum_of_every_region_is_the_sum_of_the_releases_in_the_ledgers(tmp_p
             assert total.layout == releases[0].layout
     world.check_ledgers()
     assert [entry.round_number for entry in world.ledger("caen")] == [1, 2]
+
+
+def test_every_stage_is_asked_of_all_groups_at_once(tmp_path):
+    world = MaskedWorld(tmp_path)
+    everybody = {silo for members in world.sizes.values() for silo in members}
+    masked = world.round()
+    requests, stages = masked.requests(), 0
+    while requests:
+        assert set(requests) == everybody
+        for silo, request in sorted(requests.items(), reverse=True):  # in whatever order they answer
+            masked.take(world.answer(silo, request))
+        requests, stages = masked.proceed(), stages + 1
+    assert stages == len(STAGES)
+    assert set(masked.answers) == set(world.sizes)
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "input", "attestation", "unmasking"])
@@ -246,6 +261,39 @@ def test_a_silo_whose_ledger_has_forgotten_a_release_attests_no_sum_with_it(tmp_
     assert "the ledger holds no release of round 1, so silo 'caen' is in no sum of it" in told
     path.write_bytes(new)
     assert world.answer("caen", requests["caen"])
+
+
+def test_a_silo_whose_ledger_has_forgotten_a_release_sends_no_other_under_the_same_masks(tmp_path):
+    """The difference of two vectors under the same masks is that of two releases, with one silo's noise alone."""
+    world = MaskedWorld(tmp_path)
+    path = tmp_path / "caen" / "state" / "caen.ledger"
+    old = path.read_bytes()
+    masked = world.round()
+    requests = world.run(masked, until="input")
+    first = world.answer("caen", requests["caen"])
+    new = path.read_bytes()
+    path.write_bytes(old)
+    world.restart()
+    told = refused(world.answer, "caen", requests["caen"])
+    assert "silo 'caen' has sent another masked input in attempt 1 of round 1" in told
+    path.write_bytes(new)
+    assert world.answer("caen", requests["caen"]) == first
+    world.check_ledgers()
+
+
+def test_a_silo_whose_ledger_has_forgotten_an_unmasked_round_begins_no_other(tmp_path):
+    """Such a ledger shows less than what left: the record is a witness of it."""
+    world = MaskedWorld(tmp_path)
+    path = tmp_path / "caen" / "state" / "caen.ledger"
+    old = path.read_bytes()
+    world.run(world.round())
+    new = path.read_bytes()
+    path.write_bytes(old)
+    world.restart()
+    told = refused(world.answer, "caen", world.round(2).requests()["caen"])
+    assert "the ledger holds no release of round 1, which silo 'caen' has unmasked" in told
+    path.write_bytes(new)
+    assert world.answer("caen", world.round(2).requests()["caen"])
 
 
 def test_a_plan_that_aggregators_add_noise_to_or_without_keys_is_not_masked(tmp_path):

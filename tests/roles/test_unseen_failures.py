@@ -3,13 +3,15 @@
 import dataclasses
 import os
 import resource
+import signal
+import sys
 from pathlib import Path
 
 import pytest
+from site_folder import released, rewritten
 
 from fulcrum.errors import DataError
 from fulcrum.exchange.model import pack_model
-from fulcrum.ledger.ledger import Ledger
 from fulcrum.roles.learning import check_installed, load_learner
 from fulcrum.roles.silo import SiloStation
 from fulcrum.roles.site import read_site
@@ -45,8 +47,7 @@ def test_a_file_left_open_for_each_record_does_not_make_a_silo_decline(silo, mod
     finally:
         for file in left_open:
             os.close(file)
-    with Ledger.read(silo / "state" / "a.ledger") as ledger:
-        assert [entry.round_number for entry in ledger.entries()] == [1, 2]
+    assert released(silo) == [1, 2]
 
 
 def test_the_places_kept_for_the_ledger_are_given_back_after_every_round(silo, model):
@@ -57,10 +58,52 @@ def test_the_places_kept_for_the_ledger_are_given_back_after_every_round(silo, m
     assert len(set(counts)) == 1
 
 
+@pytest.mark.parametrize("clock", ["ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF"])
+def test_no_clock_that_training_set_goes_on_into_the_release(silo, model, clock):
+    """It would strike where the release is made, in a silo whose training took long."""
+    which = getattr(signal, clock)
+
+    def train(given, assignment):
+        signal.setitimer(which, 3600)
+        return given
+
+    try:
+        answered(silo, model, train)
+        assert signal.getitimer(which) == (0.0, 0.0)
+    finally:
+        signal.setitimer(which, 0)
+
+
+@pytest.mark.parametrize("hook", ["settrace", "setprofile"])
+def test_a_limit_on_time_that_training_leaves_behind_does_not_strike_the_release(silo, model, hook):
+    """Such limits look at every call, and raise once the time is up: here at the first call that releases."""
+    before = sys.gettrace(), sys.getprofile()
+
+    def limit(frame, event, argument):
+        if frame.f_code.co_filename.endswith("releasing.py"):
+            raise TimeoutError("training took too long")
+
+    def train(given, assignment):
+        getattr(sys, hook)(limit)
+        return given
+
+    try:
+        answered(silo, model, train)
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+
+
+def answered(silo, model, train):
+    """What a silo answers in the first round that trains so."""
+    station = SiloStation(read_site(silo, "silo"))
+    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    return station.answer(pack_model(model), 1)
+
+
 def trained_by(home, name):
     """Has a silo train by another module."""
-    settings = home / "site.toml"
-    settings.write_text(settings.read_text().replace("fulcrum.engines.built_in_training", name))
+    rewritten(home, "fulcrum.engines.built_in_training", name)
     return read_site(home, "silo")
 
 

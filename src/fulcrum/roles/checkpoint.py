@@ -116,6 +116,11 @@ _ARRAYS = ("moved", "said", "heard", "noise")
 _ROUNDING = 1e-9  # relative, of sums of steps
 
 
+def history_of(folder: Path, plan: Plan) -> tuple[RoundSummary, ...]:
+    """Returns what became of the rounds of a plan that are over; nothing where there is no checkpoint."""
+    return tuple(read_checkpoint(folder, plan).standing.history) if (folder / NAME).exists() else ()
+
+
 def read_checkpoint(folder: Path, plan: Plan) -> Checkpoint:
     """Reads the checkpoint of a plan; what is not one, or of another plan, raises and is not written over."""
     file = folder / NAME

@@ -18,7 +18,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import ExchangeError, in_one_line
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.membership import senders_of
-from fulcrum.exchange.model import checked_model, model_digest
+from fulcrum.exchange.model import basis_of, checked_model
 from fulcrum.masking.aggregation import Aggregation
 from fulcrum.masking.group import group_of
 from fulcrum.masking.messages import answer_from_bytes
@@ -36,15 +36,18 @@ class MaskedRound:
         model: The global model, which silos are sent with the requests that `MaskedSilo.asks_for_update`.
         attempt: From 1. A server that begins a round again, after a crash, gives a higher number than before; silos
             that have unmasked the round take part in no other attempt of it.
+        beside: The digest of what silos are told beside the model, such as a learning rate; the engine's to define.
     """
 
-    def __init__(self, plan: Plan, round_number: int, model: Mapping[str, FloatArray], attempt: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, round_number: int, model: Mapping[str, FloatArray], attempt: int = 1, beside: str = ""
+    ) -> None:
         check_one_tier(plan)
         check_aggregation(plan, "masked")
         if plan.purpose == "deployment":
             plan = verified_copy(plan, error=ExchangeError)
         layout, _ = checked_model(plan, model)
-        basis = model_digest(model)
+        basis = basis_of(model, beside)
         self._group_of: dict[str, str] = {}
         self._running: dict[str, Aggregation] = {}
         self._answers: dict[str, RegionalSum | Withheld] = {}

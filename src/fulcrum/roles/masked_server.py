@@ -101,11 +101,12 @@ class MaskedServer:
         kept = self._coordinator.model
         return {name: array.astype(self._types[name]).astype(np.float64) for name, array in kept.items()}
 
-    def run_round(self, carry: Carry) -> RoundSummary:
+    def run_round(self, carry: Carry, beside: str = "") -> RoundSummary:
         """Runs the next round to its end, and returns what became of it; on disk when it returns.
 
         Args:
             carry: Sends requests to silos and hands in their answers; it returns when it waits for no more.
+            beside: The digest of what silos are told beside the model; a round that is run again keeps it.
 
         Raises:
             EngineError: No group gave a sum in any attempt. The round is not over: it can be run again later.
@@ -120,7 +121,7 @@ class MaskedServer:
             attempt = 1 if begun is None else begun.attempt + 1
             begun = _Begun(plan_digest=self._plan.digest, round_number=number, attempt=attempt)
             self._note(begun)
-            masked = MaskedRound(self._plan, number, self.model, attempt)
+            masked = MaskedRound(self._plan, number, self.model, attempt, beside)
             begun = self._driven(masked, carry, begun)
             for name, answer in masked.answers.items():
                 self._coordinator.receive(answer.to_bytes(), name)

@@ -11,13 +11,14 @@ returns; one of the five requests asks for an update, and comes with the model. 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
-from fulcrum.exchange.model import model_digest
+from fulcrum.exchange.model import basis_of
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import own_key
 from fulcrum.masking.answering import MaskingSilo
@@ -39,7 +40,8 @@ class MaskedSilo(ReleasingSilo):
 
     - what leaves is at most one masked vector a round, whose content is in the ledger, charged, before;
     - it is unmasked only in a sum with all members of the group, or all but the plan's dropouts, and no fewer than the
-      policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model;
+      policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model, and
+      were told the same beside it;
     - it is in one sum: no second one of the round is unmasked, after a restart neither.
 
     Args:
@@ -80,24 +82,42 @@ class MaskedSilo(ReleasingSilo):
         """Returns whether a request asks for an update, so that it is for `masked_update`."""
         return isinstance(request_from_bytes(request), Inbox)
 
-    def answer(self, request: bytes) -> bytes:
-        """Returns the answer to a request that asks for no update."""
-        with self._masking() as masking:
+    def answer(self, request: bytes, *, settings: str = "") -> bytes:
+        """Returns the answer to a request that asks for no update.
+
+        Args:
+            request: As it came.
+            settings: The digest of what this silo's training goes by and no message of the round holds, such as the
+                settings of a run; see `Member`.
+        """
+        with self._masking(settings) as masking:
             if self._group.deployed:
                 self._check_agree(request_from_bytes(request), masking)
             return masking.answer(request)
 
-    def masked_update(self, request: bytes, model: Mapping[str, FloatArray]) -> bytes:
+    def masked_update(
+        self, request: bytes, model: Mapping[str, FloatArray], *, beside: str = "", settings: str = ""
+    ) -> bytes:
         """Trains on a model and returns the masked release; asked again, the same release is masked again.
 
-        Whether it is refused depends on request, plan, policy, ledger and record, never on the silo's records.
+        Whether it is refused depends on request, model and what stands beside it, plan, policy, ledger and record,
+        never on the silo's records.
+
+        Args:
+            request: As it came.
+            model: What came with it.
+            beside: The digest of all else that came with it and that training is told.
+            settings: As in `answer`.
         """
-        with self._masking() as masking:
+        with self._masking(settings) as masking:
             session = masking.check_inbox(request)
-        if model_digest(model) != session.basis:
-            raise ExchangeError(f"the model is not the one that round {session.round_number} was begun on")
-        made = self._released(model, session.round_number)
-        with self._masking() as masking:
+        if basis_of(model, beside) != session.basis:
+            raise ExchangeError(
+                f"the model is not the one that round {session.round_number} was begun on, or what stands beside it is "
+                "not"
+            )
+        made = self._released(model, session.round_number, basis_of(model, beside, settings))
+        with self._masking(settings) as masking:
             return masking.masked_input(request, whole_numbers(made, self._group))
 
     def _check_agree(self, request: Request, masking: MaskingSilo) -> None:
@@ -116,18 +136,24 @@ class MaskedSilo(ReleasingSilo):
                 f"the ledger holds a release of round {number}, and the record of masked rounds has forgotten that "
                 "round. Put the latest record back, or ask for a new plan"
             )
+        if isinstance(request, Begin) and (lost := masking.unmasked_rounds(session) - rounds):
+            raise ReleaseError(
+                f"the ledger holds no release of round {min(lost)}, which silo {self._site.settings.name!r} has "
+                "unmasked. Put the latest ledger back, or ask for a new plan"
+            )
         if isinstance(request, Survivors) and not released:
             raise ReleaseError(
                 f"the ledger holds no release of round {number}, so silo {self._site.settings.name!r} is in no sum of "
                 "it. Put the latest ledger back, or ask for a new plan"
             )
 
-    def _masking(self) -> MaskingSilo:
+    def _masking(self, settings: str = "") -> MaskingSilo:
         """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
         path = self._site.state / record_name(self._site.settings.name)
+        member = replace(self._member, settings=settings)
         if self._site.settings.purpose == "research":
-            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), self._member)
-        return once_free(lambda: MaskingSilo.open(path, self._member))
+            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), member)
+        return once_free(lambda: MaskingSilo.open(path, member))
 
 
 def record_name(silo: str) -> str:

@@ -5,9 +5,9 @@ all its silos, or all but `plan.dropouts` of them. Weights are never renormalise
 refused, and a sum that lacks noise is withheld.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.storage.database` says why, and how to
-copy it): it opens with the log that it was left with or not at all. The releases of a round are in it and its log until
-their sum is, then their digests alone. Never restore an old copy of it: one that has forgotten a sum may take another,
-of other silos.
+copy it), with large payloads beside it (`fulcrum.storage.payloads`): it opens with the log and the payloads that it was
+left with or not at all. The releases of a round are in them until their sum is, then their digests alone. Never restore
+an old copy: one that has forgotten a sum may take another, of other silos.
 
 What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
 and replaced by something of the same size. A silo that cheats so gives up its own protection, and as one of
@@ -62,6 +62,21 @@ class RegionRound:
     missing: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunningSum:
+    """The releases of a round added up as they came, each on disk by then.
+
+    Attributes:
+        round_number: Which round.
+        members: Whose releases are in it.
+        values: Their sum.
+    """
+
+    round_number: int
+    members: set[str]
+    values: np.ndarray[Any, Any]
+
+
 class Region(ClosedAtTheEnd):
     """A regional aggregator's memory; made by `open`. Threads may share it, processes may not.
 
@@ -78,6 +93,7 @@ class Region(ClosedAtTheEnd):
         self._file, self._plan, self._region, self._opener = file, plan, region, opener
         self._members = members_of(plan, region)
         self._step = step_of(plan, region)
+        self._running: _RunningSum | None = None
 
     @classmethod
     def open(cls, path: PathLike, plan: Plan, region: str, key: str | Path, *, create: bool = True) -> Self:
@@ -157,8 +173,10 @@ class Region(ClosedAtTheEnd):
                 return silo
             if self._layout() != layout:
                 raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
-            row = (round_number, silo, digest, release.values)
-            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", row))
+            held, with_it = self._file.keep(release.values.data.cast("B"))
+            row = (round_number, silo, digest, held)
+            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", row), *with_it)
+            self._add(release)
         return silo
 
     def present(self, round_number: int) -> set[str]:
@@ -200,15 +218,17 @@ class Region(ClosedAtTheEnd):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
                 status = WITHHELD
             else:
-                layout, values = self._total(round_number, present)
-                members = tuple(sorted(present))
+                values = self._total(round_number, present)
+                layout, members = msgspec.msgpack.decode(self._layout(), type=Layout), tuple(sorted(present))
                 where |= {"members": members, "layout": layout, "step": self._step}
                 answer = RegionalSum(**where, round_number=round_number, values=values)
                 status = SUMMED
             if answer != kept:
                 data = answer.to_bytes()
-                row = (round_number, status, _digest(data), data)
-                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row))
+                # Only a sum is for ever: what is withheld may be replaced, and stays within the file.
+                held, with_it = self._file.keep(data) if status == SUMMED else (data, ())
+                row = (round_number, status, _digest(data), held)
+                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row), *with_it)
             if forget:
                 self.forget()
             return answer
@@ -216,14 +236,18 @@ class Region(ClosedAtTheEnd):
     def forget(self) -> None:
         """Erases the releases of every round that is summed; sums and digests stay."""
         left = (
-            "SELECT DISTINCT round FROM release JOIN answer USING (round) "
-            "WHERE status = ? AND release.bytes IS NOT NULL"
+            "SELECT CASE typeof(release.bytes) WHEN 'integer' THEN release.bytes END "
+            "FROM release JOIN answer USING (round) WHERE status = ? AND release.bytes IS NOT NULL"
+        )
+        erasure = (
+            "UPDATE release SET bytes = NULL "
+            "WHERE bytes IS NOT NULL AND round IN (SELECT round FROM answer WHERE status = ?)"
         )
         with self._file.working():
-            rounds = [row[0] for row in self._file.rows(left, SUMMED)]
-            erasures = [("UPDATE release SET bytes = NULL WHERE round = ?", (number,)) for number in rounds]
-            if erasures:
-                self._file.write(*erasures, erase=True)
+            places = [row[0] for row in self._file.rows(left, SUMMED)]  # None is within the file
+            if places:
+                gone = self._file.overwrite([place for place in places if place is not None])
+                self._file.write((erasure, (SUMMED,)), *gone, erase=None in places)
 
     def rounds(self) -> tuple[RegionRound, ...]:
         """Returns the status of every round that has a release or an answer."""
@@ -256,20 +280,33 @@ class Region(ClosedAtTheEnd):
             return f"the noise of {len(present)} silos is less than the plan counts on"
         return None
 
-    def _total(self, round_number: int, present: set[str]) -> tuple[Layout, np.ndarray[Any, Any]]:
-        """Returns the sum of a round's releases, taken in the order of names so that it has one value in research."""
+    def _add(self, release: Release) -> None:
+        """Adds a release that is on disk to the sum of its round; integers alone have one sum in whatever order."""
+        running, number = self._running, release.round_number
+        if running is not None and running.round_number == number:
+            np.add(running.values, release.values, out=running.values)
+            running.members.add(release.silo)  # last: where an interrupt keeps it out, the sum is taken from the file
+        elif self._step is not None:
+            self._running = _RunningSum(round_number=number, members={release.silo}, values=release.values.copy())
+
+    def _total(self, round_number: int, present: set[str]) -> np.ndarray[Any, Any]:
+        """Returns the sum of a round's releases: as it was added up here, or from the file after a restart."""
+        running, self._running = self._running, None
+        if running is not None and (running.round_number, running.members) == (round_number, present):
+            return running.values
         encoded = self._layout()
         total = np.zeros((), dtype=dtype_of(self._step))
-        for silo in sorted(present):
+        for silo in sorted(present):  # the order of names: it has one value in research too
             row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
-            digest, data = self._file.rows(row, round_number, silo)[0]
+            digest, held = self._file.rows(row, round_number, silo)[0]
+            data = self._file.content(held)
             if not isinstance(data, bytes) or _digest(encoded, data) != digest:
                 raise StorageError(
                     f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted"
                 )
             values = np.frombuffer(data, dtype=total.dtype)
             total = np.add(total, values, out=total if total.shape else None)
-        return msgspec.msgpack.decode(encoded, type=Layout), total
+        return total
 
     def _layout(self) -> Any:
         """The model's names and shapes, encoded; None before any model was sent."""
@@ -279,7 +316,7 @@ class Region(ClosedAtTheEnd):
         found = self._file.rows("SELECT digest, bytes FROM answer WHERE round = ?", round_number)
         if not found:
             return None
-        digest, data = found[0]
+        digest, data = found[0][0], self._file.content(found[0][1])
         if not isinstance(data, bytes) or _digest(data) != digest:
             raise StorageError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
         return answer_from_bytes(data)

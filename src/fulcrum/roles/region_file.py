@@ -11,8 +11,8 @@ from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.storage.database import PathLike
 from fulcrum.storage.erasing import ErasingFile
 
-FORMAT = 2
-"""Of the file. Format 1 has no mark of how far its log goes."""
+FORMAT = 3
+"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it; both are read."""
 
 _SCHEMA = """
 CREATE TABLE region (name TEXT NOT NULL, plan TEXT NOT NULL, layout BLOB);

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError
-from fulcrum.exchange.layout import Layout, Update, flattened
+from fulcrum.exchange.layout import Layout, Update, flattened, floats_by_name, layout_of
 from fulcrum.exchange.release import Release
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.clipping import clip
@@ -30,6 +30,8 @@ from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.policy import Policy
 from fulcrum.roles.terms import Terms, index_of, terms_of
+
+_CHUNK = 2**16  # coordinates at a time: what is at work stays in the processor's cache
 
 alarm = logging.getLogger("fulcrum.alarm")
 """Where a silo is told, and nobody else, that its training diverged."""
@@ -117,6 +119,7 @@ def release(
     if kept is not None:
         return kept
     made = _lattice_release(flat, layout, terms, round_number, noise or SecureNoise())
+    del flat  # of a large update, memory that the bytes need
     payload, asked = made.to_bytes(), _asked(layout, basis)
     with ledger.held():
         # Asked again: another thread may have released while this one drew its noise.
@@ -164,7 +167,7 @@ def prepared_release(
     """
     round_number = checked_round(plan, round_number)
     ledger = _own_ledger(ledger, silo)
-    layout, _ = flattened(model, what="model")
+    layout = layout_of(floats_by_name(model, what="model"))
     return _kept(terms_of(plan, silo, policy=policy), layout, round_number, ledger, policy, basis)
 
 
@@ -279,7 +282,11 @@ def on_lattice(clipped: FloatArray, terms: Terms, noise: SecureNoise) -> npt.NDA
     # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting takes
     # off less than that.
     rounding = (terms.parameters + 8) * 2.0**-52
+    factor = terms.weight / terms.step * (1 - rounding)
+    values = noise.integers(width=terms.width, count=clipped.size)
     with np.errstate(all="ignore"):
-        scaled = np.trunc(clipped * (terms.weight / terms.step * (1 - rounding)))
-    drawn = noise.integers(width=terms.width, count=clipped.size)
-    return scaled.astype(np.int64) + drawn  # both fit, whatever the update: terms are refused where one might not
+        for start in range(0, clipped.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            # Both fit, whatever the update: terms are refused where one might not.
+            values[part] += np.trunc(clipped[part] * factor).astype(np.int64)
+    return values

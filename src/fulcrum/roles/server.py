@@ -43,6 +43,7 @@ from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
+from fulcrum.roles.kept_sums import keep_sums
 from fulcrum.roles.norms import largest_sum
 from fulcrum.roles.runnable import check_one_tier
 from fulcrum.roles.terms import verified_copy
@@ -215,6 +216,7 @@ class Coordinator:
             standing = msgspec.structs.replace(
                 self._standing, round_number=self.round_number + 1, history=[*self._standing.history, summary]
             )
+            keep_sums(self._folder, sums)
             after = Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
             after.write(self._folder)
             self._checkpoint, self._room, self._answers = after, room, {}

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -18,12 +19,10 @@ from fulcrum.roles.learning import Assignment, Learner, check_installed, load_le
 from fulcrum.roles.releasing import checked_round, prepared_release, release, sound_alarm
 from fulcrum.roles.runnable import check_aggregation
 from fulcrum.roles.site import Site, ledger_name, once_free
+from fulcrum.roles.spare import set_aside
 
 FAILED = "training failed in round"
 """What the silo's own log says, with the round after it, and nobody else is told."""
-
-_SPARE = 32
-"""Files that training cannot open, so that the ledger can be opened after it; that takes fewer than ten."""
 
 
 class ReleasingSilo:
@@ -42,8 +41,8 @@ class ReleasingSilo:
         if learner is None:
             check_installed(site.settings.train)
 
-    def _released(self, arrays: Mapping[str, FloatArray], round_number: int) -> Release:
-        """Returns the release of a round on a model; asked again, it is the same."""
+    def _released(self, arrays: Mapping[str, FloatArray], round_number: int, basis: str) -> Release:
+        """Returns the release of a round on a model; asked again on the same basis, it is the same."""
         site = self._site
         assignment = Assignment(
             silo=site.settings.name,
@@ -52,8 +51,9 @@ class ReleasingSilo:
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        made = self._researched if site.settings.purpose == "research" else self._accounted
-        return made(arrays, assignment)
+        if site.settings.purpose == "research":
+            return self._researched(arrays, assignment)
+        return self._accounted(arrays, assignment, basis)
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
@@ -67,10 +67,10 @@ class ReleasingSilo:
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         return release(update, plan, silo, number, noise=noise, masked=self._masks)
 
-    def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
+    def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
         """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
-        policy, basis = self._site.policy, model_digest(arrays)
+        policy = self._site.policy
         with self._ledger() as ledger:
             kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
         if kept is not None:
@@ -89,17 +89,22 @@ class ReleasingSilo:
         """Trains. If that fails, the update is zero: a silo that declined would tell something of its records.
 
         Whatever training raises is hidden, a cancelled task, an exit or a group of errors among it. An interrupt alone
-        is not: it is the operator's, who wants the site to end.
+        is not: it is the operator's, who wants the site to end. Nor does it show what training used up: memory, files
+        and room for the release are set aside before it.
         """
-        try:
-            with _nothing_left_behind():
-                return self._update(arrays, assignment)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            told = f"{FAILED} %d: zero plus noise is released in its place"
-            sound_alarm(told, assignment.round_number, trace=True)
-            return {name: np.zeros_like(array) for name, array in arrays.items()}
+        instead = {name: np.zeros_like(array) for name, array in arrays.items()}  # later there may be no memory for it
+        with contextlib.ExitStack() as spare:
+            spare.enter_context(set_aside(self._site.state, parameters=sum(array.size for array in instead.values())))
+            try:
+                with _nothing_left_behind():
+                    return self._update(arrays, assignment)
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                spare.close()  # telling the silo may take some of it
+                told = f"{FAILED} %d: zero plus noise is released in its place"
+                sound_alarm(told, assignment.round_number, trace=True)
+        return instead
 
     def _ledger(self) -> Ledger:
         """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
@@ -128,8 +133,8 @@ class SiloStation(ReleasingSilo):
             FulcrumError: Plan, policy, ledger or request keep the release from being made; nothing may be sent then.
                 None of that depends on the silo's records: what goes wrong in training is hidden, not told.
         """
-        round_number = checked_round(self._site.plan, round_number)
-        return self._sealer.seal(self._released(unpack_model(model), round_number))
+        round_number, arrays = checked_round(self._site.plan, round_number), unpack_model(model)
+        return self._sealer.seal(self._released(arrays, round_number, model_digest(arrays)))
 
     def decline(self, round_number: int) -> bytes:
         """Returns this silo's signed statement that it releases nothing in a round."""
@@ -141,12 +146,15 @@ def _nothing_left_behind() -> Iterator[None]:
     """Ends here what training began and what would go on into the release.
 
     A process that training forked and that comes back, by returning, failing or `sys.exit`, is no silo: it would answer
-    the round in the place of its parent. An alarm that training set would strike while the release is made, and the
-    silo would decline because its training took long. Files that training leaves open, such as one for each record,
-    would leave none for the ledger, and the silo would decline because it has many: some are kept free for it.
+    the round in the place of its parent. An alarm that training set, of any clock, or a trace that it left would strike
+    while the release is made, and the silo would decline because its training took long.
     """
-    process, spare = os.getpid(), _spare_files()
-    timer = signal.getitimer(signal.ITIMER_REAL) if hasattr(signal, "getitimer") else None
+    process = os.getpid()
+    clocks = [
+        getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)
+    ]
+    idle = [clock for clock in clocks if signal.getitimer(clock) == (0.0, 0.0)]
+    trace, profile = sys.gettrace(), sys.getprofile()
     status = 1
     try:
         yield
@@ -155,18 +163,9 @@ def _nothing_left_behind() -> Iterator[None]:
         status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
         raise
     finally:
+        sys.settrace(trace)
+        sys.setprofile(profile)
         if os.getpid() != process:
             os._exit(status & 0xFF)
-        for file in spare:
-            os.close(file)
-        if timer == (0.0, 0.0):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _spare_files() -> list[int]:
-    """Opens files that are closed again when their places are needed; fewer where there is no place for so many."""
-    spare: list[int] = []
-    with contextlib.suppress(OSError):
-        while len(spare) < _SPARE:
-            spare.append(os.open(os.devnull, os.O_RDONLY))
-    return spare
+        for clock in idle:
+            signal.setitimer(clock, 0)

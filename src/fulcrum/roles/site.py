@@ -12,7 +12,9 @@ be used for stands in site.toml, which its operator keeps, and not in the plan, 
 deployment plans alone, unless it was made for research on one machine.
 """
 
+import contextlib
 import os
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -113,6 +115,7 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     """
     folder = Path(folder).absolute()  # wherever training changes to
     path = folder / "site.toml"
+    _check_no_pipes(folder)
     try:
         settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SiteSettings)
     except OSError as error:
@@ -132,6 +135,15 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
             "Put the right plan there"
         )
     return Site(folder=folder, settings=settings, plan=plan)
+
+
+def _check_no_pipes(folder: Path) -> None:
+    """Refuses a pipe or a device among a site's files: to read it would wait for ever."""
+    for name in ("site.toml", "plan.json", "plan.json.sig", "site.key", "policy.toml"):
+        with contextlib.suppress(OSError):  # told where it is read
+            mode = (folder / name).stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise DataError(f"{folder / name} is not a file. Put the site's own there")
 
 
 def once_free(opening: Callable[[], _Opened]) -> _Opened:

@@ -1,0 +1,28 @@
+"""The folder of one silo's site changed and looked into, and a training module of the user's own."""
+
+import sys
+import textwrap
+
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.learning import load_learner
+
+
+def released(home):
+    """The rounds that the ledger of silo a holds."""
+    with Ledger.read(home / "state" / "a.ledger") as ledger:
+        return [entry.round_number for entry in ledger.entries()]
+
+
+def rewritten(home, old, new):
+    """Has site.toml say something else."""
+    path = home / "site.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def module(folder, monkeypatch, body):
+    """Installs a training module `their_training` of this text."""
+    (folder / "their_training.py").write_text(textwrap.dedent(body))
+    monkeypatch.syspath_prepend(str(folder))
+    sys.modules.pop("their_training", None)
+    return load_learner("their_training")

@@ -1,0 +1,192 @@
+"""A silo answers though its training used up the memory or the disk that the operating system gives it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from site_folder import module, released, rewritten
+
+from fulcrum.errors import StorageError
+from fulcrum.exchange.model import pack_model
+from fulcrum.roles.silo import SiloStation
+from fulcrum.roles.site import read_site
+from fulcrum.roles.spare import set_aside
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+resource = pytest.importorskip("resource", reason="needs limits by process")
+
+ANSWERING = """
+import logging, sys
+from pathlib import Path
+from fulcrum.engines.built_in_training import start
+from fulcrum.exchange.model import pack_model
+from fulcrum.roles.silo import SiloStation
+from fulcrum.roles.site import read_site
+
+logging.basicConfig(stream=sys.stderr)
+station = SiloStation(read_site(Path(sys.argv[1]), "silo"))
+for number in (1, 2):
+    station.answer(pack_model(start({})), number)
+    print("round", number, "answered", flush=True)
+"""
+
+TAKING_MEMORY = """
+import resource
+from pathlib import Path
+
+taken = []  # outlives the round, as a cache of records does
+
+def start(options): return {}
+
+def train(model, assignment):
+    if not taken:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 300 * 2**20,) * 2)
+    for size in (2**24, 2**20, 2**16, 2**12, 2**8):
+        try:
+            while True:
+                taken.append(bytes(size))
+        except MemoryError:
+            pass
+    ENDING
+"""
+
+
+def answered(home, body, words=(), at=None):
+    """Has a silo answer two rounds in a process of its own, with its own training."""
+    (home.parent / "their_training.py").write_text(body)
+    rewritten(home, "fulcrum.engines.built_in_training", "their_training")
+    return subprocess.run(
+        [*words, sys.executable, "-c", ANSWERING, str(at or home)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home.parent), *sys.path]), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize("ending", ["return model", "raise MemoryError"])
+def test_training_that_keeps_all_memory_does_not_make_a_silo_decline(silo, ending):
+    done = answered(silo, TAKING_MEMORY.replace("ENDING", ending))
+    assert done.stdout == "round 1 answered\nround 2 answered\n", done.stderr
+    assert released(silo) == [1, 2]
+
+
+FILLING_THE_DISK = """
+import os
+
+def start(options): return {}
+
+def train(model, assignment):
+    folder = os.environ["SMALL_DISK"]
+    with open(f"{folder}/cache", "ab", buffering=0) as file:
+        for size in (2**20, 2**12, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+    assert os.statvfs(folder).f_bavail == 0
+    ENDING
+"""
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=16m tmpfs "$SMALL_DISK" && cp -r "$1" "$SMALL_DISK/site" && shift && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("ending", ["return model", "raise OSError(28, 'No space left on device')"])
+def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeypatch, ending):
+    disk = silo.parent / "disk"
+    disk.mkdir()
+    monkeypatch.setenv("SMALL_DISK", str(disk))
+    words = ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK, "sh", str(silo)]
+    try:
+        allowed = subprocess.run([*words, "true"], capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        allowed = False
+    if not allowed:
+        pytest.skip("needs the right to mount")
+    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), words, disk / "site")
+    assert done.stdout == "round 1 answered\nround 2 answered\n", done.stderr
+
+
+CLOSING_FILES = """
+import os
+
+def start(options): return {}
+
+def train(model, assignment):
+    os.closerange(3, 4096)  # as code does that makes a process a service
+    ENDING
+"""
+
+TAKING_THEIR_PLACES = """
+import os
+from pathlib import Path
+
+kept = []
+
+def start(options): return {}
+
+def train(model, assignment):
+    if kept:
+        found = {os.pread(file, 9, 0) for file in kept}
+        assert found == {b"\\nimport o"}, found
+        print("its own files are left alone", flush=True)
+    os.closerange(3, 4096)
+    copy = __file__ + ".cache"
+    Path(copy).write_bytes(Path(__file__).read_bytes())
+    kept[:] = [os.open(copy, os.O_RDWR) for _ in range(64)]
+    ENDING
+"""
+
+
+@pytest.mark.parametrize("body", [CLOSING_FILES, TAKING_THEIR_PLACES])
+@pytest.mark.parametrize("ending", ["return model", "raise OSError"])
+def test_training_that_closes_files_does_not_make_a_silo_decline(silo, body, ending):
+    done = answered(silo, body.replace("ENDING", ending))
+    told = [line for line in done.stdout.splitlines() if "answered" in line]
+    assert told == ["round 1 answered", "round 2 answered"], done.stderr
+    assert ("its own files are left alone" in done.stdout) == ("kept" in body)
+    assert released(silo) == [1, 2]
+
+
+def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(silo, model, monkeypatch):
+    """By the file itself: it takes up blocks of the disk, and what a child of training holds of it is empty after."""
+    found = []
+
+    def look(given, assignment):
+        files = [int(path.name) for path in Path("/dev/fd").iterdir()]
+        found.extend(os.fstat(file).st_blocks * 512 for file in files if is_open(file))
+        return given
+
+    module(
+        silo.parent, monkeypatch, "def start(options): return {}\ndef train(model, assignment): return look(model, 0)"
+    )
+    monkeypatch.setattr(sys.modules["their_training"], "look", look, raising=False)
+    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
+    SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert max(found) >= 2**22 + 32 * np.size(model["head"])
+    assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger"]
+
+
+def is_open(file):
+    try:
+        os.fstat(file)
+    except OSError:
+        return False
+    return True
+
+
+def test_room_that_is_not_there_before_training_is_told_in_one_line(tmp_path):
+    with (
+        pytest.raises(StorageError, match=r"has no room for a release, .* Make room there") as told,
+        set_aside(tmp_path, parameters=10**15),
+    ):
+        pytest.fail("trained")
+    assert "\n" not in str(told.value)

@@ -27,6 +27,7 @@ import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError
 from fulcrum.federation.profiles import RECORDS, profile
+from fulcrum.federation.structure import ROOT
 from fulcrum.planning.advice import signal_to_noise
 from fulcrum.planning.comparing import least_influence
 from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
@@ -63,9 +64,15 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
     "clipped": {"recipe": "joint", "shrink": False},
     "joint": {"recipe": "joint"},
+    "as one": {"aggregation": "masked"},
+    "masked joint": {"recipe": "joint", "aggregation": "masked"},
 }
 """What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
-of the joint recipe one after the other."""
+of the joint recipe one after the other. Then masked sums: all silos as one group, whose target is on the federation's
+sum; and the joint recipe."""
+
+ONE_REGION = ", one region"
+"""What stands behind the name of a profile whose silos, with the same records, are all in one region."""
 
 SHARES: Mapping[str, Mapping[str, float]] = {"coupled": {}, "strong": {"coupling": 1.0, "reach": 0.45}}
 """How far class shares follow the region: as in the paper; or the region alone sets them, to 0.05 or 0.95."""
@@ -143,6 +150,10 @@ def grid(task: str, *, size_laws: Sequence[str] = SIZE_LAWS, components: int | N
 @cache
 def federation_of(name: str, size_law: str, seed: int) -> fulcrum.Federation:
     """Returns a profile, with silo sizes drawn where the law says so: whole records, 200 on average."""
+    if name.endswith(ONE_REGION):
+        whole = federation_of(name.removesuffix(ONE_REGION), size_law, seed)
+        held = dict(zip(whole.silo_names.tolist(), whole.sizes.tolist(), strict=True))
+        return fulcrum.Federation.from_sizes({"all": held}, name=name)
     federation = profile(name)
     if size_law == "equal":
         return federation if seed == 0 else federation_of(name, size_law, 0)
@@ -160,7 +171,7 @@ def plan_of(name: str, size_law: str, arm: Arm, seed: int, parameters: int | Non
     if arm.parts != "sizes":
         promise["parameters"] = parameters
     if arm.epsilon is not None:
-        promise["epsilon"] = arm.epsilon
+        promise["epsilon"] = {ROOT: arm.epsilon} if arm.parts == "as one" else arm.epsilon
     return fulcrum.plan(
         federation_of(name, size_law, seed), rounds=ROUNDS, allocation=arm.allocation, seed=seed, **promise
     )
@@ -244,7 +255,7 @@ class Study:
 
     def partition(self, setting: Setting, seed: int) -> Partition:
         """Returns who holds what under a seed."""
-        federation = federation_of(setting.profile, setting.size_law, seed)
+        federation = federation_of(setting.profile.removesuffix(ONE_REGION), setting.size_law, seed)
         return coupled_partition(self.task_of(setting), federation, seed=seed, **SHARES[setting.shares])
 
     def runs(self, settings: Iterable[Setting], *, seeds: Sequence[int] | None = None) -> Runs:

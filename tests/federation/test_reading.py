@@ -1,6 +1,8 @@
 """Every format gives the same federation."""
 
+import gc
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,11 @@ import pyarrow as pa
 import pytest
 from sources import COLUMNS, CSV, FRAMES, doc_example, frames, parquet, refusal, written
 
+from fulcrum.errors import FederationError
 from fulcrum.federation import reading, sheets
 from fulcrum.federation.profiles import PROFILES, profile
 from fulcrum.federation.reading import read_federation
+from fulcrum.federation.tree_files import toml_federation
 
 TOML = "[region.north]\nlille = 800\nparis = 2400\n[region.south]\nlyon = 1200\n"
 
@@ -212,3 +216,31 @@ builders: []
     federation = read_federation(written(tmp_path, "project.yml", text))
     assert federation.name == "example_project"
     assert federation.innermost.nodes == ("site-1", "2")
+
+
+@pytest.mark.parametrize(("ending", "read"), [("", True), ("[", False)])
+def test_a_large_toml_file_is_parsed_without_looking_for_garbage_and_the_collector_stays_as_it_was(ending, read):
+    text = "".join(f"[region.r{k}]\ns{k} = 5\n" for k in range(20_000)) + ending
+    collections = []
+
+    def seen(phase, about):
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") != "tomllib._parser":
+            frame = frame.f_back
+        if frame is not None:
+            collections.append(phase)
+
+    gc.callbacks.append(seen)
+    try:
+        for enabled in (True, False):
+            (gc.enable if enabled else gc.disable)()
+            if read:
+                assert len(toml_federation(text, "a.toml", "a")) == 20_000
+            else:
+                with pytest.raises(FederationError, match=r"a\.toml line 40001: not valid TOML"):
+                    toml_federation(text, "a.toml", "a")
+            assert gc.isenabled() == enabled
+    finally:
+        gc.callbacks.remove(seen)
+        gc.enable()
+    assert not collections

@@ -5,6 +5,8 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import ParameterError
+from fulcrum.federation.reading import read_federation
+from fulcrum.federation.structure import Federation
 from fulcrum.planning.comparing import compare, compared, observer_trade, row_of
 from fulcrum.planning.making import plan
 
@@ -116,3 +118,28 @@ def test_there_is_no_trade_where_all_regions_are_single_silos_or_single_updates_
     assert observer_trade(fulcrum.plan("severe", rounds=10, epsilon=1.0, injection="aggregator")) == ()
     flat = fulcrum.Federation.from_sizes({f"r{k}": [100] for k in range(5)})
     assert observer_trade(fulcrum.plan(flat, rounds=10, epsilon=1.0)) == ()
+
+
+def test_masked_plans_are_compared_with_all_silos_masked_as_one_group():
+    rows = {row.allocation: row for row in compare("severe", rounds=10, epsilon=0.3, aggregation="masked")}
+    one, optimal = rows["one masked group"], rows["optimal"]
+    assert one.noise_budget == pytest.approx(optimal.noise_budget / 5)  # one sum in place of five, at the same epsilon
+    assert one.epsilon_above_worst <= 0.3
+    assert one.least_influence == pytest.approx(1.0)
+    trusted = {row.allocation for row in compare("severe", rounds=10, epsilon=0.3)}
+    assert "one masked group" not in trusted
+
+
+def test_one_masked_group_keeps_the_least_of_the_targets_outside_and_that_inside():
+    target = {"rounds": 10, "epsilon": {"region": 0.5, "federation": 0.4, "silo": 3.0}, "aggregation": "masked"}
+    made = compared(read_federation("severe"), None, target).plans["one masked group"]
+    assert made.epsilon_target == {"federation": 0.4, "silo": 3.0}
+
+
+def test_a_plan_that_is_one_masked_group_already_has_no_row_of_its_own():
+    for source, epsilon in (
+        ("severe", {"federation": 1.0}),
+        (Federation.from_sizes({"all": {"a": 1, "b": 1, "c": 1}}), 1.0),
+    ):
+        rows = compare(source, rounds=10, epsilon=epsilon, aggregation="masked")
+        assert "one masked group" not in {row.allocation for row in rows}

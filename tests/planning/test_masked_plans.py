@@ -196,3 +196,18 @@ def test_advice_warns_of_regions_in_which_masking_hides_little():
     [told] = [one.text for one in made().advice if one.kind == "curious-aggregator"]
     assert "Against the server together with one silo of a region the worst epsilon is 1.172" in told
     assert not [one for one in made(colluders=1).advice if one.kind == "curious-aggregator"]
+
+
+def test_a_target_on_the_federation_does_not_leave_a_silo_bare_where_another_declares_its_own(tmp_path):
+    """A declared epsilon is against whoever sees the region's sum, so that each region would be masked by itself."""
+    path = tmp_path / "silos.csv"
+    path.write_text("silo,records,region,epsilon\ncaen,100,north,0.5\nlille,100,north,\nlyon,100,south,\n")
+    with pytest.raises(UnreachableTargetError, match="silo 'lille' has no target against the server"):
+        made(str(path), epsilon={"federation": 1.0})
+    for target in ({"federation": 1.0, "region": 2.0}, {"federation": 1.0, "silo": 2.0}):
+        plan = made(str(path), epsilon=target)
+        assert plan.group_tier == "region"
+        assert plan.epsilon_above.max() <= 2.0
+        assert plan.epsilon_above[0] <= 0.5
+    path.write_text(path.read_text().replace("0.5", ""))
+    assert made(str(path), epsilon={"federation": 1.0}).group_tier == "federation"

@@ -1,6 +1,7 @@
 """Verification of what beyond noise a plan chooses: weights, clip share, server. Forged ones fail."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -271,6 +272,24 @@ def test_weights_next_to_least_noise_hold_and_others_do_not(rule):
     assert failed(made.content()) == set()
     shifted = made.weights * (1 + 1e-4 * np.arange(9))
     assert failed(forged(made, shifted / shifted.sum())) == {"weights"}
+
+
+WIDE = [
+    [1e-6, 1e6, 1e-6, 1e6, 1e-6, 1e6, 1e6, 1e-6, 1e-6],
+    [725.0, 725.0, 725.0, 0.0572, 0.0572, 0.0185, 4.5e-6, 2620.0, 1.5e-6],
+]
+
+
+@pytest.mark.parametrize("epsilon", [{"region": 34000.0, "silo": 7700.0}, {"region": 1.0, "silo": 2.0, "country": 1e5}])
+@pytest.mark.parametrize("preferences", WIDE)
+def test_least_noise_weights_hold_however_far_apart_silos_ask_and_others_do_not(preferences, epsilon):
+    asking = replace(NESTED, preferences=np.array(preferences))
+    made = plan(asking, rounds=3, epsilon=epsilon, weights="least-noise")
+    assert not failed(made.content())
+    for silo in (int(np.argmin(preferences)), int(np.argmax(preferences))):
+        weights = np.array(made.federation.weights)
+        weights[silo] *= 1.1
+        assert failed(forged(made, weights)) == {"weights"}, silo
 
 
 def test_weights_that_a_federation_declares_are_those_that_count():

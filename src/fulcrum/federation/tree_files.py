@@ -5,6 +5,7 @@ r"""Silos from the files that describe a federation as a tree: its own TOML and 
 [0.4, 0.6]
 """
 
+import gc
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -124,6 +125,8 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
 
 
 def _parsed_toml(text: str, file: str) -> dict[str, Any]:
+    collecting = gc.isenabled()
+    gc.disable()  # looking for garbage again and again takes most of the time, and the parser leaves none
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -133,6 +136,9 @@ def _parsed_toml(text: str, file: str) -> dict[str, Any]:
         found = _TOML_PLACE.search(problem)
         line = found[1] if found and found[1] else text.count("\n") + 1
         raise FederationError(f"{file} line {line}: not valid TOML: {_TOML_PLACE.sub('', problem)}") from None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import SILO, Federation
+from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import RECIPES
@@ -34,12 +34,15 @@ class Comparison:
     """What one way of keeping a target costs and gives; epsilons are worst and mean over silos, for both observers.
 
     Attributes:
-        allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or `AS_ASKED`.
+        allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or
+            `ONE_GROUP`, or `AS_ASKED`.
         noise_budget: The noise variance entering the model, in units of C²; with a server that pools, where regions
             agree, as its influence is.
-        epsilon_above_worst: Against whoever sees the sums of the innermost tier.
+        epsilon_above_worst: Against whoever sees the sums of the innermost tier; under `ONE_GROUP` there are none but
+            the federation's.
         epsilon_above_mean: The same, mean over silos.
-        epsilon_inside_worst: Against whoever sees single updates.
+        epsilon_inside_worst: Against whoever sees single updates; where sums are masked, against the server together
+            with max(1, c) silos of the region.
         epsilon_inside_mean: The same, mean over silos.
         least_influence: Of the region that is quietened most, its share of the model over its share by size; 1 where
             all count by size.
@@ -59,6 +62,10 @@ BEYOND: Mapping[str, Mapping[str, Any]] = {
     "joint": {"recipe": "joint"},
 }
 """What a comparison shows after the paper's rules, as arguments of `plan`: other weights alone, the joint recipe."""
+
+ONE_GROUP = "one masked group"
+"""The row of a comparison of masked plans in which all silos are masked as one group, and nobody sees a regional sum:
+its target is that of the regional sums, on the federation's sum."""
 
 AS_ASKED = "as asked"
 """The row of weights, clip and server that were asked for, where they are none of the others'."""
@@ -103,7 +110,7 @@ def compared(federation: Federation, own: str | AllocationRule | None, target: M
 
     `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
     innermost tier. A row beyond the paper is left out where planning refuses it: the recipe needs the number of
-    parameters, and a server that pools keeps no target on an outer tier.
+    parameters, and a server that pools keeps no target on an outer tier. Masked plans have the row `ONE_GROUP` too.
 
     Args:
         federation: Whom the plans are for.
@@ -125,7 +132,8 @@ def compared(federation: Federation, own: str | AllocationRule | None, target: M
         asked = {}
     plans = {name: row_plan(federation, settings, target) for name, settings in rows.items()}
     left_out = {}
-    for name, settings in {**BEYOND, **({AS_ASKED: asked} if asked else {})}.items():
+    more = {**BEYOND, **_as_one_group(federation, target), **({AS_ASKED: asked} if asked else {})}
+    for name, settings in more.items():
         try:
             plans[name] = row_plan(federation, settings, target)
             rows[name] = settings
@@ -134,6 +142,18 @@ def compared(federation: Federation, own: str | AllocationRule | None, target: M
                 raise
             left_out[name] = str(error)
     return Compared(rows=rows, plans=plans, left_out=left_out)
+
+
+def _as_one_group(federation: Federation, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the row in which all silos are masked as one group; none where sums are not masked, or there is one."""
+    epsilon = target.get("epsilon")
+    if target.get("aggregation") != "masked" or epsilon is None or len(federation.innermost.nodes) == 1:
+        return {}
+    asked = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
+    outside = {tier: asked.pop(tier) for tier in list(asked) if tier != SILO}
+    if set(outside) <= {ROOT}:  # it is one group in every row
+        return {}
+    return {ONE_GROUP: {"epsilon": asked | {ROOT: min(outside.values())}}}
 
 
 def row_plan(federation: Federation, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Plan:

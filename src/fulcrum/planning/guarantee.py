@@ -79,7 +79,7 @@ class Guarantee:
         if self.follows:
             over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
         clauses = [
-            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self._whom(tier)}"
+            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.whom(tier)}"
             for tier, epsilon in worst.items()
         ]
         said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
@@ -177,8 +177,12 @@ class Guarantee:
             )
         return "the exact accountant is proven for continuous noise and not for the lattice noise that is drawn"
 
-    def _whom(self, tier: str) -> str:
-        """Who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none."""
+    def whom(self, tier: str) -> str:
+        """Returns who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none.
+
+        Where sums are masked the observer inside is the server together with max(1, c) members of a region: nobody
+        sees single updates.
+        """
         always = ", in this plan and all before," if self.follows else ""
         if tier == SILO and self.aggregation == "masked":
             count = max(1, self.colluders)

@@ -326,6 +326,8 @@ def _check_masking(federation: Federation, target: Target, execution: Execution)
             "whoever masks sums sees none to add noise to. Use injection='silo', or aggregation='trusted'"
         )
     inner = federation.innermost
+    if target.budget is None:
+        _check_met_by_the_server(federation, target.requirement(federation))
     whole = target.budget is None and target.requirement(federation).group_tier(federation) == ROOT
     sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes))
     names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
@@ -339,6 +341,24 @@ def _check_masking(federation: Federation, target: Target, execution: Execution)
                 f"colluding: more than two thirds must be left to unmask a sum. Plan with fewer dropouts or colluders, "
                 f"or join it with another {inner.name}"
             )
+
+
+def _check_met_by_the_server(federation: Federation, requirement: Requirement) -> None:
+    """Raises unless every silo has a target against the server, which gets the sum of its masked group.
+
+    A declared epsilon is one on the innermost tier. Beside a target on the federation alone it would have every region
+    masked by itself, and silos that declare none would be concealed there by nothing that was asked for.
+    """
+    tier = requirement.group_tier(federation)
+    asked = np.maximum(requirement.multiplier.get(tier, 0.0), requirement.multiplier.get(SILO, 0.0))
+    bare = ~(np.broadcast_to(asked, len(federation)) > 0)
+    if bare.any():
+        name = federation.silo_name(int(np.argmax(bare)))
+        raise UnreachableTargetError(
+            f"silo {name!r} has no target against the server, which gets the masked sum of its {tier}. Give an epsilon "
+            f"on the tier {tier!r}; all silos are masked as one group where {ROOT!r} alone has a target, and no silo "
+            "declares one of its own"
+        )
 
 
 def _spent_everywhere(federation: Federation, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:

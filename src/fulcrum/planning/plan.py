@@ -381,6 +381,10 @@ class Plan:
         """Which federations are neighbours."""
         return self._guarantee.adjacency
 
+    def whom(self, tier: str) -> str:
+        """Returns who the observer of a tier is, in words; that of `SILO` stands inside a region."""
+        return self._guarantee.whom(tier)
+
     @property
     def _guarantee(self) -> Guarantee:
         inner = self.federation.innermost.name

@@ -15,9 +15,10 @@ more than this noise gives away. Rates are rounded up.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fulcrum.federation.structure import SILO
+from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.rounding import rounded_up
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
@@ -120,6 +121,23 @@ class Verdict:
             f"{above.meaning}; inside: right {inside.times}, {inside.meaning}."
         )
 
+    def summary(self) -> dict[str, Any]:
+        """Returns all of it for JSON; figures are rounded up, and no epsilon is null."""
+        return {
+            "level": self.level,
+            "sentence": self.sentence,
+            "basis": self.basis,
+            "observers": {
+                seen.observer: {
+                    "epsilon": rounded_up(seen.epsilon) if math.isfinite(seen.epsilon) else None,
+                    "right": min(1.0, rounded_up(seen.right)),
+                    "accuses": min(1.0, rounded_up(seen.accuses)),
+                    "level": seen.level,
+                }
+                for seen in self.observers
+            },
+        }
+
 
 def verdict(plan: "Plan") -> Verdict:
     """Returns what a plan's epsilons mean against both observers, at every epsilon."""
@@ -127,7 +145,8 @@ def verdict(plan: "Plan") -> Verdict:
     too = ", who also saw all that was released before," if plan.follows else ""
     sees = "sees single updates"
     if plan.aggregation == "masked":
-        sees = f"is the server with {max(1, plan.colluders)} of its silos"
+        whose = f"of the silos of each {inner}" if plan.group_tier == ROOT else "of its silos"
+        sees = f"is the server with {max(1, plan.colluders)} {whose}"
     found = {}
     for observer, tier, who in (
         ("above", inner, f"An observer above the {inner}s{too}"),

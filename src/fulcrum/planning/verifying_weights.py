@@ -145,15 +145,14 @@ def _improvement(
     rows: list[int] = []
     columns: list[int] = []
     values: list[float] = []
-    count = 0
+    of: list[int] = []  # by bound, the node whose noise it is on
 
-    def add(*entries: tuple[int, float]) -> None:
-        nonlocal count
-        for where, value in entries:
-            rows.append(count)
+    def add(here: int, *entries: tuple[int, float]) -> None:
+        for where, value in (*entries, (here, -1.0)):
+            rows.append(len(of))
             columns.append(where)
             values.append(value)
-        count += 1
+        of.append(here)
 
     inner: str | None = None
     for tier, q in asked.items():
@@ -161,28 +160,29 @@ def _improvement(
         for index, node in enumerate(seen.path[tier]):
             here = column[tier, node]
             root[here] = max(root[here], q[index] / scale * b[index])
-            add((index, q[index] / scale), (here, -1.0))
+            add(here, (index, q[index] / scale))
             if inner is not None:
                 children[here].add(column[inner, seen.path[inner][index]])
         for here, below in children.items():
             within = math.sqrt(math.fsum(root[child] ** 2 for child in below))
             root[here] = max(root[here], within)
-            add(*((child, root[child] / within) for child in sorted(below)), (here, -1.0))
+            add(here, *((child, root[child] / within) for child in sorted(below)))
         inner = tier
     outermost = [column[inner or "", node] for node in dict.fromkeys(seen.path[inner or ""])]
     cost = np.zeros(len(root))
     cost[: len(b)] = 2 * (1 - share) * (weight - wished)
     cost[outermost] += 2 * share * root[outermost]
     value = (1 - share) * float(((weight - wished) ** 2).sum()) + share * float((root[outermost] ** 2).sum())
-    matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(count, len(root)))
+    matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(len(of), len(root)))
     whole = np.zeros((1, len(root)))
     whole[0, : len(b)] = 1
-    # In units of what they are, so that the solver's tolerances mean the same for every federation.
+    # In units of what they are, every bound too, so that the solver's tolerances mean the same for every federation.
     unit = np.where(root > 0, root, root.max())
+    bounded = sparse.diags_array(1 / unit[of])
     found = linprog(
         cost * unit / value,
-        A_ub=matrix * unit,
-        b_ub=np.zeros(count),
+        A_ub=bounded @ (matrix * unit),
+        b_ub=np.zeros(len(of)),
         A_eq=whole * unit,
         b_eq=[1.0],
         bounds=(0, None),

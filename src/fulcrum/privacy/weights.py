@@ -229,35 +229,50 @@ def _least_noise(region_of: IntArray, asked: FloatArray) -> FloatArray:
 
 def _capped(sizes: FloatArray, region_of: IntArray, asked: FloatArray, share: float) -> FloatArray:
     """The weights between sizes and least noise; their shift nu is found by bisection, as the total grows with it."""
-    scaled = asked / np.sqrt(np.mean(asked**2))
-    price = share / (1 - share)
+    shifted = _Shifted(sizes, region_of, asked / np.sqrt(np.mean(asked**2)), price=share / (1 - share))
     low, high = 0.0, 1.0
-    while _with_shift(sizes + high, scaled, region_of, price).sum() < 1:
+    while shifted.weights(high).sum() < 1:
         high *= 2
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if not low < middle < high:  # no number lies between them
             break
-        total = _with_shift(sizes + middle, scaled, region_of, price).sum()
-        low, high = (middle, high) if total < 1 else (low, middle)
-    return _normalised(_with_shift(sizes + high, scaled, region_of, price))
+        low, high = (middle, high) if shifted.weights(middle).sum() < 1 else (low, middle)
+    return _normalised(shifted.weights(high))
 
 
-def _with_shift(wished: FloatArray, scaled: FloatArray, region_of: IntArray, price: float) -> FloatArray:
-    """Caps what the silos of a region wish at T_r / q_i, where those capped lose price T_r together."""
-    level = wished * scaled
-    order = np.lexsort((-level, region_of))
-    sizes = np.bincount(region_of)
-    starts = np.cumsum(sizes) - sizes
-    gain = _running(wished[order] / scaled[order], starts, sizes)
-    mass = _running(1 / scaled[order] ** 2, starts, sizes)
-    candidate = gain / (price + mass)  # T_r if the first silos, up to here, are the capped ones
-    last = np.zeros(len(order), dtype=bool)
-    last[starts + sizes - 1] = True
-    following = np.where(last, 0.0, np.append(level[order][1:], 0.0))
-    position = np.where(candidate >= following, np.arange(len(order)), len(order))
-    cap = candidate[np.minimum.reduceat(position, starts)][region_of]
-    return np.asarray(np.minimum(wished, cap / scaled))
+class _Shifted:
+    """What silos count for when each wishes for its size and a shift, and is capped at T_r / q_i.
+
+    Those capped lose price T_r together. Silos are kept in the order of what they wish for times q, region by region:
+    it changes little from one shift to the next, and sorting takes far longer than all the rest.
+    """
+
+    def __init__(self, sizes: FloatArray, region_of: IntArray, scaled: FloatArray, *, price: float) -> None:
+        self._sizes, self._region_of, self._scaled, self._price = sizes, region_of, scaled, price
+        self._members = np.bincount(region_of)
+        self._starts = np.cumsum(self._members) - self._members
+        self._last = np.zeros(len(sizes), dtype=bool)
+        self._last[self._starts + self._members - 1] = True
+        self._sort(scaled * sizes)
+
+    def _sort(self, level: FloatArray) -> None:
+        self._order = np.lexsort((-level, self._region_of))
+        self._mass = _running(1 / self._scaled[self._order] ** 2, self._starts, self._members)
+
+    def weights(self, shift: float) -> FloatArray:
+        """Returns the weights at a shift; they do not add up to 1 yet."""
+        wished = self._sizes + shift
+        level = wished * self._scaled
+        following = np.where(self._last, 0.0, np.append(level[self._order][1:], 0.0))
+        if (following > level[self._order]).any():
+            self._sort(level)
+            following = np.where(self._last, 0.0, np.append(level[self._order][1:], 0.0))
+        gain = _running(wished[self._order] / self._scaled[self._order], self._starts, self._members)
+        candidate = gain / (self._price + self._mass)  # T_r if the first silos, up to here, are the capped ones
+        position = np.where(candidate >= following, np.arange(len(level)), len(level))
+        cap = candidate[np.minimum.reduceat(position, self._starts)][self._region_of]
+        return np.asarray(np.minimum(wished, cap / self._scaled))
 
 
 def _normalised(weights: FloatArray) -> FloatArray:

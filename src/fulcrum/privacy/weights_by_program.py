@@ -20,7 +20,7 @@ which is convex. The method follows the primal-dual central path (Boyd and Vande
 systems are as sparse as the tree. Silos that are alike are one variable with a count.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,15 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import ParameterError
 
 _MOST_STEPS = 200
 _CENTRING = 10.0  # how much nearer to the optimum every step aims
 _BACK = 0.99  # of the way to the boundary that a step may go
 _GAP = 1e-13  # of the objective, at which the path ends
 _SMALLEST_STEP = 1e-10
+_ASTRAY = 10.0  # how much farther from the path a step may end: one that may not at all is short where asks lie apart
+_NEAR_ENOUGH = 1e-9  # of the objective: weights farther from their optimum would not verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,9 +66,30 @@ def solved(tree: Tree, share: float) -> FloatArray:
     A `share` of 1 asks for the least noise, 0 for the wish itself. Whatever precision is reached, noise is calibrated
     to the weights that come out: the guarantee does not rest on it.
     """
+    if share == 1:
+        return _least_noise(tree)
     program = _Program(tree, share)
-    found = program.path()
-    weights = program.capped(found) if share == 1 else np.maximum(found[: program.kinds], 0)
+    weights = np.maximum(program.path()[: program.kinds], 0)
+    return np.asarray(weights / (tree.counts @ weights))
+
+
+def _least_noise(tree: Tree) -> FloatArray:
+    """Returns the weights of least noise.
+
+    Weights times c need c² the noise, so that a node that counts for m in all needs k m² whatever m is: the outermost
+    nodes are solved for in units of their own, and then count for 1 / k. A silo's unit is 1 / q, with q the strictest
+    that is asked of it. So a node of which millions of times more is asked is solved for as exactly as the others.
+    """
+    outermost = tree.nodes[-1]
+    unit = 1 / np.max(tree.asked, axis=0)
+    mass = np.bincount(outermost, weights=tree.counts * unit)
+    counts = tree.counts * unit / mass[outermost]
+    asked = tuple(q * unit for q in tree.asked)
+    even = np.full(len(counts), 1 / counts.sum())
+    program = _Program(replace(tree, counts=counts, wished=even, asked=asked), 1.0)
+    found = program.capped(program.path())
+    carried = np.bincount(outermost, weights=counts * found)
+    weights = found * unit * (mass * carried / program.needed(found))[outermost]
     return np.asarray(weights / (tree.counts @ weights))
 
 
@@ -106,16 +130,24 @@ class _Program:
 
     def start(self) -> FloatArray:
         """Returns a point inside: weights half wished and half equal, and twice the noise that they need."""
+        return self._with_noise(0.5 + 0.5 * self.wished, 2.0)
+
+    def needed(self, weights: FloatArray) -> FloatArray:
+        """Returns by outermost node the noise that weights need."""
+        return self._with_noise(weights, 1.0)[self.levels[-1][1] :]
+
+    def _with_noise(self, weights: FloatArray, factor: float) -> FloatArray:
+        """Returns weights with the noise that they need, times a factor at every tier."""
         x = np.zeros(self.size)
-        x[: self.kinds] = 0.5 + 0.5 * self.wished
+        x[: self.kinds] = weights
         np.maximum.at(x, self.node, self.squared * x[self.kind] ** 2)
         for start, above, parent, many in self.levels:
             inside = slice(start, start + len(parent))
-            x[inside] *= 2
+            x[inside] *= factor
             width = int(parent.max()) + 1
             needed = np.bincount(parent, weights=many * x[inside], minlength=width)
             x[above : above + width] = np.maximum(x[above : above + width], needed)
-        x[self.levels[-1][1] :] *= 2
+        x[self.levels[-1][1] :] *= factor
         return x
 
     def bounds(self, x: FloatArray) -> FloatArray:
@@ -152,14 +184,24 @@ class _Program:
         scale = max(abs(self.value(x)), 1e-3)
         point = _Point(x=x, slack=slack, price=scale / len(slack) / slack, level=0.0)
         for _ in range(_MOST_STEPS):
-            gap = float(point.slack @ point.price)
-            if gap <= _GAP * max(abs(self.value(point.x)), 1e-3):
+            if self._gap(point) <= _GAP:
                 break
-            after = self._after(point, gap / (_CENTRING * len(slack)))
+            after = self._after(point, float(point.slack @ point.price) / (_CENTRING * len(slack)))
             if after is None:
                 break
             point = after
+        if self._gap(point) > _NEAR_ENOUGH:
+            asked = np.sqrt(self.squared)
+            raise ParameterError(
+                "no weights of least noise can be worked out exactly enough, since some silos are asked for "
+                f"{asked.max() / asked.min():.2g} times what others are. Bring targets and preferences closer "
+                "together, or use weights='sizes' or 'equal'"
+            )
         return point.x
+
+    def _gap(self, point: "_Point") -> float:
+        """Returns how far a point may be from the optimum, over what it is."""
+        return float(point.slack @ point.price) / max(abs(self.value(point.x)), 1e-3)
 
     def _residuals(self, point: "_Point", barrier: float) -> tuple[FloatArray, FloatArray, FloatArray, float]:
         """Returns what keeps a point from the central path: of slopes, bounds, products, and the sum of weights."""
@@ -203,7 +245,7 @@ class _Program:
                 price=point.price + length * dprice,
                 level=point.level + length * float(move[-1]),
             )
-            if _size(self._residuals(after, barrier)) <= (1 - 0.001 * length) * before:
+            if _size(self._residuals(after, barrier)) <= _ASTRAY * before:
                 return after
             length /= 2
         return None

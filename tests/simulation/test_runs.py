@@ -97,3 +97,13 @@ def test_readers_are_told_what_is_outside_epsilon_and_what_the_data_could_not_gi
     assert "outside every epsilon" in run.notes[0]
     assert "too few records for 200 a silo" in run.notes[1]
     assert "fewer than a batch of 64" in run.notes[2]
+
+
+def test_readers_are_told_that_the_last_of_many_classes_is_half_of_what_silos_hold(tmp_path):
+    labels = np.arange(600) % 3
+    np.savez(tmp_path / "three.npz", X=np.random.default_rng(0).normal(size=(600, 4)) + np.eye(3, 4)[labels], y=labels)
+    plan, task = fulcrum.plan("isic-paper", rounds=1, epsilon=5.0), load_task(tmp_path / "three.npz")
+    told = "three names no silos: about half of every silo's records are of its last class, '2'"
+    assert [note for note in train(plan, task, records=5).notes if note.startswith(told)]
+    named = dataclasses.replace(task, sensitive=(1, 2))
+    assert not [note for note in train(plan, named, records=5).notes if "last class" in note]

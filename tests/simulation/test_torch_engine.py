@@ -12,8 +12,9 @@ from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.partition import coupled_partition
 from fulcrum.simulation.reference import train_slowly
 from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.torch_draws import SharedDraws
 from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import torch_model
+from fulcrum.simulation.torch_model import one_thread, torch_model
 
 torch = pytest.importorskip("torch")
 
@@ -90,7 +91,8 @@ def differences(task, model, *, job=None, training=TRAINING, **options):
     """How far the models of the two engines are from each other."""
     job, fitted = job or job_of(task, PLAN), torch_model(model, **options).on(task)
     fast = train_on_tensors(job, task, training, fitted)
-    slow = train_slowly(job, task, training, fitted.as_model(learning_rate=training.learning_rate))
+    with one_thread():
+        slow = train_slowly(job, task, training, fitted.as_model(learning_rate=training.learning_rate))
     assert np.abs(slow.models - fitted.start[:, None, None]).max() > 0.01
     return np.abs(fast.models - slow.models).max()
 
@@ -174,8 +176,8 @@ def test_arms_share_batches_and_noise_and_equal_arms_are_equal_to_the_bit(task):
 
 
 def test_noise_of_twice_the_width_is_caught(task, monkeypatch):
-    drawn = torch_engine._Silos._noise
-    monkeypatch.setattr(torch_engine._Silos, "_noise", lambda self, *silos: 2 * drawn(self, *silos))
+    drawn = SharedDraws.noise
+    monkeypatch.setattr(SharedDraws, "noise", lambda self, *silos: 2 * drawn(self, *silos))
     assert differences(task, Net) > 0.01
 
 
@@ -224,10 +226,23 @@ def test_memory_that_runs_out_halves_the_chunk_until_one_silo_does_not_fit(task)
     tight = torch_model(Net, optimiser=greedy(5)).on(task)
     run = train_on_tensors(job, task, TRAINING, tight)
     assert max(sizes) > 5
-    assert 3 <= sizes[-2] <= 5
+    assert max(size for size in sizes if size <= 5) >= 3  # threads end their chunks in any order
     assert run.models == pytest.approx(train_on_tensors(job, task, TRAINING, roomy).models, abs=1e-5)
     with pytest.raises(ParameterError, match="one silo of Net does not fit in the memory of cpu: CUDA out of memory"):
         train_on_tensors(job, task, TRAINING, torch_model(Net, optimiser=greedy(0)).on(task))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_parts_of_rounds_are_told_over_all_seeds(task, slow):
+    plan = fulcrum.plan("isic-paper", rounds=2, epsilon=20.0)
+    model = torch_model(Net).on(task).as_model(learning_rate=0.3) if slow else Net
+    heard = []
+    device = None if slow else TorchDevice(chunk=2)
+    fulcrum.train(plan, task, seeds=2, model=model, device=device, training=TRAINING, on_part=heard.append)
+    chunks = -(-len(plan.federation) // (1 if slow else 2))
+    assert len(heard) == 4 * chunks
+    assert heard == sorted(heard)
+    assert heard[chunks - 1 :: chunks] == [0.5, 1.0, 1.5, 2.0]
 
 
 def test_a_silo_that_diverges_is_named(task):

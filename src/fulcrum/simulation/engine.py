@@ -10,7 +10,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,15 +121,19 @@ class Arms:
 
     def with_reference(self) -> "Arms":
         """Returns these arms and, after them, the one without privacy."""
-        bare = self.without_privacy()
+        return self.beside(self.without_privacy())
+
+    def beside(self, others: "Arms") -> "Arms":
+        """Returns these arms and, after them, others on the same federation."""
+        injected = [self.aggregator_noise_multiplier, others.aggregator_noise_multiplier]
         return replace(
             self,
-            weights=np.hstack([self.weights, bare.weights]),
-            noise_multiplier=np.hstack([self.noise_multiplier, bare.noise_multiplier]),
-            aggregator_noise_multiplier=np.hstack([self.aggregator_noise_multiplier, bare.aggregator_noise_multiplier]),
-            clip_norm=np.append(self.clip_norm, bare.clip_norm),
-            clip_share=np.append(self.clip_share, bare.clip_share),
-            rules=(*self.rules, *bare.rules),
+            weights=np.hstack([self.weights, others.weights]),
+            noise_multiplier=np.hstack([self.noise_multiplier, others.noise_multiplier]),
+            aggregator_noise_multiplier=np.hstack(injected),
+            clip_norm=np.append(self.clip_norm, others.clip_norm),
+            clip_share=np.append(self.clip_share, others.clip_share),
+            rules=(*self.rules, *others.rules),
         )
 
     def distinct(self) -> tuple["Arms", IntArray]:
@@ -249,7 +253,7 @@ def train_jobs(
                 aggregator_noise(job, number, head.parameters).reshape(-1, *shape)
                 for job, shape in zip(jobs, shapes, strict=True)
             ]
-            for (index, block), (found, added) in zip(work, _in_order(pool, pieces, _AHEAD * threads), strict=True):
+            for (index, block), (found, added) in zip(work, in_order(pool, pieces, _AHEAD * threads), strict=True):
                 observed[index][found] += added
                 if block < last_block[index]:
                     continue
@@ -301,17 +305,20 @@ class Servers:
         return after
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int
-) -> Iterator[tuple[IntArray, FloatArray]]:
+def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:
     """Yields what the calls return in their order, whatever their timing; at most `ahead` are in work or wait."""
-    waiting: deque[Future[tuple[IntArray, FloatArray]]] = deque()
-    for call in calls:
-        waiting.append(pool.submit(*call))
-        if len(waiting) >= ahead:
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for call in calls:
+            waiting.append(pool.submit(*call))
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    finally:  # where one failed, the others have ended before anything else is tried
+        for future in waiting:
+            future.cancel()
+        wait(waiting)
 
 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:

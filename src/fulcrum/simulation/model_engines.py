@@ -1,6 +1,7 @@
 """Which engine trains what: the built-in head in batches, a PyTorch module on tensors, any other model silo by silo."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from fulcrum.simulation.models import Model, SoftmaxHead
 from fulcrum.simulation.reference import train_slowly
 from fulcrum.simulation.tasks import Task
 from fulcrum.simulation.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import TorchModel, torch_model
+from fulcrum.simulation.torch_model import TorchModel, one_thread, require_torch, torch_model
 
 
 def model_of(given: Any) -> Model | TorchModel | None:
@@ -42,6 +43,7 @@ def train_model(
     keep_regional_sums: bool = False,
     every_round: bool = True,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> tuple[list[FederationRun], tuple[str, ...]]:
     """Returns the runs of some jobs, and what a reader should know of how the model was trained.
@@ -58,6 +60,7 @@ def train_model(
         every_round: Whether to test after every round, or after the last alone.
         on_round: Called with the round and the accuracies by arm of each job. Where jobs train one after the other,
             with the rounds done on average over the jobs and the accuracies of the job in work.
+        on_part: Called within the rounds of a user's own model with the rounds done, as a fraction, over all jobs.
         on_note: Called at once with what makes training slow.
     """
     if device is not None and not isinstance(model, TorchModel):
@@ -69,7 +72,7 @@ def train_model(
         return together, ()
     fitted = model.on(task) if isinstance(model, TorchModel) else model
     notes = fitted.notes if isinstance(fitted, TorchModel) else ()
-    where = device if isinstance(device, TorchDevice) else TorchDevice(name=device or "cpu")
+    where = device if isinstance(device, TorchDevice) else TorchDevice(name="cpu" if device is None else device)
     rounds, runs = jobs[0].arms.rounds, list[FederationRun]()
     for number, job in enumerate(jobs):
         arms, place = job.arms.distinct()
@@ -78,17 +81,36 @@ def train_model(
             if on_round is not None:
                 on_round((number * rounds + done) // len(jobs), [found[place]])
 
-        options: dict[str, Any] = {"keep_regional_sums": keep_regional_sums, "on_round": tell}
+        def tell_part(done: float, number: int = number) -> None:
+            if on_part is not None:
+                on_part((number * rounds + done) / len(jobs))
+
+        options: dict[str, Any] = {
+            "keep_regional_sums": keep_regional_sums,
+            "every_round": every_round,
+            "on_round": tell,
+            "on_part": tell_part,
+        }
         alone = replace(job, arms=arms)
         if isinstance(fitted, TorchModel):
             try:
-                run = train_on_tensors(alone, task, training, fitted, device=where, every_round=every_round, **options)
+                run = train_on_tensors(alone, task, training, fitted, device=where, **options)
             except NotBatchedError as error:
                 notes += (f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.",)
                 if on_note is not None:
                     on_note(notes[-1])
                 fitted = fitted.as_model(learning_rate=training.learning_rate)
         if isinstance(fitted, Model):
-            run = train_slowly(alone, task, training, fitted, **options)
+            with _seeded(job.seed) if isinstance(model, TorchModel) else nullcontext():
+                run = train_slowly(alone, task, training, fitted, **options)
         runs.append(run.by_arm(place))
     return runs, notes
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Has a module on one thread meanwhile, and what its layers draw of their own depend on the seed alone."""
+    torch = require_torch()
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -8,20 +8,12 @@ from collections.abc import Callable
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DivergedUpdateError, FulcrumError
+from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SILOS_A_BLOCK
-from fulcrum.simulation.engine import (
-    FederationRun,
-    Job,
-    LocalTraining,
-    Servers,
-    aggregator_noise,
-    batch_picks,
-    block_noise,
-)
-from fulcrum.simulation.metrics import measured, measured_by_silo
+from fulcrum.simulation.engine import FederationRun, Job, LocalTraining, aggregator_noise, batch_picks, block_noise
 from fulcrum.simulation.models import Model
+from fulcrum.simulation.rounds import run_rounds
 from fulcrum.simulation.tasks import Task
 
 
@@ -32,7 +24,9 @@ def train_slowly(
     model: Model,
     *,
     keep_regional_sums: bool = False,
+    every_round: bool = True,
     on_round: Callable[[int, FloatArray], None] | None = None,
+    on_part: Callable[[float], None] | None = None,
 ) -> FederationRun:
     """Trains one job silo by silo; parameters and sums come back as flat vectors, (parameters, 1, arms).
 
@@ -42,15 +36,13 @@ def train_slowly(
         training: Steps and batch; the learning rate is the model's own affair.
         model: What a silo runs.
         keep_regional_sums: Whether to keep what the observer saw.
-        on_round: Called after each round with its number and the accuracies by arm.
+        every_round: Whether to test after every round, or after the last alone.
+        on_round: Called after each round with its number and the accuracies by arm, where every round is tested.
+        on_part: Called after each silo with the rounds done, as a fraction.
     """
     arms = job.arms
-    models = np.zeros((model.parameters, len(arms.clip_norm)))
-    if model.start is not None:
-        models += model.start[:, None]
-    servers = Servers(arms, (model.parameters,), classes=model.classes)
-    accuracy, sums = [], []
-    for round_number in range(1, arms.rounds + 1):
+
+    def sums(models: FloatArray, round_number: int) -> FloatArray:
         observed = aggregator_noise(job, round_number, model.parameters)
         for block in range(-(-len(arms.weights) // SILOS_A_BLOCK)):
             picks = batch_picks(job, block, round_number, training)
@@ -62,20 +54,19 @@ def train_slowly(
                     clipped = clip(update, float(arms.clip_norm[arm]), float(arms.clip_share[arm]))
                     scale = arms.noise_multiplier[silo, arm] * arms.noise_norm[arm]
                     observed[arms.region_of[silo], :, arm] += arms.weights[silo, arm] * (clipped + scale * noise[place])
-        models = servers.moved(models, observed)
-        if keep_regional_sums:
-            sums.append(observed[:, :, None, :])
-        scores = [model.scores(models[:, arm], task.features_test) for arm in range(models.shape[1])]
-        found, recall = measured(scores, task, model.metric)
-        accuracy.append(found)
-        if on_round is not None:
-            on_round(round_number, found)
-    return FederationRun(
-        models=models[:, None, :],
-        accuracy=np.array(accuracy),
-        recall=recall,
-        by_silo=measured_by_silo(scores, task, model.metric),
-        regional_sums=np.array(sums) if keep_regional_sums else None,
+                if on_part is not None:
+                    on_part(round_number - 1 + (silo + 1) / len(arms.weights))
+        return observed
+
+    return run_rounds(
+        arms,
+        task,
+        model,
+        sums=sums,
+        outputs=lambda models: [model.scores(column, task.features_test) for column in models.T],
+        keep_regional_sums=keep_regional_sums,
+        every_round=every_round,
+        on_round=on_round,
     )
 
 
@@ -86,6 +77,8 @@ def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: 
         for chosen in picks:
             state = model.step(state, task.features_train[chosen], task.labels_train[chosen])
         update = np.asarray(model.final(state), dtype=np.float64) - start
+    except ParameterError as error:
+        raise ParameterError(f"silo {silo!r} in round {round_number}: {error}") from error
     except FulcrumError:
         raise
     except Exception as error:

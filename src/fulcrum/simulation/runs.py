@@ -146,6 +146,7 @@ def train(
     records: float | None = None,
     keep_regional_sums: bool = True,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> TrainingRun:
@@ -163,6 +164,7 @@ def train(
         records: Mean records a silo.
         keep_regional_sums: Whether to keep what the observer saw.
         on_round: Called after each round with its number and the accuracies.
+        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
         on_note: Called at once with what makes training slow.
         **options: As `load_task` takes them.
     """
@@ -186,6 +188,7 @@ def train(
         device=device,
         keep_regional_sums=keep_regional_sums,
         on_round=tell,
+        on_part=on_part,
         on_note=on_note,
     )
     tested = np.mean([run.by_silo[:, 0] for run in runs], axis=0).tolist()
@@ -243,6 +246,7 @@ def train_arms(
     model: Model | TorchModel | None = None,
     device: str | TorchDevice | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> TrainedArms:
     """Returns how well every arm did under every seed; arms of a seed are paired.
@@ -256,6 +260,7 @@ def train_arms(
         model: A user's own, as `model_of` gives it.
         device: Where a PyTorch module trains.
         on_round: Called after each round.
+        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
         on_note: Called at once with what makes training slow.
     """
     check_parameters_fit([plan for plans in plans_by_seed for plan in plans], model)
@@ -275,6 +280,7 @@ def train_arms(
         device=device,
         every_round=on_round is not None,
         on_round=on_round,
+        on_part=on_part,
         on_note=on_note,
     )
     last = np.array([run.accuracy[-1] for run in runs])
@@ -335,6 +341,11 @@ def notes_on(
     held = float(partition.counts.mean())
     if task.silo is None and held < 0.99 * wanted:
         found.append(f"{task.name} has too few records for {wanted:g} a silo: each holds {held:.3g} on average.")
+    if task.silo is None and len(task.classes) > 2 and len(task.sensitive) == 1:
+        found.append(
+            f"{task.name} names no silos: about half of every silo's records are of its last class, "
+            f"{task.classes[task.sensitive[0]]!r}, as the paper deals two classes. Name silos where they are known."
+        )
     off = np.abs(np.log(partition.counts / held * federation.sizes.mean() / federation.sizes))
     if task.silo is not None and off.max() > math.log(2):
         name = federation.silo_name(int(off.argmax()))

@@ -23,8 +23,10 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, listing, suggestion
-from fulcrum.simulation.columns import csv_columns, image_column, parquet_columns
+from fulcrum.simulation.columns import csv_columns, image_column, parquet_columns, text_column
 from fulcrum.simulation.images import read_image_folder
+from fulcrum.simulation.sentences import sentence_features
+from fulcrum.simulation.texts import Texts, holds_texts, read_text_folder
 
 DATA_VARIABLE = "FULCRUM_DATA"
 """The environment variable that names the folder of feature files."""
@@ -32,7 +34,7 @@ DATA_VARIABLE = "FULCRUM_DATA"
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 _TEST_SHARE = 0.2
-_IMAGE = "image"  # a column of encoded images
+_IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
 _UNSCALABLE = "features are too large or too small to be scaled. Give them in other units"
 
 
@@ -138,6 +140,8 @@ def load_task(
             apart. In an .npz records may have any shape, such as (channels, height, width): they stay as they are, and
             bytes become 0 to 1. Images of one size are also read from a folder class/image or silo/class/image, in
             train and test if there are these two, and from a Parquet file whose only feature column is `image`.
+            Texts are read from a folder class.txt or silo/class.txt, one a line, and from a table whose only feature
+            column is `text`; they become the features of `sentence_features`.
         data_dir: The folder of feature files; the variable FULCRUM_DATA by default.
         components: Principal components to keep; all columns by default for a user's own data, each standardised.
         every_class: Whether a task known by name keeps all classes of its file, in place of the two it is known for;
@@ -330,23 +334,32 @@ def _from_columns(
     names = [name for name in columns if name not in (label, silo, "split")]
     if not names or not len(columns[label]):
         raise DataError(f"{path} has no {'features' if not names else 'records'}")
-    pixels = image_column(path, columns[_IMAGE]) if names == [_IMAGE] else None
-    try:
-        rows = [] if pixels is not None else [columns[name] for name in names]
-        features: _Array = np.array(rows, dtype=np.float64).T if pixels is None else pixels
-    except (TypeError, ValueError, OverflowError):
-        column, value = next((n, v) for n in names for v in columns[n] if not _is_number(v))
-        raise DataError(f"{path}: column {column!r} must hold numbers, got {value!r}. Drop it or encode it") from None
+    features: _Array
+    if names == [_IMAGE]:
+        features = image_column(path, columns[_IMAGE])
+    elif names == [_TEXT]:
+        features = sentence_features(text_column(path, columns[_TEXT]))
+    else:
+        features = _number_columns(path, {name: columns[name] for name in names})
     silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
     records = _records(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
     return _parted(records, columns.get("split"), path, seed)
 
 
+def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
+    try:
+        return np.array(list(columns.values()), dtype=np.float64).T
+    except (TypeError, ValueError, OverflowError):
+        column, value = next((name, each) for name in columns for each in columns[name] if not _is_number(each))
+        raise DataError(f"{path}: column {column!r} must hold numbers, got {value!r}. Drop it or encode it") from None
+
+
 def _from_folder(path: Path, seed: int) -> tuple[_Records, _Records]:
-    found = read_image_folder(path)
+    found = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
+    features: _Array = sentence_features(found.texts) if isinstance(found, Texts) else found.pixels
     labels = np.array(found.labels, dtype=object)
     silos = None if found.silo is None else np.array(found.silo, dtype=object)
-    return _parted(_records(path.name, "", found.pixels, labels, silos), found.split, path, seed)
+    return _parted(_records(path.name, "", features, labels, silos), found.split, path, seed)
 
 
 def _parted(records: _Records, told: Sequence[Any] | None, path: Path, seed: int) -> tuple[_Records, _Records]:

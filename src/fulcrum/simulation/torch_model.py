@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DataError, MissingExtraError, ParameterError, in_one_line, listing
+from fulcrum.errors import DataError, FulcrumError, MissingExtraError, ParameterError, in_one_line, listing
 from fulcrum.simulation.metrics import Metric
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.tasks import Task
@@ -38,6 +38,18 @@ def require_torch() -> Any:
     except ImportError:
         raise MissingExtraError("a PyTorch model needs torch. Run: pip install 'fulcrum-dp[torch]'") from None
     return torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Has no operation begin threads of its own meanwhile: those of silos are small, and waiting would take longer."""
+    torch = require_torch()
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +120,7 @@ class TorchModel:
             return {weight: rows[..., :-1, :].transpose(-1, -2), bias: rows[..., -1, :]}
         parts = flat.split([math.prod(shape) for shape in shapes.values()], dim=-1)
         return {
-            name: part.reshape(*flat.shape[:-1], *shape)
+            name: part.reshape((*flat.shape[:-1], *shape))
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
 
@@ -143,6 +155,17 @@ class TorchModel:
             self.module.get_submodule(name).eval()
         yield
 
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Tells in one line what goes wrong meanwhile in the user's code; what runs out of memory is told elsewhere."""
+        try:
+            yield
+        except (FulcrumError, MemoryError, require_torch().OutOfMemoryError):
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {in_one_line(error)}"
+            raise ParameterError(f"{self.name} fails in {what}: {told}") from error
+
     def on(self, task: Task) -> "TorchModel":
         """Returns the model with the loss that fits a task, tried on a few of its records.
 
@@ -157,15 +180,19 @@ class TorchModel:
         few = slice(0, min(4, len(task.labels_train)))
         inputs, targets = self.as_tensor(task.features_train[few]), self.as_tensor(task.labels_train[few])
         shape = tuple(inputs.shape[1:])
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), self.mode(training=True):
+        trial = replace(self, module=copy.deepcopy(self.module))  # which keeps what its calls change
+        with torch.random.fork_rng(devices=[]), trial.mode(training=True):
             begun = torch.as_tensor(self.start).to(self.dtype)
+            leaves = {name: part.clone().requires_grad_() for name, part in self.split(begun).items()}
             try:
-                said = self.outputs(self.split(begun), self.fixed(), inputs)
-                given = tuple(said.shape)
+                said = trial.outputs(leaves, self.fixed(), inputs.clone())
             except Exception as error:  # whatever a user's module does
                 told = f"{type(error).__name__}: {in_one_line(error)}"
                 what = f"{self.name} does not take the records of {task.name}, of shape {shape}"
                 raise DataError(f"{what}: {told}") from error
+            if not isinstance(said, torch.Tensor):
+                raise DataError(f"{self.name} gives a {type(said).__name__} for records: it must give one tensor")
+            given = tuple(said.shape)
             if self.loss is None and task.targets == "classes" and given != (len(inputs), count):
                 raise DataError(
                     f"{self.name} gives outputs of shape {given} for {len(inputs)} records of {task.name}, which has "
@@ -180,9 +207,29 @@ class TorchModel:
         if not isinstance(value, torch.Tensor) or value.ndim:
             got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise ParameterError(f"the loss of {self.name} must be a scalar tensor, got {got}")
-        if self.loss is None and task.targets == "classes" and self._ends_in_head(inputs, count):
+        if not torch.isfinite(value):
+            raise DataError(
+                f"the loss of {self.name} is {value.item()} on the first records of {task.name}, before any step. Look "
+                "for parameters that do not start finite, or a division by 0"
+            )
+        self._try_step(leaves, value)
+        if self.loss is None and task.targets == "classes" and trial._ends_in_head(inputs, count):
             return replace(fitted, classes=count)
         return fitted
+
+    def _try_step(self, leaves: Tensors, loss: Any) -> None:
+        """Raises `ParameterError` for a loss without gradients, or an optimiser that cannot use them."""
+        torch, tensors = require_torch(), list(leaves.values())
+        if not loss.requires_grad:
+            raise ParameterError(
+                f"the loss of {self.name} does not depend on the parameters that are trained. Look for detach() or "
+                "no_grad() in the module or the loss"
+            )
+        try:
+            with self.telling("a local step"):
+                self.stepping(tensors, 0.01)(torch.autograd.grad(loss, tensors, materialize_grads=True))
+        except (MemoryError, torch.OutOfMemoryError):  # the engine tells what does not fit
+            return
 
     def _ends_in_head(self, inputs: Any, classes: int) -> bool:
         """Whether the layer that is trained is a softmax head: what is common to all its classes changes no answer."""
@@ -193,7 +240,7 @@ class TorchModel:
             begun = torch.as_tensor(self.start).to(self.dtype)
             common = torch.linspace(-1, 1, len(begun) // classes, dtype=self.dtype).repeat_interleave(classes)
             before, after = (
-                self.outputs(self.split(flat), self.fixed(), inputs).log_softmax(dim=1)
+                self.outputs(self.split(flat), self.fixed(), inputs.clone()).log_softmax(dim=1)
                 for flat in (begun, begun + common)
             )
         return bool(torch.allclose(before, after, atol=1e-4))
@@ -209,7 +256,7 @@ class TorchModel:
 
         def step(state: Any, features: FloatArray, labels: IntArray) -> Any:
             leaves, fixed, move = state
-            with self.mode(training=True):
+            with self.telling("training"), self.mode(training=True):
                 said = self.outputs(leaves, fixed, self.as_tensor(features))
                 loss = self.loss(said, self.as_tensor(labels))  # type: ignore[misc]  # `on` has set it
                 move(torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True))
@@ -219,9 +266,10 @@ class TorchModel:
             return np.asarray(self.joined({name: leaf.detach().double() for name, leaf in state[0].items()}).numpy())
 
         def scores(flat: FloatArray, features: FloatArray) -> FloatArray:
-            with torch.no_grad(), self.mode(training=False):
+            with self.telling("testing"), torch.no_grad(), self.mode(training=False):
                 parts = self.split(torch.as_tensor(flat).to(self.dtype))
-                return np.asarray(self.outputs(parts, self.fixed(), self.as_tensor(features)).double().numpy())
+                inputs = self.as_tensor(features).clone()  # a module may write to what it is given
+                return np.asarray(self.outputs(parts, self.fixed(), inputs).double().numpy())
 
         return Model(
             parameters=self.parameters,
@@ -351,6 +399,9 @@ def _chosen(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
             f"no parameter of {kind} that requires gradients is called {idle[0]!r}. Known: {listing(named) or 'none'}"
         )
     chosen = tuple(name for name in named if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+    lazy = [name for name in chosen if isinstance(named[name], torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise ParameterError(f"{kind} has no shape for {lazy[0]} yet. Call it on a record first, or name its width")
     kinds = {named[name].dtype for name in chosen}
     if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
         met = ", ".join(sorted(map(str, kinds)))
@@ -401,8 +452,12 @@ def _losses() -> Mapping[str, Loss]:
     def squared_error(outputs: Any, targets: Any) -> Any:
         return functional.mse_loss(outputs.reshape(targets.shape), targets)
 
+    def cross_entropy(outputs: Any, targets: Any) -> Any:
+        # Classes on the first axis: torch is slow in normalising over a last axis of few.
+        return -outputs.T.log_softmax(dim=0).gather(0, targets.unsqueeze(0)).mean()
+
     return {
-        "classes": functional.cross_entropy,
+        "classes": cross_entropy,
         "numbers": squared_error,
         "labels": functional.binary_cross_entropy_with_logits,
     }

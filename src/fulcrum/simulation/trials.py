@@ -78,6 +78,7 @@ def compare_trained(
     size_law: str = "declared",
     allocation: str | AllocationRule | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
+    on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     data_options: dict[str, Any] | None = None,
     **target: Any,
@@ -95,6 +96,7 @@ def compare_trained(
         size_law: One of `SIZE_LAWS`.
         allocation: One more to compare.
         on_round: Called after each round.
+        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
         on_note: Called at once with what makes training slow.
         data_options: Further arguments of `load_task`.
         **target: What every row must meet, as in `plan`; `parameters` are the model's where not given.
@@ -121,6 +123,7 @@ def compare_trained(
         model=own,
         device=device,
         on_round=on_round,
+        on_part=on_part,
         on_note=on_note,
     )
     uniform = found.accuracy[:, list(rows.rows).index("uniform")]

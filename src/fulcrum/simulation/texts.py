@@ -1,0 +1,53 @@
+"""Texts as records: a folder of silos and classes, one text a line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fulcrum.errors import DataError
+
+_SPLITS = {"train", "test"}
+_ENDING = ".txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Texts:
+    """Texts, and what their files and folders say of them.
+
+    Attributes:
+        texts: One a record.
+        labels: The class of each.
+        silo: The silo of each, where folders say it.
+        split: "train" or "test" of each, where folders say it.
+    """
+
+    texts: list[str]
+    labels: list[str]
+    silo: list[str] | None
+    split: list[str] | None
+
+
+def holds_texts(root: Path) -> bool:
+    """Whether a folder holds texts: files that end in .txt directly, or in its folders, or in theirs."""
+    return any(any(root.glob(f"{'*/' * depth}[!.]*{_ENDING}")) for depth in range(3))
+
+
+def read_text_folder(root: Path) -> Texts:
+    """Returns the texts of class.txt or silo/class.txt, below train and test where these are the two folders."""
+    below = {folder.name for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith(".")}
+    parts = [root / name for name in sorted(below)] if below == _SPLITS else [root]
+    by_silo = any(any(part.glob(f"*/[!.]*{_ENDING}")) for part in parts)
+    rows: list[tuple[str, str, str, str]] = []
+    for part in parts:
+        loose = sorted(part.glob(f"[!.]*{_ENDING}"))
+        if by_silo and loose:
+            raise DataError(f"{loose[0]} stands beside folders of silos. Put it into the folder of its silo")
+        for file in sorted(part.glob(f"*/[!.]*{_ENDING}")) if by_silo else loose:
+            try:
+                lines = file.read_text(encoding="utf-8-sig").splitlines()
+            except UnicodeDecodeError:
+                raise DataError(f"{file} is not UTF-8. Save it in UTF-8") from None
+            rows += [(line, file.stem, file.parent.name, part.name) for line in lines if line.strip()]
+    if not rows:
+        raise DataError(f"{root} holds no texts. Put them into files class.txt or silo/class.txt, one text a line")
+    texts, labels, silos, splits = (list(column) for column in zip(*rows, strict=True))
+    return Texts(texts=texts, labels=labels, silo=silos if by_silo else None, split=splits if parts != [root] else None)

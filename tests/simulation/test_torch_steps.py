@@ -1,0 +1,312 @@
+import random
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.simulation import torch_engine
+from fulcrum.simulation.engine import Arms, Job, LocalTraining
+from fulcrum.simulation.partition import coupled_partition
+from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
+from fulcrum.simulation.torch_model import torch_model
+from fulcrum.simulation.torch_steps import SiloSteps
+
+torch = pytest.importorskip("torch")
+
+SILOS, BATCH = 3, 5
+PLAN = fulcrum.plan("isic-paper", rounds=2, epsilon=20.0)
+TRAINING = LocalTraining(learning_rate=0.2, steps=2, batch=4)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = torch.nn.Linear(16, 8), torch.nn.Linear(8, 2, bias=False)
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.hidden(inputs)))
+
+
+class Dropping(Net):
+    def forward(self, inputs):
+        return self.head(torch.nn.functional.dropout(torch.relu(self.hidden(inputs)), 0.5, self.training))
+
+
+class Writing(Net):
+    def forward(self, inputs):
+        hidden = self.hidden(inputs)
+        hidden[:, 0] = 1
+        return self.head(hidden.relu_())
+
+
+class Convolving(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.filter, self.head = torch.nn.Conv2d(1, 3, 3, padding=1), torch.nn.Linear(12, 2)
+
+    def forward(self, inputs):
+        seen = torch.relu(self.filter(inputs.reshape(-1, 1, 4, 4)))
+        return self.head(torch.nn.functional.max_pool2d(seen, 2).flatten(1))
+
+
+class Scheduled(Net):
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs) / self.calls
+
+
+class Tossing(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) if random.random() < 2 else inputs[:, :2]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return load_task("digits")
+
+
+def steps_of(model, task):
+    """Steps, and what they take for a few silos."""
+    fitted = torch_model(model).on(task)
+    chosen = torch.arange(SILOS * BATCH).reshape(SILOS, BATCH)
+    leaves = {
+        name: (part + torch.randn(SILOS, *part.shape) / 10).requires_grad_()
+        for name, part in fitted.split(torch.as_tensor(fitted.start).to(fitted.dtype)).items()
+    }
+    inputs, targets = fitted.as_tensor(task.features_train)[chosen], fitted.as_tensor(task.labels_train)[chosen]
+    return SiloSteps(fitted, fitted.fixed()), (leaves, inputs, targets)
+
+
+@pytest.mark.parametrize("model", [Net, Dropping, Writing, Convolving])
+def test_a_recorded_step_gives_what_mapping_gives_to_the_bit(task, model):
+    steps, given = steps_of(model, task)
+    leaves, inputs, targets = given
+    other = (
+        {name: (leaf * 2).detach().requires_grad_() for name, leaf in leaves.items()},
+        inputs.flip(0),
+        targets.flip(0),
+    )
+    found = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        found.append(steps.gradients(*other))
+        assert steps.record(*given)
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert all(gradient.any() for gradient in found[0])
+
+
+def test_a_recorded_step_does_not_go_through_the_module(task):
+    steps, given = steps_of(Net, task)
+    assert steps.record(*given)
+    steps.model.module.forward = None
+    steps.gradients(*given)
+    with pytest.raises(TypeError):
+        steps.gradients(given[0], given[1][:, :2], given[2][:, :2])
+
+
+@pytest.mark.parametrize("model", [Scheduled, Tossing])
+def test_a_module_that_does_something_else_at_every_call_is_not_recorded(task, model):
+    steps, given = steps_of(model, task)
+    assert not steps.record(*given)
+
+
+def test_the_gradients_are_those_of_each_silo_alone(task):
+    steps, (leaves, inputs, targets) = steps_of(Net, task)
+    together = steps.gradients(leaves, inputs, targets)
+    for silo in range(SILOS):
+        own = {name: leaf[silo].detach().requires_grad_() for name, leaf in leaves.items()}
+        said = steps.model.outputs(own, steps.fixed, inputs[silo])
+        loss = torch.nn.functional.cross_entropy(said, targets[silo])
+        for one, gradient in zip(together, torch.autograd.grad(loss, list(own.values())), strict=True):
+            assert torch.allclose(one[silo], gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [Net, Dropping])
+def test_threads_and_records_change_nothing(task, model, monkeypatch):
+    plan = fulcrum.plan("severe", rounds=2, epsilon=20.0)
+    job = Job(
+        seed=0,
+        partition=coupled_partition(task, plan.federation, seed=0),
+        arms=Arms.from_plans([plan]).with_reference(),
+    )
+    training, fitted = LocalTraining(learning_rate=0.3, steps=2, batch=8), torch_model(model).on(task)
+    before, found = torch.get_num_threads(), []
+    for threads, worth in ((1, 1_000_000), (2, 1_000_000), (2, 1)):
+        torch.set_num_threads(threads)
+        monkeypatch.setattr(torch_engine, "_WORTH_RECORDING", worth)
+        found.append(train_on_tensors(job, task, training, fitted, device=TorchDevice(chunk=20)).models)
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("model", [Net, Dropping])
+def test_a_record_that_is_right_no_longer_is_dropped_when_the_next_round_begins(task, model):
+    class Annealed(model):
+        def forward(self, inputs):
+            return super().forward(inputs) * Heat.now
+
+    class Heat:
+        now = 1.0
+
+    steps, given = steps_of(Annealed, task)
+    mapped, _ = steps_of(Annealed, task)
+    assert steps.record(*given)
+    for now in (1.0, 1.0, 0.5, 0.5):
+        Heat.now = now
+        steps.begin_round()
+        for _ in range(2):
+            found = []
+            for each in (steps, mapped):
+                torch.manual_seed(3)
+                found.append(each.gradients(*given))
+            assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+class CountingInPython(Net):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, inputs):
+        self.seen.append(len(inputs))
+        return super().forward(inputs) * (1.0 if len(self.seen) < 30 else 3.0)
+
+
+class CountingInItsClass(Net):
+    calls = 0
+
+    def forward(self, inputs):
+        type(self).calls += 1
+        return super().forward(inputs)
+
+
+class CountingInATensor(Net):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs) * (1.0 if self.calls < 30 else 3.0)
+
+
+class Smoothing(Net):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.zeros(8)
+
+    def forward(self, inputs):
+        hidden = self.hidden(inputs)
+        self.mean = 0.9 * self.mean + 0.1 * hidden.mean(dim=0).detach()
+        return self.head(torch.relu(hidden - self.mean))
+
+
+class BegunByTheFirstBatch(Net):
+    centre = None
+
+    def forward(self, inputs):
+        if self.centre is None:
+            self.centre = inputs.mean(dim=0)
+        return super().forward(inputs - self.centre)
+
+
+class OwnDraws(Net):
+    def __init__(self):
+        super().__init__()
+        self.draws = np.random.default_rng(0)
+
+    def forward(self, inputs):
+        return super().forward(inputs) * (1.0 if self.draws.random() < 0.9 else 3.0)
+
+
+class SharedDraws(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) * (1 + np.random.rand())  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (CountingInPython, "its attribute seen"),
+        (CountingInItsClass, "its attribute calls"),
+        (CountingInATensor, "its attribute calls"),
+        (Smoothing, "its attribute mean"),
+        (BegunByTheFirstBatch, "its attribute centre"),
+        (OwnDraws, "its attribute draws"),
+        (SharedDraws, "NumPy's random numbers"),
+        (Tossing, "Python's random numbers"),
+    ],
+)
+def test_a_module_that_remembers_calls_is_trained_silo_by_silo_and_says_why(task, model, what):
+    np.random.seed(0)  # noqa: NPY002
+    run = fulcrum.train(PLAN, task, model=model, training=TRAINING)
+    assert run.notes[-1].endswith(f": a call changes {what}, which silos must not share.")
+    np.random.seed(0)  # noqa: NPY002
+    slow = torch_model(model).on(task).as_model(learning_rate=TRAINING.learning_rate)
+    assert model is SharedDraws or np.array_equal(
+        run.models, fulcrum.train(PLAN, task, model=slow, training=TRAINING).models
+    )
+
+
+def test_a_table_prepared_in_the_first_call_does_not_make_training_slow(task):
+    class Prepared(Net):
+        scale = None
+
+        def forward(self, inputs):
+            if self.scale is None:
+                self.scale = torch.linspace(0.5, 1.5, inputs.shape[-1])
+            return super().forward(inputs * self.scale)
+
+    run = fulcrum.train(PLAN, task, model=Prepared, training=TRAINING)
+    assert not [note for note in run.notes if "silo by silo" in note]
+
+
+def test_a_module_that_writes_to_its_records_changes_nobody_elses(task):
+    class Halving(Net):
+        def __init__(self):
+            super().__init__()
+            self.double()  # as the records are, so that they need no copy
+
+        def forward(self, inputs):
+            return super().forward(inputs.mul_(0.5))
+
+    before = task.features_train.copy(), task.features_test.copy()
+    slow = torch_model(Halving).on(task).as_model(learning_rate=TRAINING.learning_rate)
+    models = [fulcrum.train(PLAN, task, model=model, training=TRAINING).models for model in (Halving, slow)]
+    assert models[0] == pytest.approx(models[1], abs=1e-12)
+    assert np.array_equal(before[0], task.features_train)
+    assert np.array_equal(before[1], task.features_test)
+
+
+def test_an_optimiser_that_looks_at_whole_tensors_is_run_silo_by_silo(task):
+    class Normed(torch.optim.SGD):
+        def step(self):
+            for group in self.param_groups:
+                torch.nn.utils.clip_grad_norm_(group["params"], 0.1)
+            super().step()
+
+    model = torch_model(Net, optimiser=lambda tensors, rate: Normed(tensors, lr=rate))
+    run = fulcrum.train(PLAN, task, model=model, training=TRAINING)
+    assert run.notes[-1].endswith(": its optimiser does not treat every element of a tensor alike.")
+
+
+def test_layers_that_draw_give_the_same_bits_for_the_same_seed_silo_by_silo_too(task):
+    class Recurrent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.head = torch.nn.GRU(4, 3, batch_first=True), torch.nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            last = self.cells(inputs.reshape(-1, 4, 4))[0][:, -1]
+            return self.head(torch.nn.functional.dropout(last, 0.5, self.training))
+
+    stood = torch.get_rng_state()
+    runs = [fulcrum.train(PLAN, task, model=Recurrent, training=TRAINING) for _ in range(2)]
+    assert "Batching rule not implemented for aten::gru" in runs[0].notes[-1]
+    assert np.array_equal(runs[0].models, runs[1].models)
+    assert torch.equal(stood, torch.get_rng_state())

@@ -1,4 +1,4 @@
-"""Runs the plain or the private app on Flower's simulation, ten nodes on this machine: python simulate.py private."""
+"""Runs the plain or the private app on Flower's simulation, 50 nodes on this machine: python simulate.py private."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ from fulcrum.engines.flower.sites import write_sites
 from fulcrum.engines.sites import Deployment
 
 HERE = Path(__file__).parent
-NODES = 10
+NODES = 50
 
 
 def main(which: str) -> None:
@@ -20,12 +20,16 @@ def main(which: str) -> None:
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         if which == "private":
-            plan = fulcrum.plan(
-                str(HERE / "federation.csv"), rounds=5, epsilon=8.0, aggregation="masked", clip_norm=2.0
-            )
-            write_sites(Deployment(plan=plan, train="quickstart"), Path(folder))
+            write_sites(Deployment(plan=private_plan(), train="quickstart"), Path(folder))
             os.environ |= {"FULCRUM_SITES": folder, "FULCRUM_SITE": str(Path(folder) / "server")}
         run()
+
+
+def private_plan() -> fulcrum.Plan:
+    """Returns the plan: all silos are masked as one group, and whoever sees its sums is promised epsilon 8."""
+    return fulcrum.plan(
+        str(HERE / "federation.csv"), rounds=5, epsilon={"federation": 8.0}, aggregation="masked", clip_norm=1.0
+    )
 
 
 def run() -> None:

@@ -37,22 +37,23 @@ def half_a_step(message, context):
 class FlowerWorld:
     """Sites on disk, one ClientApp for all nodes, and every reply that ever left one."""
 
-    def __init__(self, folder, sizes=SIZES, *, train=half_a_step, mod=fulcrum_mod, **options):
+    def __init__(self, folder, sizes=SIZES, *, train=half_a_step, mod=fulcrum_mod, module="unused", **options):
         self.folder = folder / "sites"
         self.folder.mkdir()
         settings = {"rounds": 3, "epsilon": {"region": 1.0}, "purpose": "deployment", "parameters": 40} | options
         plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), aggregation="masked", **settings)
-        deployment = Deployment(plan=plan, train="unused", patience=5.0)
+        deployment = Deployment(plan=plan, train=module, patience=5.0)
         self.plan, _ = write_sites(deployment, self.folder)
         self.silos = plan.federation.silo_names.tolist()
         self.app = ClientApp(mods=[mod])
+        self.train = train
         self.trained = []
         self.replies = []
 
         @self.app.train()
         def training(message, context):
             self.trained.append(context.node_config["fulcrum-site"].rsplit("/", 1)[-1])
-            return train(message, context)
+            return self.train(message, context)
 
         @self.app.evaluate()
         def evaluate(message, context):

@@ -15,6 +15,8 @@ from flower_world import START, FlowerWorld, arrays_of, half_a_step, record
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fulcrum.engines.flower import loopback
+from fulcrum.engines.flower.kits import write_kits
 from fulcrum.engines.flower.records import request_content, requests_in
 from fulcrum.engines.flower.server import FulcrumStrategy
 from fulcrum.engines.flower.silo import FulcrumMod
@@ -375,6 +377,16 @@ def test_an_app_may_declare_messages_public_but_never_its_training(tmp_path):
         FulcrumMod(public=["train.more"])
 
 
+def test_an_app_without_the_mod_sends_what_it_likes(tmp_path):
+    """A SuperNode runs the app that comes with the run: a site protects nothing of a silo whose app has no mod."""
+    world = FlowerWorld(tmp_path)
+    app = ClientApp()
+    app.train()(half_a_step)
+    reply = app(message_to(1, RecordDict({"arrays": record(START)})), world.context(1))
+    assert reply.content["metrics"]["num-examples"] == 4242
+    assert world.ledger("caen") == []
+
+
 def test_mods_after_it_see_plain_training_and_nothing_of_the_protocol(tmp_path):
     seen = []
 
@@ -391,6 +403,18 @@ def test_mods_after_it_see_plain_training_and_nothing_of_the_protocol(tmp_path):
 
 
 # What the server cannot run.
+
+
+def test_a_script_that_does_not_end_is_told_in_one_line_and_leaves_no_process(tmp_path, monkeypatch):
+    world = FlowerWorld(tmp_path)
+    monkeypatch.setattr(loopback, "_LONGEST_START", 0.2)
+    monkeypatch.setattr(loopback, "_LONGEST_FOR_A_SILO", 0.0)
+    (world.folder / "slow.sh").write_text("sleep 100\n")
+    with loopback.Loopback(world.folder, Deployment(plan=world.plan, train="unused")) as sites:
+        with pytest.raises(EngineError, match=r"slow\.sh did not end within 0\.2 s"):
+            sites.run_script("slow.sh")
+        sites.close()
+        assert sites.processes_of("") == []
 
 
 def test_plans_for_trusted_aggregators_are_refused(tmp_path):
@@ -418,3 +442,10 @@ def test_a_strategy_without_site_state_or_nodes_says_what_to_do(world, tmp_path,
         with pytest.raises(EngineError, match="Call start"):
             getattr(FulcrumStrategy(world.folder / "server"), method)(1, [])
     assert not FulcrumStrategy(world.folder / "server").configure_evaluate(1, None, None, None)
+
+
+@pytest.mark.parametrize("port", [0, 65_535, 70_000])
+def test_kits_need_a_port_and_the_one_after_it(world, tmp_path, port):
+    with pytest.raises(ParameterError, match="the port must be from 1 to 65534"):
+        write_kits(Deployment(plan=world.plan, train="unused", port=port), tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()

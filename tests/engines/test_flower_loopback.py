@@ -1,5 +1,6 @@
 """Flower's own processes on loopback, with TLS and SuperNodes that are registered: silos and server are killed."""
 
+import ssl
 import time
 
 import pytest
@@ -9,12 +10,15 @@ import fulcrum
 pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
+import httpx
+
 from fulcrum.engines.flower.kits import write_kits
-from fulcrum.engines.flower.loopback import Loopback, free_port, history_of
+from fulcrum.engines.flower.loopback import Loopback, free_port
 from fulcrum.engines.sites import BUILT_IN, SERVER, Deployment
 from fulcrum.errors import EngineError
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.site import ledger_name
+from fulcrum.roles.checkpoint import history_of
+from fulcrum.roles.site import ledger_name, once_free
 
 pytestmark = pytest.mark.engines
 
@@ -47,7 +51,8 @@ class Federation:
             time.sleep(0.5)
 
     def released(self, silo):
-        with Ledger.read(self.kits / silo / "state" / ledger_name(silo)) as ledger:
+        path = self.kits / silo / "state" / ledger_name(silo)
+        with once_free(lambda: Ledger.read(path)) as ledger:  # which a message at hand may hold
             return [entry.round_number for entry in ledger.entries()]
 
 
@@ -117,3 +122,27 @@ def test_a_node_that_is_not_registered_is_not_let_in(federation):
     assert process.poll() is not None, "it goes on trying"
     assert "No SuperNode found with the given public key" in (federation.kits / SERVER / "output.log").read_text()
     assert federation.released("a") == []
+
+
+@pytest.mark.parametrize(
+    "federation", [{"sizes": {"north": {"a": 200, "b": 150}}, "rounds": 1, "patience": 40.0}], indirect=True
+)
+def test_who_reaches_the_server_asks_what_supernodes_ask_and_submits_no_run(federation):
+    """Flower has no accounts: at its own port a silo could have all others run an app that reads their records."""
+    sites, port = federation.sites, federation.deployment.port
+    sites.start(SERVER)
+    sites.wait_for_server()
+    trusted = ssl.create_default_context(cafile=federation.kits / "ca.crt")
+    with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=trusted, timeout=60) as outside:
+        for path in (
+            *("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/docs", "/"),
+            *("/v1/fleet/../control/start-run", "/v1/fleet/%2e%2e/control/start-run", "/v1/fleet/pull-messages?run=1"),
+        ):
+            assert (outside.post(path).status_code, outside.post(path).content) == (403, b""), path
+        assert outside.get("/v1/fleet/pull-messages").status_code == 403
+        assert outside.post("/v1/fleet/pull-messages").content, "the SuperLink itself answers, who this is not"
+    control, sites._control = sites._control, port
+    with pytest.raises(EngineError, match=r"register\.sh failed"):
+        sites.run_script("register.sh")
+    sites._control = control
+    assert sites.run_script("register.sh")

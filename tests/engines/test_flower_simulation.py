@@ -11,7 +11,7 @@ import pytest
 
 import fulcrum
 
-pytest.importorskip("ray", reason="needs the extra flower")
+pytest.importorskip("ray", reason="needs the extra flower-simulation")
 pytest.importorskip("flwr", reason="needs the extra flower")
 
 ROWS = ["a,300,north", "b,200,north", "c,100,north", "d,150,north", "e,200,south", "f,220,south"]
@@ -37,6 +37,20 @@ def test_a_research_plan_learns_the_model_of_the_embedded_engine(tmp_path, recip
     assert [sum(map(len, summary["members"].values())) for summary in run["history"]] == [6, 6]
     plan = fulcrum.read_plan(tmp_path / "plan.json")
     embedded = fulcrum.train(plan, "digits", seeds=[0])
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        assert np.abs(embedded.models[0]).max() > 1e-3
+        assert np.abs(embedded.models[0] - model["head"]).max() < 1e-5
+
+
+@pytest.mark.engines
+def test_96_silos_learn_the_model_of_the_embedded_engine_with_its_accuracy_after_each_round(tmp_path):
+    options = ["--rounds", "2", "--epsilon", "3", "--aggregation", "masked"]
+    command("plan", "severe", *options, "-o", "plan.json", cwd=tmp_path)
+    told = command("simulate", "flower", "plan.json", "-o", "run", "--format", "json", cwd=tmp_path)
+    run = json.loads(told.stdout)
+    assert [sum(map(len, summary["members"].values())) for summary in run["history"]] == [96, 96]
+    embedded = fulcrum.train(fulcrum.read_plan(tmp_path / "plan.json"), "digits", seeds=[0])
+    assert [found["accuracy"] for found in run["rounds"]] == pytest.approx(embedded.accuracy[0].tolist(), abs=1e-3)
     with np.load(tmp_path / "run" / "model.npz") as model:
         assert np.abs(embedded.models[0]).max() > 1e-3
         assert np.abs(embedded.models[0] - model["head"]).max() < 1e-5

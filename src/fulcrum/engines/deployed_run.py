@@ -14,9 +14,11 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.engines.sites import BUILT_IN
 from fulcrum.errors import DataError
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import RoundSummary
+from fulcrum.roles.site import Site
 from fulcrum.simulation.results import RoundResult, RunResult, unkeyed_digest
 from fulcrum.simulation.runs import run_folder
 from fulcrum.storage.files import write_whole
@@ -58,6 +60,12 @@ def deployed_run(
         rounds=rounds,
         notes=list(notes),
     )
+
+
+def task_of(site: Site) -> str:
+    """Returns what a server's site has learned: the name of the data of the built-in training, or of the module."""
+    settings = site.settings
+    return Path(str(settings.options.get("data", "digits"))).stem if settings.train == BUILT_IN else settings.train
 
 
 def _round(summary: RoundSummary, metrics: Mapping[str, float]) -> RoundResult:

@@ -21,6 +21,7 @@ from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
 from fulcrum.roles.checkpoint import RoundSummary
+from fulcrum.roles.kept_sums import KEPT
 from fulcrum.roles.masked_silo import record_name
 from fulcrum.roles.policy import read_policy
 from fulcrum.roles.region_file import create_region_file
@@ -48,6 +49,7 @@ class Deployment:
         patience: Seconds a region waits for its silos.
         seed: Of a research plan.
         policy: The policy file every silo starts with, if any.
+        keep_sums: Whether the server keeps every sum that it takes, for an audit.
     """
 
     plan: Plan
@@ -59,6 +61,7 @@ class Deployment:
     seed: int = 0
     policy: Path | None = None
     plan_file: Path | None = None
+    keep_sums: bool = False
 
     @property
     def answer_time(self) -> float:
@@ -173,7 +176,9 @@ def write_site(
     # What was spent and what went up begin here: a site whose record is gone does not begin another.
     state = home / "state"
     state.mkdir(mode=0o700)
-    if role == "region":
+    if role == "server" and deployment.keep_sums:
+        (state / KEPT).mkdir()
+    elif role == "region":
         create_region_file(state / SUMS, plan_digest=plan.digest, region=name)
     elif role == "silo" and plan.purpose == "deployment":
         Ledger.open(state / ledger_name(name), silo=name).close()

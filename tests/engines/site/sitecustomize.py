@@ -54,6 +54,41 @@ def loud() -> None:
     sealing.Sealer.seal = lambda self, release: seal(self, dataclasses.replace(release, values=10 * release.values))
 
 
+def silent() -> None:
+    """The silo that FULCRUM_TEST_SILENT names adds no noise to what it releases, and no region looks at norms."""
+    import numpy as np
+
+    from fulcrum.roles import region, releasing
+
+    region.norm_bounds = lambda *given: (0.0, np.inf)
+
+    name, on_lattice, perturbed = os.environ["FULCRUM_TEST_SILENT"], releasing.on_lattice, releasing.perturbed
+
+    class Nothing:
+        @staticmethod
+        def integers(*, width, count):
+            return np.zeros(count, dtype=np.int64)
+
+    def narrow(clipped, terms, noise):
+        return on_lattice(clipped, terms, Nothing() if terms.silo == name else noise)
+
+    def bare(clipped, plan, index, drawn):
+        return perturbed(clipped, plan, index, 0 * drawn if plan.federation.silo_name(index) == name else drawn)
+
+    releasing.on_lattice, releasing.perturbed = narrow, bare
+
+
+def again() -> None:
+    """Every silo draws in each round what it drew in the first."""
+    from fulcrum.noise.sources import SeededNoise, SeededNoiseBySilo
+
+    for kind in (SeededNoise, SeededNoiseBySilo):
+        drawn = kind.standard_normal
+        kind.standard_normal = lambda self, *, round_number, block, shape, drawn=drawn: drawn(
+            self, round_number=1, block=block, shape=shape
+        )
+
+
 def replay() -> None:
     """From round 3 on, the silo sends what it sent in round 2."""
     from fulcrum.roles import silo

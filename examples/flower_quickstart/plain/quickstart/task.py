@@ -8,15 +8,15 @@ ROUNDS = 5
 
 
 class Network(nn.Module):
-    """Two layers, with a norm between them whose running averages are real numbers and whose count is not."""
+    """One layer of 650 parameters: noise goes into each of them, so a small network learns more under it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        self.layer = nn.Linear(64, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Returns the scores of the ten digits."""
-        return self.layers(images)
+        return self.layer(images)
 
 
 def records(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,7 +35,7 @@ def public_records() -> tuple[torch.Tensor, torch.Tensor]:
 def train(network: Network, images: torch.Tensor, labels: torch.Tensor) -> float:
     """Goes over the records five times, and returns the last loss."""
     network.train()
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.5)
     for _ in range(5):
         for some in torch.randperm(len(images)).split(32):
             optimiser.zero_grad()

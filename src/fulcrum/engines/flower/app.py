@@ -5,15 +5,16 @@ An app names them in its pyproject.toml as components: `fulcrum.engines.flower.a
 
 from collections.abc import Callable
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fulcrum.engines.flower.records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
 from fulcrum.engines.flower.server import FulcrumStrategy, server_site
 from fulcrum.engines.flower.silo import fulcrum_mod, own_site
-from fulcrum.roles.checkpoint import RoundSummary
+from fulcrum.engines.flower.telling import Telling
 from fulcrum.roles.learning import Assignment, load_learner
+from fulcrum.simulation.results import RoundResult
 
 client_app = ClientApp(mods=[fulcrum_mod])
 """Trains by the module that the silo's site names."""
@@ -45,10 +46,23 @@ def main(grid: Grid, context: Context) -> None:
     run_plan(grid)
 
 
-def run_plan(grid: Grid, on_round: Callable[[RoundSummary], None] = lambda _: None) -> None:
-    """Runs the rounds that are left of the plan of the server's site, from the start that its training module gives."""
+def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: None) -> None:
+    """Runs the rounds that are left of the plan of the server's site, from the start that its training module gives.
+
+    Args:
+        grid: How nodes are reached.
+        on_round: Told what came of each round, and what the server measured after it.
+    """
     site = server_site()
     learner = load_learner(site.settings.train)
     start = learner.starting_model(site.settings.options)
-    strategy = FulcrumStrategy(site.folder, classes=learner.classes(start), on_round=on_round)
-    strategy.start(grid=grid, initial_arrays=as_record(start))
+    telling = Telling(site, learner, on_round)
+
+    def evaluate(round_number: int, record: ArrayRecord) -> MetricRecord | None:
+        if round_number < 1:
+            return None
+        found = telling.measured(round_number, {name: array.astype(float) for name, array in arrays_in(record).items()})
+        return MetricRecord(found) if found else None
+
+    strategy = FulcrumStrategy(site.folder, classes=learner.classes(start), on_round=telling.ended)
+    strategy.start(grid=grid, initial_arrays=as_record(start), evaluate_fn=evaluate)

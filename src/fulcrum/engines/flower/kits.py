@@ -7,6 +7,7 @@ from fulcrum.engines.flower.certificates import AUTHORITY, write_certificates, w
 from fulcrum.engines.flower.operators import folder_readme, server_readme, silo_readme
 from fulcrum.engines.flower.sites import silos_of, write_sites
 from fulcrum.engines.sites import BUILT_IN, Deployment, made_whole
+from fulcrum.errors import ParameterError
 from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.flower_app import app_files
 
@@ -19,9 +20,13 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 
 _SERVER = """\
 export FULCRUM_SITE="$PWD"
-exec flower-superlink --host "${HOST:-0.0.0.0}" --port %(port)d \\
+control="${CONTROL_PORT:-%(control)d}"
+trap 'kill $(jobs -p) 2> /dev/null' EXIT
+flower-superlink --host 127.0.0.1 --port "$control" \\
   --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
-  --enable-supernode-auth --database superlink.db --disable-runtime-dependency-installation
+  --enable-supernode-auth --database superlink.db --disable-runtime-dependency-installation &
+python -m fulcrum.engines.flower.gate --host "${HOST:-0.0.0.0}" --port %(port)d --superlink "$control" &
+wait -n
 """
 
 _SILO = """\
@@ -38,7 +43,7 @@ cat > flwr/config.toml <<END
 default = "fulcrum"
 
 [superlink.fulcrum]
-address = "%(host)s:%(port)d"
+address = "127.0.0.1:${CONTROL_PORT:-%(control)d}"
 root-certificates = "$PWD/ca.crt"
 END
 """
@@ -61,9 +66,15 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
         deployment: What to deploy.
         folder: A folder that is not there yet, or empty.
         issuer_key: The private key to sign the plan with; see `signed_plan`.
+
+    Raises:
+        ParameterError: There is no such port, or none after it.
     """
     silos = silos_of(deployment)
-    values = {"host": deployment.host, "port": deployment.port, "silos": " ".join(silos)}
+    port = deployment.port
+    if not 1 <= port < 65_535:
+        raise ParameterError(f"the port must be from 1 to 65534, since the next one takes runs, got {port}")
+    values = {"host": deployment.host, "port": port, "control": port + 1, "silos": " ".join(silos)}
     train = "" if deployment.train == BUILT_IN else deployment.train
     with made_whole(folder) as work:
         plan, keys_made = write_sites(deployment, work, issuer_key=issuer_key)
@@ -76,7 +87,7 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
             readme = silo_readme(name, digest=plan.digest, train=train, keys_made=keys_made)
             (work / name / "README.md").write_text(readme, encoding="utf-8")
         _script(work / SERVER / "start.sh", _SERVER % values)
-        (work / SERVER / "README.md").write_text(server_readme(train=train), encoding="utf-8")
+        (work / SERVER / "README.md").write_text(server_readme(train=train, control=port + 1), encoding="utf-8")
         for name, text in app_files(plan).items():
             (work / "app" / name).parent.mkdir(parents=True, exist_ok=True)
             (work / "app" / name).write_text(text, encoding="utf-8")
@@ -85,7 +96,8 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
         readme = folder_readme(
             silos,
             digest=plan.digest,
-            address=f"{deployment.host}:{deployment.port}",
+            address=f"{deployment.host}:{port}",
+            control=port + 1,
             keys_made=keys_made,
             issuer_made=(work / "issuer.key").exists(),
         )

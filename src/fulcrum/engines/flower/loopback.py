@@ -9,23 +9,23 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from fulcrum.engines.flower.sites import silos_of
+from fulcrum.engines.flower.telling import local_run, run_of
 from fulcrum.engines.processes import CALM, ending_on_signals, import_path, processes
-from fulcrum.engines.sites import Deployment
+from fulcrum.engines.sites import Deployment, LocalRun
 from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 from fulcrum.planning.deployable import SERVER
-from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.checkpoint import NAME, RoundSummary, read_checkpoint
-from fulcrum.roles.server import Coordinator
+from fulcrum.roles.site import Site, read_site
+from fulcrum.simulation.results import RoundResult
 from fulcrum.storage.database import ClosedAtTheEnd
 
 MARK = "FULCRUM_KIT"
 """The environment variable by which the processes of a kit are known, those that Flower starts among them."""
 
 _LONGEST_START = 120.0
+_LONGEST_FOR_A_SILO = 60.0  # Flower starts a process to register each
 _INTERVAL = 0.5
 
 
@@ -35,6 +35,7 @@ class Loopback(ClosedAtTheEnd):
     def __init__(self, kits: Path, deployment: Deployment) -> None:
         self._kits, self._deployment = kits.resolve(), deployment
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._control = free_port()  # where runs are submitted, on this machine alone
         if not (Path(sys.executable).parent / "flower-superlink").exists():
             raise MissingExtraError("Flower is not installed. Run: pip install 'fulcrum-dp[flower]'")
 
@@ -62,27 +63,29 @@ class Loopback(ClosedAtTheEnd):
             self.start(name)
 
     def wait_for_server(self) -> None:
-        """Waits until the server listens."""
+        """Waits until the server listens, for SuperNodes and for runs."""
         deadline = time.monotonic() + _LONGEST_START
-        while True:
+        while not all(map(_listens, (self._deployment.port, self._control))):
             self.check()
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._deployment.port), 1.0):
-                return
             if time.monotonic() > deadline:
                 raise EngineError(f"the server does not listen. See {self._kits / SERVER / 'output.log'}")
             time.sleep(_INTERVAL)
 
     def run_script(self, name: str, *arguments: str) -> str:
         """Runs a script of whoever runs the plan, and returns what it says."""
-        done = subprocess.run(  # noqa: S603 our own script
-            ["bash", str(self._kits / name), *arguments],  # noqa: S607
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LONGEST_START,
-            env=self._environment("", {}),
-        )
+        limit = _LONGEST_START + _LONGEST_FOR_A_SILO * len(silos_of(self._deployment))
+        try:
+            done = subprocess.run(  # noqa: S603 our own script
+                ["bash", str(self._kits / name), *arguments],  # noqa: S607
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=limit,
+                env=self._environment("", {}),
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineError(f"{self._kits / name} did not end within {limit:g} s") from None
         if done.returncode:
             told = (done.stderr or done.stdout).strip().splitlines() or ["nothing was said"]
             raise EngineError(f"{self._kits / name} failed: {in_one_line(told[-1])}")
@@ -118,26 +121,21 @@ class Loopback(ClosedAtTheEnd):
     def _environment(self, name: str, settings: Mapping[str, str]) -> dict[str, str]:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         marks = {MARK: str(self._kits / name), "PATH": path, "PYTHONPATH": import_path()}
-        return {**os.environ, **CALM, **marks, **settings}
+        return {**os.environ, **CALM, **marks, "CONTROL_PORT": str(self._control), **settings}
 
 
-def run_here(
-    deployment: Deployment, kits: Path, *, on_round: Callable[[RoundSummary], None], stall: float
-) -> dict[str, Any]:
+def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
     """Starts every site of some kits here, runs the plan to its last round, and stops them all.
 
     Args:
         deployment: What the kits were made from.
         kits: As `write_kits` made them.
-        on_round: Told what became of each round.
+        on_round: Told what became of each round, and what the server measured after it.
         stall: Seconds without a finished round after which it is given up.
-
-    Returns:
-        The history of rounds, the final model, and the seconds from first to last round.
     """
     plan = read_plan(kits / "plan.json")
-    checkpoint = kits / SERVER / "state"
-    told: list[RoundSummary] = []
+    server = read_site(kits / SERVER, "server")
+    told: list[RoundResult] = []
     moments = [time.monotonic()]
     with Loopback(kits, deployment) as sites, ending_on_signals():
         sites.start_all()
@@ -145,19 +143,27 @@ def run_here(
         while len(told) < plan.rounds:
             time.sleep(_INTERVAL)
             sites.check()
-            for summary in history_of(checkpoint, plan)[len(told) :]:
-                told.append(summary)
+            for found in _rounds_told(server)[len(told) :]:
+                told.append(found)
                 moments.append(time.monotonic())
-                on_round(summary)
+                on_round(found)
             if time.monotonic() - moments[-1] > stall:
                 raise EngineError(f"no round was finished for {stall:g} s. The logs are in {kits}/*/output.log")
-    model = Coordinator.read(checkpoint, plan).model
-    return {"history": told, "model": model, "seconds": moments[-1] - moments[min(1, len(moments) - 1)]}
+    return local_run(server, moments[-1] - moments[min(1, len(moments) - 1)])
 
 
-def history_of(state: Path, plan: Plan) -> tuple[RoundSummary, ...]:
-    """Returns what became of the rounds that are over, by the server's checkpoint."""
-    return tuple(read_checkpoint(state, plan).standing.history) if (state / NAME).exists() else ()
+def _rounds_told(server: Site) -> list[RoundResult]:
+    """Returns what the server tells of the rounds that are over, once it has measured the model after them."""
+    run = run_of(server)
+    return [] if run is None else run.rounds
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1.0):
+            return True
+    except OSError:
+        return False
 
 
 def free_port() -> int:

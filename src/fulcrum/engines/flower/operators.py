@@ -36,9 +36,10 @@ by default.
 
 ## Keep
 
-`state/{name}.ledger` is what this silo has spent, `state/{name}.masking` which rounds it has unmasked. Never restore an
-old copy of either, never run two copies of this site. `fulcrum ledger verify` checks the ledger. If one of them is
-lost, what it recorded is spent all the same: this site releases nothing more, and a new plan must count it.
+`state/{name}.ledger` is what this silo has spent, `state/{name}.masking` which rounds it has unmasked; large releases
+stand in `state/{name}.ledger-payloads`. Keep the folder whole, never restore an old copy of any of them, never run two
+copies of this site. `fulcrum ledger verify` checks the ledger. If one of them is lost, what it recorded is spent all
+the same: this site releases nothing more, and a new plan must count it.
 """
 
 _SERVER = """# The server
@@ -55,7 +56,12 @@ release.
 
     ./start.sh
 
-It ends with Ctrl-C. `HOST` is the address that it listens on, every one by default.
+It ends with Ctrl-C. `HOST` is the address that it listens on for SuperNodes, every one by default.
+
+**Runs are submitted on this machine alone**, at port {control} (`CONTROL_PORT`). Flower has no accounts: who reaches
+that port can have every SuperNode run an app of theirs, which can read the records there. `start.sh` keeps the two
+apart. Never open that port to others, and give accounts on this machine only to people whom every silo trusts with its
+records.
 
 ## Keep
 
@@ -69,16 +75,20 @@ _ALL = """# Kits of plan {digest}
 |---|---|
 | `server` | the server, where Flower's SuperLink runs |
 {rows}
-| `app`, `ca.crt`, `register.sh`, `run.sh` | whoever runs the plan |
+| `app`, `ca.crt`, `register.sh`, `run.sh` | whoever runs the plan, on the server's machine |
 {issuer}
 {warning}
 Hand every site its own folder alone, over a channel you trust, and remove it here: `register.sh` needs of every silo
 `node.key.pub` alone. Sites need to reach the server at `{address}`; nobody else needs an open port.
 
 1. The server's operator runs `server/start.sh`.
-2. Here: `./register.sh` tells the SuperLink the silos' SuperNodes, once. It admits no others.
+2. On the server's machine: `./register.sh` tells the SuperLink the silos' SuperNodes, once. It admits no others.
 3. The silos' operators run `start.sh`.
-4. Here: `./run.sh --stream`. If it breaks off, the same command goes on from the server's checkpoint.
+4. On the server's machine: `./run.sh --stream`. If it breaks off, the same command goes on from the checkpoint.
+
+The SuperLink takes runs at port {control} of its own machine and nowhere else, since whoever submits a run has every
+silo's SuperNode run its app. From elsewhere, an account there gives the way:
+`ssh -L {control}:127.0.0.1:{control} HOST`.
 """
 
 
@@ -92,13 +102,15 @@ def silo_readme(name: str, *, digest: str, train: str, keys_made: bool) -> str:
     return _SILO.format(name=name, digest=digest, keys=keys, training=_training(train))
 
 
-def server_readme(*, train: str) -> str:
-    """Returns what the operator of the server is told."""
-    return _SERVER.format(training=_training(train))
+def server_readme(*, train: str, control: int) -> str:
+    """Returns what the operator of the server is told; runs are submitted at the port `control`."""
+    return _SERVER.format(training=_training(train), control=control)
 
 
-def folder_readme(silos: Sequence[str], *, digest: str, address: str, keys_made: bool, issuer_made: bool) -> str:
-    """Returns what whoever made the kits is told."""
+def folder_readme(
+    silos: Sequence[str], *, digest: str, address: str, control: int, keys_made: bool, issuer_made: bool
+) -> str:
+    """Returns what whoever made the kits is told; runs are submitted at the port `control`."""
     issuer = "| `issuer.key` | the issuer's private key, made here: keep it to sign the next plan with |\n"
     warning = (
         "Every private key was made here: whoever has held this folder can act for every silo. Where that is too much\n"
@@ -110,6 +122,7 @@ def folder_readme(silos: Sequence[str], *, digest: str, address: str, keys_made:
         issuer=issuer if issuer_made else "",
         warning=warning if keys_made else "",
         address=address,
+        control=control,
     )
 
 

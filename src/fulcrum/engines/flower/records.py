@@ -1,10 +1,12 @@
-"""What travels in Flower's messages: the protocol's requests and answers, and the model as named arrays."""
+"""What travels in Flower's messages: the protocol's requests and answers, the model, and what is told beside it."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fulcrum.errors import ExchangeError
 
@@ -35,6 +37,40 @@ def requests_in(content: RecordDict) -> list[bytes]:
     if not isinstance(found, list) or not all(isinstance(request, bytes) for request in found):
         raise ExchangeError("the message holds no request of a masked round")
     return [request for request in found if isinstance(request, bytes)]
+
+
+def records_digest(records: Mapping[str, Any]) -> str:
+    """Returns a SHA-256 over records as an app reads them: names, kinds, types, order, and every value.
+
+    Silos train in one sum where theirs agree: arrays count with the bytes, type and shape that they are sent in.
+
+    Raises:
+        ExchangeError: One is of a kind that is not known here.
+    """
+    told = [(name, type(record).__name__, _values(name, record)) for name, record in records.items()]
+    return _digest("fulcrum.flower.records/1", told)
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Returns a SHA-256 over the settings of a run, empty where there are none."""
+    return _digest("fulcrum.flower.settings/1", sorted(settings.items())) if settings else ""
+
+
+def _values(name: str, record: Any) -> list[tuple[Any, ...]]:
+    if isinstance(record, ArrayRecord):
+        return [
+            (key, array.dtype, tuple(array.shape), array.stype, hashlib.sha256(array.data).digest())
+            for key, array in record.items()
+        ]
+    if isinstance(record, ConfigRecord | MetricRecord):
+        return list(record.items())
+    raise ExchangeError(f"the message holds {name!r}, which is no record of arrays, settings or metrics")
+
+
+def _digest(purpose: str, told: list[Any]) -> str:
+    # Numbers of NumPy come as such where nothing is sent over a network.
+    data = msgspec.msgpack.encode((purpose, told), enc_hook=lambda number: number.item())
+    return hashlib.sha256(data).hexdigest()
 
 
 def answer_content(answer: bytes) -> RecordDict:

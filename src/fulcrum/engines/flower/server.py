@@ -28,6 +28,7 @@ from fulcrum.engines.flower.records import (
     arrays_in,
     as_record,
     parameters_in,
+    records_digest,
     request_content,
 )
 from fulcrum.errors import DataError, EngineError, ExchangeError
@@ -110,7 +111,8 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
                 silos as they are here and never change.
             num_rounds: After which round to stop; by default the plan's last, and never later.
             timeout: Seconds that silos have to answer in a stage; the strategy's patience by default.
-            train_config: Settings for the apps' train functions.
+            train_config: Settings for the apps' train functions, the same for all silos. A round that is run again
+                must be run with the same.
             evaluate_config: Not used: silos send no metrics.
             evaluate_fn: Measures the global model at the server, on public records: before the first round that is
                 run and after each.
@@ -133,13 +135,12 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         self._wait_for_nodes(grid, wait)
         while server.round_number <= last:
             number = server.round_number
-            settings = ConfigRecord({**(train_config or {}), ROUND: number})
+            told = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
 
             def carry(requests: Mapping[str, bytes], take: Take) -> None:
-                beside = {ARRAYS: record, CONFIG: settings}  # noqa: B023 used in this round alone
-                self._carry(grid, requests, take, beside=beside, number=number, wait=wait)  # noqa: B023
+                self._carry(grid, requests, take, told=told, number=number, wait=wait)  # noqa: B023 this round's alone
 
-            done = server.run_round(carry)
+            done = server.run_round(carry, records_digest(told))
             self._on_round(done)
             _logger.info("[ROUND %d/%d] summed %s, withheld %s", number, last, done["summed"], done["withheld"])
             record = _in_form(given, server.model)
@@ -153,7 +154,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         requests: Mapping[str, bytes],
         take: Take,
         *,
-        beside: Mapping[str, Any],
+        told: Mapping[str, Any],
         number: int,
         wait: float,
     ) -> None:
@@ -162,7 +163,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         for node, asked in self._addressed(grid, requests).items():
             content = request_content(asked)
             if any(MaskedSilo.asks_for_update(request) for request in asked):
-                for name, record in beside.items():
+                for name, record in told.items():
                     content[name] = record
             messages.append(
                 Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=2 * wait)

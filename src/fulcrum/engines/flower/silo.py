@@ -7,6 +7,9 @@ update: there it calls the app's train function, and takes what came back less w
 leaves: metrics and counts of examples are withheld, and the silo's log says so. Plan, policy, ledger, record and key
 are those of the site that the node's own configuration names, `fulcrum-site="/path/of/site"`.
 
+What the server tells the train function is the same for all silos of a sum, or there is no sum: the records of the
+message are in the basis that the round was begun on, and the settings of the run are agreed on between silos.
+
 Put it first in the list: a mod before it sees what leaves, and could add to it.
 """
 
@@ -31,9 +34,12 @@ from fulcrum.engines.flower.records import (
     answer_content,
     arrays_in,
     parameters_in,
+    records_digest,
     requests_in,
+    settings_digest,
 )
 from fulcrum.errors import DataError, ExchangeError, FulcrumError, ParameterError
+from fulcrum.masking.messages import request_from_bytes
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.learning import Assignment, Learner
 from fulcrum.roles.masked_silo import MaskedSilo
@@ -60,8 +66,10 @@ class FulcrumMod:
 
     - a reply holds an answer of `MaskedSilo`, or an error that says that there is none, and nothing else;
     - the app's train function runs where an update is due: a round that was released is not trained again;
+    - all records that it is given, and the settings of the run, are those that every silo of the sum is given; asked
+      again with others, a round is refused. Identifiers and times of a message are each silo's own;
     - in deployment what training raises or returns is hidden, as `ReleasingSilo` hides it;
-    - messages of any other type reach the app only where it declares them public.
+    - messages of any other type reach the app only where it declares them public, and what it raises then is refused.
 
     Args:
         public: Types of messages, such as "query.version", whose replies hold nothing that depends on records. They go
@@ -76,25 +84,31 @@ class FulcrumMod:
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answers a message."""
-        if message.metadata.message_type in self._public:
-            return call_next(message, context)
+        # Made first: the app is handed the message itself, and a reply made of it afterwards would carry off whatever
+        # the app wrote into its metadata.
+        reply = Message(RecordDict(), reply_to=message)
+        refusal = Message(Error(REFUSED, "refused"), reply_to=message)
         try:
-            answer = self._answer(message, context, call_next)
-            return Message(answer_content(answer), reply_to=message)
+            if message.metadata.message_type in self._public:
+                return call_next(message, context)
+            reply.content = answer_content(self._answer(message, context, call_next))
         except KeyboardInterrupt:  # the operator's
             raise
         except FulcrumError as error:
-            _logger.warning("refused: %s", error)
+            _tell("refused: %s", error)
+            return refusal
         except BaseException:
-            _logger.exception("refused: something failed that should not")  # told to this site's own log alone
-        return Message(Error(REFUSED, "refused"), reply_to=message)
+            _tell("refused: something failed that should not", trace=True)
+            return refusal
+        return reply
 
     def _answer(self, message: Message, context: Context, call_next: Next) -> bytes:
         kind = message.metadata.message_type
         if kind != MESSAGE_TYPE:
             raise ExchangeError(f"a message of type {kind!r} asks for what is not released")
         station = _station_of(_folder_of(context.node_config))
-        return station.answer(message, lambda given: call_next(given, context))
+        settings = settings_digest(context.run_config)
+        return station.answer(message, lambda given: call_next(given, context), settings)
 
 
 fulcrum_mod = FulcrumMod()
@@ -107,27 +121,34 @@ class _Station:
     def __init__(self, site: Site) -> None:
         self._silo = MaskedSilo(site, Learner(start=_started_elsewhere, train=self._train))
         self._lock = threading.Lock()
-        self._calling: Callable[[int], Message] | None = None
+        self._calling: Callable[[], Message] | None = None
 
-    def answer(self, message: Message, training: Callable[[Message], Message]) -> bytes:
-        """Answers what a message asks; `training` is the app's own function."""
-        content = message.content
-        request = self._silo.own_request(requests_in(content))
+    def answer(self, message: Message, training: Callable[[Message], Message], settings: str) -> bytes:
+        """Answers what a message asks.
+
+        Args:
+            message: As it came.
+            training: The app's own function.
+            settings: The digest of the settings of the run, which that function goes by.
+        """
+        request = self._silo.own_request(requests_in(message.content))
         if not self._silo.asks_for_update(request):
-            return self._silo.answer(request)
-        model = _model_in(content)
+            return self._silo.answer(request, settings=settings)
+        model = _model_in(message.content)
+        told = _told_to_the_app(message.content, request_from_bytes(request).session.round_number)
         with self._lock:
-            self._calling = lambda number: training(_for_the_app(message, content, number))
+            self._calling = lambda: training(_for_the_app(message, told))
             try:
-                return self._silo.masked_update(request, model)
+                return self._silo.masked_update(request, model, beside=records_digest(told), settings=settings)
             finally:
                 self._calling = None
 
     def _train(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the app's arrays after training, under the model's names; what else it returns is withheld."""
+        del assignment
         if self._calling is None:
             raise ExchangeError("no message is at hand to train on")
-        reply = self._calling(assignment.round_number)
+        reply = self._calling()
         if not isinstance(reply, Message) or not reply.has_content():
             raise DataError("the app's train function returned no message with content")
         record = _trained_record(reply.content)
@@ -136,6 +157,16 @@ class _Station:
         if missing := set(model) - set(trained):
             raise DataError(f"the app's train function returned no array {min(missing)!r}")
         return {name: trained[name] for name in model}
+
+
+def _tell(text: str, *values: object, trace: bool = False) -> None:
+    """Tells this site's own log. What a listener raises must not leave: Flower sends the text of an exception on."""
+    try:
+        _logger.warning(text, *values, exc_info=trace)
+    except KeyboardInterrupt:  # the operator's
+        raise
+    except BaseException:  # noqa: S110 nobody is left to tell
+        pass
 
 
 def _model_in(content: RecordDict) -> dict[str, FloatArray]:
@@ -150,13 +181,21 @@ def _model_in(content: RecordDict) -> dict[str, FloatArray]:
     return {name: array.astype(np.float64) for name, array in parameters_in(arrays).items()}
 
 
-def _for_the_app(message: Message, content: RecordDict, round_number: int) -> Message:
-    """Returns the message as the app's train function would have it of Flower's own strategies."""
-    given = RecordDict({name: record for name, record in content.items() if name != FULCRUM})
+def _told_to_the_app(content: RecordDict, round_number: int) -> RecordDict:
+    """Returns the records that the app's train function is given: all but the protocol's own.
+
+    The round is that of the request, which is checked, not what the server's settings say.
+    """
+    told = RecordDict({name: record for name, record in content.items() if name != FULCRUM})
     settings = content.config_records.get(CONFIG)
-    # The round is the one that was checked, not what the server's settings say.
-    given[CONFIG] = ConfigRecord({**({} if settings is None else settings), ROUND: round_number})
-    message.content = given
+    told[CONFIG] = ConfigRecord({**({} if settings is None else settings), ROUND: round_number})
+    return told
+
+
+def _for_the_app(message: Message, told: RecordDict) -> Message:
+    """Returns the message as the app's train function would have it of Flower's own strategies."""
+    message.content = told
+    message.metadata.group_id = str(told[CONFIG][ROUND])
     return message
 
 
@@ -177,7 +216,7 @@ def _tell_withheld(content: RecordDict, record: ArrayRecord, released: set[str])
     beside = [f"{name!r} ({', '.join(map(str, other))})" for name, other in content.items() if other is not record]
     beside += [repr(name) for name in record if name not in released]
     if beside:
-        _logger.warning("withheld, as only the release leaves this silo: %s", "; ".join(beside))
+        _tell("withheld, as only the release leaves this silo: %s", "; ".join(beside))
 
 
 def _folder_of(settings: Mapping[str, Any]) -> Path:

@@ -12,51 +12,44 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.engines.flower.sites import APP, silos_of, write_sites
-from fulcrum.engines.sites import Deployment, made_whole
+from fulcrum.engines.flower.telling import local_run
+from fulcrum.engines.sites import Deployment, LocalRun, made_whole
 from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 from fulcrum.planning.deployable import SERVER
-from fulcrum.roles.checkpoint import RoundSummary
-from fulcrum.roles.server import Coordinator
+from fulcrum.roles.site import read_site
+from fulcrum.simulation.results import RoundResult
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def simulate(
-    deployment: Deployment, folder: Path, *, on_round: Callable[[RoundSummary], None] = lambda _: None
-) -> dict[str, Any]:
+    deployment: Deployment, folder: Path, *, on_round: Callable[[RoundResult], None] = lambda _: None
+) -> LocalRun:
     """Runs a plan to its last round with every silo a virtual node, and returns what became of it.
 
     Args:
         deployment: What is run; the training module must be importable here.
         folder: A new folder for the sites: their ledgers, records and the checkpoint stay there.
-        on_round: Told what became of each round.
-
-    Returns:
-        The history of rounds, the final model, and the seconds from the first round's end to the last's.
+        on_round: Told what became of each round, and what the server measured after it.
     """
     with made_whole(folder) as work:
         plan, _ = write_sites(deployment, work)
-    state = folder.resolve() / SERVER / "state"
+    server = read_site(folder / SERVER, "server")
     moments: list[float] = []
 
-    def told(summary: RoundSummary) -> None:
+    def told(found: RoundResult) -> None:
         moments.append(time.monotonic())
-        on_round(summary)
+        on_round(found)
 
     places = {"FULCRUM_SITES": str(folder.resolve()), "FULCRUM_SITE": str(folder.resolve() / SERVER)}
     with _environment(_QUIET | places):
         run_apps(len(silos_of(deployment)), told)
-    done = Coordinator.read(state, plan)
-    if not done.finished:
-        raise EngineError(f"the simulation ended after {len(done.history)} of {plan.rounds} rounds")
-    return {
-        "history": list(done.history),
-        "model": done.model,
-        "seconds": moments[-1] - moments[0] if moments else 0.0,
-    }
+    if len(moments) < plan.rounds:
+        raise EngineError(f"the simulation ended after {len(moments)} of {plan.rounds} rounds")
+    return local_run(server, moments[-1] - moments[0])
 
 
-def run_apps(nodes: int, on_round: Callable[[RoundSummary], None]) -> None:
+def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
     """Runs the built-in apps on so many virtual nodes; the environment names their sites."""
     try:
         import ray
@@ -65,7 +58,9 @@ def run_apps(nodes: int, on_round: Callable[[RoundSummary], None]) -> None:
 
         app = importlib.import_module(APP)
     except ImportError:
-        raise MissingExtraError("Flower's simulation is not installed. Run: pip install 'fulcrum-dp[flower]'") from None
+        raise MissingExtraError(
+            "Flower's simulation is not installed. Run: pip install 'fulcrum-dp[flower-simulation]'"
+        ) from None
     server_app = ServerApp()
 
     @server_app.main()  # type: ignore[untyped-decorator]

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from pathlib import Path
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -12,9 +11,8 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.engines.deployed_run import deployed_run
+from fulcrum.engines.deployed_run import deployed_run, task_of
 from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, note_run, site_of
-from fulcrum.engines.sites import BUILT_IN
 from fulcrum.errors import EngineError, FulcrumError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.model import pack_model
@@ -107,12 +105,11 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Measures the model that the last round ended with, and writes down what came of all rounds so far."""
         evaluation.measure(coordinator.model, coordinator.round_number - 1)
         site = evaluation.site
-        built_in, data = site.settings.train == BUILT_IN, site.settings.options.get("data", "digits")
         run = deployed_run(
             site.plan,
             coordinator.history,
             evaluation.metrics,
-            task=Path(str(data)).stem if built_in else site.settings.train,
+            task=task_of(site),
             seed=site.settings.seed,
             notes=evaluation.notes,
         )

@@ -1,0 +1,54 @@
+"""Canaries through NVIDIA FLARE: sites as processes of their own, and what the sums that the server took then hold."""
+
+import os
+from pathlib import Path
+
+import pytest
+from faults import made
+
+from fulcrum.audit.auditing import Errors
+from fulcrum.audit.engine_runs import engine_run_probes
+from fulcrum.audit.findings import CONSISTENT, VIOLATED
+
+pytest.importorskip("nvflare", reason="needs the extra nvflare")
+pytestmark = pytest.mark.engines
+
+SITE_CODE = Path(__file__).parent / "site"
+ERRORS = Errors.shared(10, 12, 0.99999)
+SIZES = {"north": [200, 180, 150], "south": [100, 220]}
+
+
+def conduct(monkeypatch, name):
+    """Has every site that is started from now on misbehave; this process has begun already, and does not."""
+    path = os.pathsep.join([str(SITE_CODE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for variable, value in {"PYTHONPATH": path, "FULCRUM_TEST_CONDUCT": name, "FULCRUM_TEST_SILENT": "north-2"}.items():
+        monkeypatch.setenv(variable, value)
+
+
+@pytest.mark.parametrize(("purpose", "parameters"), [("research", None), ("deployment", 3_000)])
+def test_sums_of_canaries_hold_the_noise_of_the_plan(purpose, parameters):
+    told = []
+    plan = made(purpose, sizes=SIZES, rounds=3, parameters=parameters)
+    found = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1, on_round=lambda *at: told.append(at))
+    assert [(probe.of, probe.node, probe.verdict) for probe in found] == [
+        ("NVIDIA FLARE", "north", CONSISTENT),
+        ("NVIDIA FLARE", "south", CONSISTENT),
+    ]
+    assert all(probe.values >= 8_192 and probe.noise_ratio == pytest.approx(1, abs=0.05) for probe in found)
+    assert told == [("NVIDIA FLARE, run 1", number, 3) for number in range(4)]
+
+
+def test_a_silo_whose_noise_is_missing_is_found_in_its_region(monkeypatch):
+    conduct(monkeypatch, "silent")
+    plan = made("deployment", sizes=SIZES, rounds=3, parameters=3_000)
+    north, south = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1)
+    assert (north.verdict, south.verdict) == (VIOLATED, CONSISTENT)
+    assert "as wide as the plan says" in north.reasons[0]
+    assert north.noise_ratio < 0.95
+
+
+def test_noise_used_again_is_found(monkeypatch):
+    conduct(monkeypatch, "again")
+    found = engine_run_probes(made(sizes=SIZES, rounds=3, parameters=None), ERRORS, engine="nvflare", seed=1)
+    assert {probe.verdict for probe in found} == {VIOLATED}
+    assert all("not fresh: between rounds" in probe.reasons[0] for probe in found)

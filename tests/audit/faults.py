@@ -1,11 +1,14 @@
 """Mechanisms with a fault planted in the real path, for tests of the audit."""
 
+import contextlib
 import dataclasses
+import random
 
 import numpy as np
 
 import fulcrum
 from fulcrum.audit.mechanism import OVERSIZE, Mechanism, region_sum, silo_release
+from fulcrum.masking import masks
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.plan import Plan
@@ -125,3 +128,14 @@ def lattices_of_their_own(plan, coarse="heavy", times=2**18):
         return on_lattice(signs * path.clipped(), own, SecureNoise()) * times
 
     return Mechanism(plan=plan, released=released)
+
+
+@contextlib.contextmanager
+def masks_from_short_seeds(bits=32):
+    """Silos draw the seeds of their masks from 32 bits, and expand them to as many as a seed should have."""
+    real, drawn = masks.new_seed, random.Random(1)
+    masks.new_seed = lambda: random.Random(drawn.getrandbits(bits)).randbytes(32)
+    try:
+        yield
+    finally:
+        masks.new_seed = real

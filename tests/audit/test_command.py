@@ -150,6 +150,9 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "--trials", "many"], "--trials must be a whole number, got 'many'"),
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
+        (["plan.json", "--engine", "flare"], "engine must be one of nvflare, flower, got 'flare'"),
+        (["plan.json", "--engine", "flower"], "on Flower nobody stands in a region to add up"),
+        (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "leave --engine out"),
         (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),
         (["missing.json"], "missing.json"),
     ],
@@ -160,6 +163,13 @@ def test_mistakes_are_one_line_and_exit_code_2(plan_file, capsys, monkeypatch, a
     assert (code, out) == (2, "")
     assert complaint in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_an_engine_is_asked_for_no_more_sites_than_a_machine_holds(tmp_path, capsys):
+    made(sizes={"north": [100] * 60}).save(tmp_path / "plan.json")
+    code, out, err = said(capsys, tmp_path / "plan.json", "--engine", "nvflare")
+    assert (code, out) == (2, "")
+    assert "starts every site here, at most 40, and this plan has 62" in err
 
 
 def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):

@@ -9,6 +9,7 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.audit.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.plans_beside import plans_beside
 from fulcrum.audit.property_inference import (
     NO_PRIVACY,
     drawn_concentrations,
@@ -78,6 +79,57 @@ def test_what_is_proven_stays_below_the_bound_and_the_floor_is_that_of_the_prior
     assert one(found, "north", "tight", "floor").nats_at_most == pytest.approx(floor)
     assert everything.nats_at_most == pytest.approx(floor + one(found, "north", "tight", "sums").nats_at_most)
     assert one(found, "west", "tight", "floor").nats_at_least == 0
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    plan = made(sizes=SIZES, rounds=6, parameters=None)
+    return property_findings(plans_beside(plan, parameters=14), TASK, training=TRAINING, shadows=60, seed=2)
+
+
+def test_recipes_stand_beside_each_other_with_noise_and_without(recipes):
+    arms = {(each.arm, each.weights, each.server, each.noise) for each in recipes}
+    assert arms == {
+        ("optimal", "sizes", "sum", True),
+        ("uniform", "sizes", "sum", True),
+        ("joint", "equal", "random-effects", True),
+        (NO_PRIVACY, "sizes", "sum", False),
+    }
+    assert {each.verdict for each in recipes} == {CONSISTENT}
+    for arm in ("optimal", "uniform", "joint"):
+        floor, everything = (one(recipes, "north", arm, observer) for observer in ("floor", "all"))
+        assert everything.error == pytest.approx(floor.error, rel=0.1)  # at a small epsilon the floor is all there is
+        assert everything.nats_at_most > floor.nats_at_most
+    bare = one(recipes, "north", NO_PRIVACY, "all")
+    assert bare.error < 0.75 * one(recipes, "north", "joint", "all").error
+
+
+def test_other_weights_are_shown_without_noise_too():
+    sizes = {"north": [400, 50, 50, 50], "west": [100]}
+    plan = made(sizes=sizes, rounds=3, parameters=14, recipe="joint")
+    plans = plans_beside(plan, parameters=14)
+    assert list(plans) == ["joint", "uniform", "optimal"]
+    assert plans["optimal"].weights.tolist() != plan.weights.tolist()
+    findings = property_findings(plans, TASK, training=TRAINING, shadows=20, seed=2)
+    bare = {each.arm: each.weights for each in findings if not each.noise}
+    assert bare == {NO_PRIVACY: "equal", f"optimal, {NO_PRIVACY}": "sizes"}
+
+
+def test_a_plan_that_no_other_recipe_can_keep_stands_alone():
+    plan = made(sizes=SIZES, rounds=2, epsilon={"federation": 1.0}, parameters=14)
+    assert list(plans_beside(plan, parameters=14)) == ["optimal", "uniform"]
+    assert list(plans_beside(made(sizes=SIZES, injection="aggregator"), parameters=14)) == ["optimal"]
+
+
+def test_where_one_sum_is_all_that_is_seen_the_concentration_is_estimated_from_it():
+    plan = made(sizes={"north": [100] * 3, "west": [100] * 3}, rounds=6, epsilon=3_000.0)
+    options = {"epsilon": {"federation": 3_000.0}, "aggregation": "masked", "rounds": 6}
+    as_one = made(sizes={"north": [100] * 3, "west": [100] * 3}, **options)
+    both = {"regions": plan, "one sum": as_one}
+    findings = property_findings(both, TASK, training=TRAINING, shadows=60, seed=2)
+    assert {each.verdict for each in findings} == {CONSISTENT}
+    # Six silos in a sum tell less of one than three do, for whoever knows no other.
+    assert one(findings, "west", "one sum", "sums").error > one(findings, "west", "regions", "sums").error
 
 
 def test_a_bound_that_is_too_small_is_found_out():

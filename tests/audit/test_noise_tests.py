@@ -1,7 +1,17 @@
 import numpy as np
 import pytest
 
-from fulcrum.audit.noise_tests import Width, bare_bits, moduli, phases, repetition
+from fulcrum.audit.noise_tests import (
+    Width,
+    bare_bits,
+    binned,
+    chained,
+    moduli,
+    narrowest,
+    phases,
+    repetition,
+    shape_p_value,
+)
 from fulcrum.noise.sources import SecureNoise
 
 DRAWN = np.random.default_rng(5)
@@ -41,7 +51,7 @@ def test_noise_that_comes_back_is_named_by_its_rounds():
     noise = DRAWN.standard_normal((6, 400))
     noise[4] = 0.6 * noise[1] + 0.8 * noise[4]
     found = repetition(noise @ noise.T, 400)
-    assert found.rounds == (2, 5)
+    assert found.two == (2, 5)
     assert found.p_value < 1e-9
     assert repetition(noise[:1] @ noise[:1].T, 400) is None
 
@@ -67,3 +77,24 @@ def test_low_bits_that_noise_does_not_reach_are_found_at_their_modulus():
     assert found.modulus == 64
     assert found.p_value < 1e-9
     assert bare_bits({}, 0) is None
+
+
+def test_shapes_places_and_chains_are_refused_as_often_as_their_p_values_say():
+    noise = [DRAWN.standard_normal((40, 30)) for _ in range(1_000)]
+    found = {
+        "shape": [shape_p_value(binned(values)) for values in noise],
+        "place": [narrowest((values**2).sum(axis=0), 40).p_value for values in noise],
+        "chain": [chained(values).p_value for values in noise],
+    }
+    for p_values in found.values():
+        assert share_below(p_values, 0.05) <= 0.075
+        assert share_below(p_values, 0.3) >= 0.15
+
+
+def test_too_few_values_say_nothing_of_a_shape():
+    assert shape_p_value(binned(np.zeros(100))) == 1.0
+
+
+def test_noise_of_two_coordinates_has_no_chain():
+    assert chained(DRAWN.standard_normal((10, 2))) is None
+    assert chained(np.zeros((3, 10))) is None

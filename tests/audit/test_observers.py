@@ -8,6 +8,7 @@ import fulcrum
 from fulcrum.audit.auditing import audit
 from fulcrum.audit.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.observers import MOST_REGIONS, stages_of
+from fulcrum.privacy.accounting import epsilon_of_shift
 
 
 def finding(found, node, observer):
@@ -31,8 +32,8 @@ def test_every_region_tier_and_observer_is_played():
         *(("region", node, "above") for node in "nst"),
         *(("region", node, how) for node in "ns" for how in ("colluding", "dropouts")),
         *(("silo", node, "inside") for node in "nst"),
-        ("country", "x", "above"),
-        ("federation", "federation", "above"),
+        *(("country", "x", how) for how in ("above", "colluding", "dropouts")),
+        *(("federation", "federation", how) for how in ("above", "colluding", "dropouts")),
     }
 
 
@@ -76,6 +77,34 @@ def test_measured_epsilon_rises_with_colluders_as_the_formula_says():
     assert claimed[2] == pytest.approx(2.1547, rel=1e-3)  # three of four gone: the silo's own noise alone is left
     assert measured[0] < measured[1] < measured[2]
     assert all(0.8 * claim < found <= claim for claim, found in zip(claimed, measured, strict=True))
+
+
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_measured_epsilon_rises_with_colluders_and_missing_silos_as_the_formula_says(aggregation):
+    """Eight equal silos: c hand over their noise, d are missing, and 8 - c - d multiples of one noise are left."""
+    sizes, found = {"north": [100] * 8}, {}
+    plain = made(sizes=sizes, parameters=None)
+    for colluders, dropouts in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]:
+        told = made(sizes=sizes, parameters=None, colluders=colluders, dropouts=dropouts, aggregation=aggregation)
+        plan = told.with_noise("optimal", plain.noise_multiplier)
+        audited = audit(plan, trials=60_000, seed=7, confidence=0.999)
+        one = finding(audited, "north", "dropouts" if dropouts else "above")
+        if colluders and not dropouts:
+            one = finding(audited, "north", "inside" if aggregation == "masked" else "colluding")
+        assert (one.colluders, one.missing) == (colluders, dropouts)
+        assert one.verdict == CONSISTENT
+        assert one.noise_ratio == pytest.approx(1, abs=0.02)
+        # mu of one silo among so many, from the noise of one sum: sqrt(8 / left) times that of all eight.
+        left = 8 - colluders - dropouts
+        whole = 2 * np.sqrt(plan.rounds) / (plain.noise_multiplier[0] * np.sqrt(8))
+        assert one.exact == pytest.approx(
+            float(epsilon_of_shift(whole * np.sqrt(8 / left), delta=plan.delta)), rel=1e-6
+        )
+        assert 0.8 * one.exact < one.gaussian <= one.exact
+        found[colluders + dropouts] = [*found.get(colluders + dropouts, []), one.exact]
+    for few, more in zip(sorted(found), sorted(found)[1:], strict=False):
+        assert max(found[few]) < min(found[more])
+        assert max(found[few]) == pytest.approx(min(found[few]), rel=1e-9)  # who is missing counts as who tells
 
 
 def test_a_plan_that_forgets_its_colluders_is_found_out():

@@ -49,7 +49,9 @@ def test_releases_that_are_not_clipped_are_found(monkeypatch):
     from fulcrum.roles import releasing
 
     monkeypatch.setattr(releasing, "clip", lambda update, norm, share=1.0: update)
-    assert verdicts(release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)) != {CONSISTENT}
+    found = release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)
+    assert verdicts(found) == {VIOLATED}
+    assert found[0].reasons[0] == "Canaries arrive 1e+03 times as large as the clip admits."
 
 
 def test_a_policy_refuses_in_an_audit_what_it_refuses_in_earnest():

@@ -3,5 +3,6 @@
 Change it for another attack, or another test of the noise. It draws no noise of its own: replays go through `noise` and
 `roles`.
 
-Imports from: base, storage, federation, privacy, estimation, planning, noise, ledger, exchange, roles, simulation.
+Imports from: base, storage, federation, privacy, estimation, planning, noise, ledger, exchange, masking, roles,
+simulation, engines.
 """

@@ -3,7 +3,7 @@
 >>> from fulcrum.planning.making import plan
 >>> found = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=4_000, seed=1)
 >>> found.verdict, len(found.findings)
-('consistent', 10)
+('consistent', 11)
 """
 
 import secrets
@@ -14,16 +14,15 @@ from functools import partial
 
 from scipy import special
 
-from fulcrum.arrays import FloatArray
+from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.findings import PROVES_NOTHING, Audit, Finding, Probe, Reasons, finite
 from fulcrum.audit.mechanism import Mechanism
-from fulcrum.audit.noise_tests import Width, bare_bits, repetition
+from fulcrum.audit.noise_tests import Width, bare_bits, narrowest, repetition, shape_p_value
 from fulcrum.audit.observers import ABOVE, COLLUDING, DROPOUTS, INSIDE, Stage, stages_of, whole_federation
 from fulcrum.audit.post_processing import MODEL, models_replayed
 from fulcrum.audit.post_processing import MOST_TRIALS as MOST_MODELS
 from fulcrum.audit.replaying import Reading, Replays, replayed
 from fulcrum.errors import ParameterError
-from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.terms import index_of
@@ -39,7 +38,14 @@ MOST_TRIALS = 100_000_000
 _NOISE_SHARE = 0.1
 """The part of the allowed error that tests of the noise share; the bounds on epsilon share the rest."""
 
-_NOISE_TESTS = 6  # of a view: the clip, width of its noise and of single silos', repetition in both, low bits
+_BOUNDS = 3  # of a view: two lower bounds on epsilon, and what its observer does not reach beyond
+
+_NOISE_TESTS = 12
+"""Of a view: clip, too little and too much noise, its narrowest round, freshness, shape, low bits; and of single silos'
+noise too little, too much, freshness, shape, and whether two silos draw the same."""
+
+_PROBE_TESTS = 8
+"""Of a probe: clip, too little and too much noise, its narrowest round and coordinate, freshness, shape, chains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,7 @@ class Errors:
     """What each test may fail with, so that all together fail with one minus the confidence at most.
 
     Attributes:
-        bound: Of each of the two lower bounds of a view.
+        bound: Of each of the two lower bounds of a view, and of the upper one.
         noise: Of each test of noise.
         tests: How many that is together.
     """
@@ -60,7 +66,7 @@ class Errors:
     def shared(cls, views: int, probes: int, confidence: float) -> "Errors":
         """Returns the errors of so many views, and of so many probes beside them."""
         allowed = 1 - confidence
-        bounds, noise = 2 * views, _NOISE_TESTS * views + 2 * probes
+        bounds, noise = _BOUNDS * views, _NOISE_TESTS * views + _PROBE_TESTS * probes
         return cls(
             bound=(1 - _NOISE_SHARE) * allowed / max(bounds, 1),
             noise=_NOISE_SHARE * allowed / noise,
@@ -140,6 +146,7 @@ def audit(
         seconds=time.monotonic() - began,
         findings=findings,
         probes=found,
+        aggregation=plan.aggregation,
         notes=[PROVES_NOTHING, *_notes(plan, stages, alone=silo is not None)],
     )
 
@@ -160,7 +167,7 @@ def _check(trials: int, seed: int, confidence: float) -> None:
 def _notes(plan: Plan, stages: Sequence[Stage], *, alone: bool) -> list[str]:
     found = []
     inner = plan.federation.innermost
-    looked_at = len({stage.node for stage in stages if stage.tier in (inner.name, SILO)})
+    looked_at = len({region for stage in stages for region in stage.members})
     if not alone and looked_at < len(inner.nodes):
         found.append(
             f"{looked_at} of {len(inner.nodes):,} regions were audited: those with the highest epsilons, the smallest "
@@ -169,7 +176,11 @@ def _notes(plan: Plan, stages: Sequence[Stage], *, alone: bool) -> list[str]:
     if plan.follows:
         found.append("Epsilons here are those of this plan's rounds. What silos released before cannot be replayed.")
     if plan.aggregation == "masked":
-        found.append("Masks hide single releases: that they do is not attacked here, and the inside is not played.")
+        helping = max(1, plan.colluders)
+        found.append(
+            f"Sums are masked: inside is the server together with {helping} {'silo' if helping == 1 else 'silos'} of "
+            "each region, who take what they know themselves off the sums."
+        )
     if plan.injection == "aggregator":
         found.append("Aggregators inject the noise: inside a region nothing conceals a silo, and nothing is claimed.")
     return found
@@ -211,8 +222,8 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
         node=stage.node,
         observer=reading.view.observer,
         silo=plan.federation.silo_name(stage.silo),
-        colluders=len(reading.view.colluders),
-        missing=len(reading.view.missing),
+        colluders=reading.view.colluding,
+        missing=reading.view.absent,
         stated=finite(claim.stated),
         exact=finite(claim.exact),
         renyi=finite(claim.renyi),
@@ -233,7 +244,9 @@ def _judge_noise(reading: Reading, errors: Errors, reasons: Reasons) -> None:
         if special.ndtr(-(noise.response - 1) / noise.error) < errors.noise:
             reasons.violated.append(f"The canary arrives {noise.response:.3g} times as large as the clip admits.")
         judge_width("The noise that it meets", noise.width, errors.noise, reasons)
+        judge_rounds("the noise that it meets", noise.products.diagonal(), noise.count, errors.noise, reasons)
         judge_freshness("The noise", noise.products, noise.count, errors.noise, reasons)
+        judge_shape("The noise that it meets", reading.shape, errors.noise, reasons)
     bits = bare_bits(reading.turns, reading.looked_at)
     if bits is not None and bits.p_value < errors.noise:
         reasons.violated.append(
@@ -261,6 +274,17 @@ def _judge_silos(plan: Plan, played: Replays, errors: Errors, reasons: Reasons) 
             f"{played.silos[worst].ratio:.3g} times as wide as the plan says."
         )
     judge_freshness("Single silos' noise", played.products, played.compared, errors.noise, reasons)
+    for silo, counts in played.shapes.items():
+        name = plan.federation.silo_name(silo)
+        judge_shape(f"The noise of silo {name!r}", counts, errors.noise / len(played.shapes), reasons)
+    alike = repetition(played.between, played.compared * plan.rounds // max(len(played.silos), 1))
+    if alike is not None and alike.p_value < errors.noise:
+        drawing = list(played.silos)
+        first, second = (plan.federation.silo_name(drawing[place - 1]) for place in alike.two)
+        reasons.violated.append(
+            f"Silos {first!r} and {second!r} do not draw noise of their own: its correlation is "
+            f"{alike.correlation:.3f}."
+        )
 
 
 def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None:
@@ -271,21 +295,38 @@ def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None
         reasons.looser.append(f"{what} is {width.ratio:.3g} times as wide as the plan says.")
 
 
+def judge_rounds(what: str, squares: FloatArray, count: int, error: float, reasons: Reasons) -> None:
+    """Adds what the width of some noise says round by round."""
+    found = narrowest(squares, count)
+    if found.p_value < error:
+        reasons.violated.append(f"In round {found.place} {what} is {found.ratio:.1%} as wide as the plan says.")
+
+
+def judge_shape(what: str, counts: IntArray, error: float, reasons: Reasons) -> None:
+    """Adds whether some noise is distributed as the plan says."""
+    if shape_p_value(counts) < error:
+        reasons.violated.append(f"{what} is not Gaussian, whatever its width.")
+
+
 def judge_freshness(what: str, products: FloatArray, count: int, error: float, reasons: Reasons) -> None:
     """Adds whether some noise is fresh in every round."""
     repeated = repetition(products, count)
     if repeated is not None and repeated.p_value < error:
-        first, second = repeated.rounds
+        first, second = repeated.two
         reasons.violated.append(
             f"{what} is not fresh: between rounds {first} and {second} its correlation is {repeated.correlation:.3f}."
         )
 
 
-OBSERVER_WORDS = {
-    ABOVE: "who sees the sums",
-    INSIDE: "who sees single releases",
-    COLLUDING: "who sees the sums, with silos that hand over their noise",
-    DROPOUTS: "who sees sums that silos are missing from",
-    MODEL: "who sees the server's models",
-}
-"""Who an observer is, in words."""
+def observer_words(found: Audit) -> dict[str, str]:
+    """Returns who the observers of an audit are, in words."""
+    inside = "who sees single releases"
+    if found.aggregation == "masked":
+        inside = "the server together with silos of the region"
+    return {
+        ABOVE: "who sees the sums",
+        INSIDE: inside,
+        COLLUDING: "who sees the sums, with silos that hand over their noise",
+        DROPOUTS: "who sees sums that silos are missing from",
+        MODEL: "who sees the server's models",
+    }

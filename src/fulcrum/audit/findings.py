@@ -42,8 +42,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         node: Whose sums it sees, or whose silo.
         observer: Who it is.
         silo: Whom it attacks.
-        colluders: Silos that hand it their noise.
-        missing: Silos that are missing from the sums.
+        colluders: Silos of each region that hand it their updates and noise.
+        missing: Silos of each region that are missing from the sums.
         stated: The epsilon that the plan states; None is no guarantee.
         exact: The epsilon of its noise, tight; None is no guarantee.
         renyi: The same by the paper's Theorem 1.
@@ -82,13 +82,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A test of the noise that something real drew: releases through a ledger, or an engine's sums.
+    """A test of what something real drew: the noise of releases or of an engine's sums, or masks.
 
     Attributes:
         of: What was tested.
-        node: The region, or the silo.
-        values: How many coordinates.
-        noise_ratio: The noise width measured, over that of the plan.
+        node: The region, the silo, or the kind of mask.
+        values: How many coordinates, or masks.
+        noise_ratio: The noise width measured, over that of the plan; None for masks.
         verdict: One of `VERDICTS`.
         reasons: Why.
     """
@@ -96,7 +96,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     of: str
     node: str
     values: int
-    noise_ratio: float
+    noise_ratio: float | None
     verdict: str
     reasons: list[str]
 
@@ -108,6 +108,9 @@ class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
         node: Its region.
         silo: Whose concentration.
         arm: Under which plan, or without privacy.
+        weights: What silos count for there.
+        server: What the server does with the sums there.
+        noise: Whether there is any.
         observer: What the observer knew: `floor` the concentrations of the silo's group and no update, `sums` the sums
             of its region, `all` every other silo's records besides.
         error: The root of the mean squared error.
@@ -121,6 +124,9 @@ class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     silo: str
     arm: str
+    weights: str
+    server: str
+    noise: bool
     observer: str
     error: float
     blind_error: float
@@ -131,7 +137,7 @@ class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever sees a silo's releases learns of one of its records, knowing all its others.
+    """What the observer inside learns of one of a silo's records, knowing all its others.
 
     Attributes:
         node: Its region.
@@ -167,6 +173,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         plan_digest: The plan.
         federation: Its name.
         purpose: Of the plan.
+        aggregation: Who sees single updates: "trusted" aggregators, or nobody where sums are "masked".
         delta: At which epsilons hold.
         rounds: Over which they do.
         confidence: With which all bounds and verdicts hold together.
@@ -186,6 +193,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     plan_digest: str
     federation: str
     purpose: str
+    aggregation: str = "trusted"
     delta: float
     rounds: int
     confidence: float

@@ -17,7 +17,11 @@ from fulcrum.planning.plan import Plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 
 ABOVE, INSIDE, COLLUDING, DROPOUTS = "above", "inside", "colluding", "dropouts"
-"""Who sees the sums of a node; who sees single releases; the first with colluders; and with silos missing as well."""
+"""Who sees the sums of a node; who is inside a region; the first with colluders; and with silos missing as well.
+
+Inside is whoever sees single releases. Where sums are masked nobody does, and it is the server together with members of
+each region, one at least: they take what they know themselves, updates and noise, off the sums.
+"""
 
 MOST_REGIONS = 24
 """Regions that are audited; of more, those with the highest epsilons, and the smallest and largest."""
@@ -51,17 +55,23 @@ class View:
 
     Attributes:
         observer: `ABOVE`, `INSIDE`, `COLLUDING` or `DROPOUTS`.
-        colluders: Silos whose noise it is told.
+        colluders: Silos whose updates and noise it is told.
         missing: Silos whose releases are not in the sum.
         claim: What the plan claims against it.
+        colluding: How many of a region these colluders are, at most.
+        absent: How many of a region are missing, at most.
         noise_std: The noise in what it sees of a round, colluders' noise taken off, in units of the update.
+        single: Whether it sees the silo's own release, and no sum.
     """
 
     observer: str
     colluders: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
+    colluding: int = 0
+    absent: int = 0
     claim: Claim
     noise_std: float
+    single: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +82,7 @@ class Stage:
         tier: Of the node.
         node: Its name.
         silo: Who is attacked: the one with the highest epsilon there.
-        members: By region of the node, its silos; of one silo alone where the observer is inside.
+        members: By region of the node, its silos; of one silo alone where the observer sees single releases.
         views: Who watches.
     """
 
@@ -98,11 +108,14 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
     """
     federation = plan.federation
     inner, region_of = federation.innermost, federation.innermost.parent_of
+    if plan.aggregation == "masked" and plan.group_tier == ROOT:  # nobody sees a sum further in
+        everyone = {region: _silos_of(plan, region) for region in range(len(inner.nodes))}
+        return _stages_of_group(plan, ROOT, ROOT, everyone, silo)
     chosen = _regions(plan, regions) if silo is None else [int(region_of[silo])]
-    members = {region: tuple(np.flatnonzero(region_of == region).tolist()) for region in chosen}
+    members = {region: _silos_of(plan, region) for region in chosen}
     found: list[Stage] = []
     for region in chosen:
-        found += _stages_of_region(plan, inner.nodes[region], region, members[region], silo)
+        found += _stages_of_group(plan, inner.name, inner.nodes[region], {region: members[region]}, silo)
     # A server that pools shows nothing of sums further out: its model is a function of the regions' sums.
     outer = (
         []
@@ -116,12 +129,13 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
             below = sorted(set(region_of[node_of == node].tolist()))
             if set(below) <= members.keys() and len(below) > 1:
                 among = {region: members[region] for region in below}
-                targets = [int(np.argmax(np.where(node_of == node, shown, -1.0)))]
-                if plan.purpose == "deployment":  # what low bits show is shown of the lightest silo
-                    targets.append(int(np.argmin(np.where(node_of == node, federation.weights, np.inf))))
-                for target in dict.fromkeys(targets):
-                    view = _view(plan, tier, target, ABOVE)
-                    found.append(Stage(tier=tier, node=name, silo=target, members=among, views=(view,)))
+                target = int(np.argmax(np.where(node_of == node, shown, -1.0)))
+                views = _views_of_sums(plan, tier, target)
+                found.append(Stage(tier=tier, node=name, silo=target, members=among, views=views))
+                lightest = int(np.argmin(np.where(node_of == node, federation.weights, np.inf)))
+                if plan.purpose == "deployment" and lightest != target:  # what low bits show is shown of the lightest
+                    view = _view(plan, tier, lightest, ABOVE)
+                    found.append(Stage(tier=tier, node=name, silo=lightest, members=among, views=(view,)))
     return tuple(found)
 
 
@@ -130,9 +144,7 @@ def whole_federation(plan: Plan, observer: str) -> Stage:
 
     What is claimed against it is what is claimed against an observer of the regions' sums.
     """
-    region_of = plan.federation.innermost.parent_of
-    count = len(plan.federation.innermost.nodes)
-    members = {region: tuple(np.flatnonzero(region_of == region).tolist()) for region in range(count)}
+    members = {region: _silos_of(plan, region) for region in range(len(plan.federation.innermost.nodes))}
     silo = int(np.argmax(plan.epsilon_above))
     view = _view(plan, plan.federation.innermost.name, silo, observer)
     return Stage(tier=ROOT, node=ROOT, silo=silo, members=members, views=(view,))
@@ -153,44 +165,74 @@ def _regions(plan: Plan, most: int) -> list[int]:
     return sorted(list(dict.fromkeys(by_turns))[:most])
 
 
-def _stages_of_region(
-    plan: Plan, name: str, region: int, members: tuple[int, ...], silo: int | None
+def _silos_of(plan: Plan, region: int) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(plan.federation.innermost.parent_of == region).tolist())
+
+
+def _stages_of_group(
+    plan: Plan, tier: str, name: str, members: dict[int, tuple[int, ...]], silo: int | None
 ) -> tuple[Stage, ...]:
-    inner = plan.federation.innermost.name
-    where = list(members)
+    """Returns the games of silos whose releases are summed: against who sees their sum, and against who is inside."""
+    where = [one for some in members.values() for one in some]
     target = int(where[np.argmax(plan.epsilon_above[where])]) if silo is None else silo
     single = int(where[np.argmax(plan.epsilon_inside[where])]) if silo is None else silo
-    views = [_view(plan, inner, target, ABOVE)]
-    injected_here = plan.injection == "silo"
-    if injected_here and len(members) > 1:
-        views.append(_view(plan, inner, target, COLLUDING, colluders=max(1, plan.colluders)))
-        if plan.dropouts:
-            views.append(_view(plan, inner, target, DROPOUTS, colluders=plan.colluders, dropouts=plan.dropouts))
-    sums = Stage(tier=inner, node=name, silo=target, members={region: members}, views=tuple(views))
-    if plan.aggregation == "masked":  # nobody sees a single release; a fellow member is the one who colludes
-        return (sums,)
+    sums = Stage(tier=tier, node=name, silo=target, members=members, views=_views_of_sums(plan, tier, target))
+    if plan.aggregation == "masked":
+        if len(where) == 1:  # nobody else is there to be inside
+            return (sums,)
+        missing = plan.dropouts
+        inside = _view(plan, SILO, single, INSIDE, colluders=max(1, plan.colluders), dropouts=missing)
+        return (sums, Stage(tier=SILO, node=name, silo=single, members=members, views=(inside,)))
+    region = int(plan.federation.innermost.parent_of[single])
     inside = _view(plan, SILO, single, INSIDE)
     return (sums, Stage(tier=SILO, node=name, silo=single, members={region: (single,)}, views=(inside,)))
 
 
+def _views_of_sums(plan: Plan, tier: str, target: int) -> tuple[View, ...]:
+    """Returns who watches the sums of a tier: alone, with colluders of each region, and with silos missing."""
+    views = [_view(plan, tier, target, ABOVE)]
+    told = max(1, plan.colluders)
+    colluding = _view(plan, tier, target, COLLUDING, colluders=told)
+    if plan.injection != "silo" or not colluding.colluders:
+        return tuple(views)
+    further_out = tier not in (plan.group_tier, plan.federation.innermost.name)
+    if plan.aggregation != "masked":
+        views.append(colluding)
+    elif further_out:  # at the group itself the observer inside has a game of its own
+        views.append(_view(plan, tier, target, INSIDE, colluders=told, dropouts=plan.dropouts))
+    if plan.dropouts:
+        views.append(_view(plan, tier, target, DROPOUTS, colluders=plan.colluders, dropouts=plan.dropouts))
+    return tuple(views)
+
+
 def _view(plan: Plan, tier: str, silo: int, observer: str, *, colluders: int = 0, dropouts: int = 0) -> View:
-    """Returns what an observer of a tier sees of a silo, with the worst coalition of its region against it."""
+    """Returns what an observer of a tier sees of a silo, with the worst coalition of each region against it."""
     federation, variance = plan.federation, plan.noise_variance
-    region = int(federation.innermost.parent_of[silo])
-    others = [int(i) for i in np.flatnonzero(federation.innermost.parent_of == region) if i != silo]
-    worst = sorted(others, key=lambda i: -variance[i])
-    missing = tuple(worst[:dropouts])
-    told = tuple(worst[dropouts : dropouts + colluders])
-    if tier == SILO:
+    missing: list[tuple[int, ...]] = []
+    told: list[tuple[int, ...]] = []
+    seen = plan.group_tier if tier == SILO and plan.aggregation == "masked" else tier
+    if seen == SILO:
         left = float(variance[silo]) if plan.injection == "silo" else 0.0
     else:
-        node_of = federation.membership(tier)
-        there = np.flatnonzero(node_of == node_of[silo]).tolist()
-        uncounted = {*missing, *told}
-        left = math.fsum(float(variance[i]) for i in there if i not in uncounted)
+        node_of, region_of = federation.membership(seen), federation.innermost.parent_of
+        there = np.flatnonzero(node_of == node_of[silo])
+        for region in np.unique(region_of[there]) if colluders or dropouts else ():
+            others = [int(one) for one in there[region_of[there] == region] if one != silo]
+            worst = tuple(sorted(others, key=lambda one: -variance[one]))
+            missing.append(worst[:dropouts])
+            told.append(worst[dropouts : dropouts + colluders])
+        uncounted = {one for some in (*missing, *told) for one in some}
+        left = math.fsum(float(variance[one]) for one in there.tolist() if one not in uncounted)
     claim = _claim(plan, tier, silo, colluders=colluders, dropouts=dropouts)
     return View(
-        observer=observer, colluders=told, missing=missing, claim=claim, noise_std=math.sqrt(left) * plan.clip_norm
+        observer=observer,
+        colluders=tuple(one for some in told for one in some),
+        missing=tuple(one for some in missing for one in some),
+        colluding=max(map(len, told), default=0),
+        absent=max(map(len, missing), default=0),
+        claim=claim,
+        noise_std=math.sqrt(left) * plan.clip_norm,
+        single=seen == SILO,
     )
 
 

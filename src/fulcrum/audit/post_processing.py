@@ -11,6 +11,7 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray
 from fulcrum.audit.guessing import tally, thresholds_from
 from fulcrum.audit.mechanism import Mechanism
+from fulcrum.audit.noise_tests import BINS
 from fulcrum.audit.observers import Stage
 from fulcrum.audit.replaying import Reading, Replays, pattern_of
 from fulcrum.estimation.arms import PoolingArms
@@ -57,10 +58,20 @@ def models_replayed(path: Mechanism, stage: Stage, *, trials: int, seed: int, er
         noise=None,
         turns={},
         looked_at=0,
+        shape=np.zeros(BINS, dtype=np.intp),
         modulus=None,
         messages=1,
     )
-    return Replays(stage=stage, readings=(reading,), silos={}, products=nothing, compared=0, trials=counted)
+    return Replays(
+        stage=stage,
+        readings=(reading,),
+        silos={},
+        products=nothing,
+        compared=0,
+        between=nothing,
+        shapes={},
+        trials=counted,
+    )
 
 
 def _models(path: Mechanism, stage: Stage, positive: BoolArray, seed: int) -> FloatArray:

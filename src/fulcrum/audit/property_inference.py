@@ -25,6 +25,7 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.findings import CONSISTENT, VIOLATED, PropertyFinding
 from fulcrum.audit.recorded import noise_of_sums
 from fulcrum.errors import ParameterError
+from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.targets import group_by_silo
 from fulcrum.privacy.prior import lateral_floor, prior_entropy
@@ -38,7 +39,7 @@ COUPLING = 20.0
 FLOOR, SUMS, ALL = "floor", "sums", "all"
 
 NO_PRIVACY = "no privacy"
-"""The arm with neither clip nor noise."""
+"""The arm with neither clip nor noise, and the first plan's weights; one with other weights is named after its plan."""
 
 LEAST_SHADOWS = 20
 
@@ -88,24 +89,42 @@ def property_findings(
     targets = [int(np.argmax(np.where(first.federation.innermost.parent_of == region, first.epsilon_above, -1.0)))
                for region in range(len(first.federation.innermost.nodes))]  # fmt: skip
     made = []
+    bare = _without_privacy(plans)
     for number in range(shadows):
-        made.append(_shadow(list(plans.values()), task, training, targets, coupling, seed + number))
+        made.append(
+            _shadow(list(plans.values()), list(bare.values()), task, training, targets, coupling, seed + number)
+        )
         if on_shadow is not None:
             on_shadow(number + 1, shadows)
-    arms = {**plans, NO_PRIVACY: None}
-    tests = 3 * len(arms) * len(targets)
+    arms = [(name, plan, True) for name, plan in plans.items()] + [(name, plan, False) for name, plan in bare.items()]
+    error = (1 - confidence) / (3 * len(arms) * len(targets))
     found = []
-    for place, (name, plan) in enumerate(arms.items()):
+    for place, (name, plan, private) in enumerate(arms):
         for region, silo in enumerate(targets):
-            inner = first.federation.innermost.name
-            variance = 0.0 if plan is None else float(plan.node_noise(inner)[region]) * plan.clip_norm**2
+            variance = _noise_seen(plan, region) if private else 0.0
             for observer, errors in _estimates(made, place, region, variance).items():
-                found.append(
-                    _finding(
-                        first, plan, name, region, silo, observer, errors, made, coupling, (1 - confidence) / tests
-                    )
-                )
+                found.append(_finding(plan, private, name, region, silo, observer, errors, made, coupling, error))
     return found
+
+
+def _without_privacy(plans: dict[str, Plan]) -> dict[str, Plan]:
+    """Returns by name of an arm without privacy the plan whose weights it has: one for each weights there are."""
+    found: dict[str, Plan] = {}
+    for name, plan in plans.items():
+        if not any(np.array_equal(plan.weights, other.weights) for other in found.values()):
+            found[f"{name}, {NO_PRIVACY}" if found else NO_PRIVACY] = plan
+    return found
+
+
+def _one_sum(plan: Plan) -> bool:
+    """Whether the sum of the whole federation is all that anybody sees."""
+    return plan.aggregation == "masked" and plan.group_tier == ROOT
+
+
+def _noise_seen(plan: Plan, region: int) -> float:
+    """The variance of the noise in a coordinate of what is seen of a region in a round."""
+    by_region = plan.node_noise(plan.federation.innermost.name) * plan.clip_norm**2
+    return float(by_region.sum() if _one_sum(plan) else by_region[region])
 
 
 def drawn_concentrations(group_of: IntArray, coupling: float, seed: int) -> FloatArray:
@@ -116,27 +135,37 @@ def drawn_concentrations(group_of: IntArray, coupling: float, seed: int) -> Floa
 
 
 def _shadow(
-    plans: Sequence[Plan], task: Task, training: LocalTraining, targets: Sequence[int], coupling: float, seed: int
+    plans: Sequence[Plan],
+    bare: Sequence[Plan],
+    task: Task,
+    training: LocalTraining,
+    targets: Sequence[int],
+    coupling: float,
+    seed: int,
 ) -> _Shadow:
     federation = plans[0].federation
     group_of = group_by_silo(federation)
     wanted = drawn_concentrations(group_of, coupling, seed)
     partition = partition_by_share(task, federation, wanted, seed=seed)
-    arms = Arms.from_plans(plans).with_reference()
+    arms = Arms.from_plans(plans)
+    for plan in bare:
+        arms = arms.beside(replace(arms.without_privacy(), weights=plan.weights[:, None]))
     job = Job(seed=seed, partition=partition, arms=arms)
     [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
     shares = partition.shares
     sums, signal, left, own = [], [], [], []
-    for arm in range(len(arms.clip_norm)):
+    for arm, plan in enumerate([*plans, *bare]):
         alone = replace(job, arms=_one_arm(arms, arm))
         seen = run.regional_sums[..., arm] if run.regional_sums is not None else np.empty(0)
         noise = noise_of_sums(alone, task, training, seen)
         with_own = noise_of_sums(alone, task, training, seen, but=targets)
-        flat = seen.reshape(*noise.shape)
+        flat, mine = seen.reshape(*noise.shape), with_own - noise
+        if _one_sum(plan):  # of each region all that is seen is the sum of all
+            flat, noise = (np.repeat(kind.sum(axis=1, keepdims=True), kind.shape[1], axis=1) for kind in (flat, noise))
         sums.append(_by_region(flat))
         signal.append(_by_region(flat - noise))
-        left.append(_by_region(with_own))
-        own.append(_by_region(with_own - noise))
+        left.append(_by_region(noise + mine))
+        own.append(_by_region(mine))
     others = [_mean_of_others(shares, group_of, silo) for silo in targets]
     return _Shadow(
         concentration=shares[list(targets)], others=np.array(others), sums=sums, signal=signal, left=left, own=own
@@ -237,8 +266,8 @@ def information_at_least(errors: FloatArray, coupling: float, error: float) -> f
 
 
 def _finding(
-    first: Plan,
-    plan: Plan | None,
+    plan: Plan,
+    private: bool,
     arm: str,
     region: int,
     silo: int,
@@ -248,10 +277,10 @@ def _finding(
     coupling: float,
     error: float,
 ) -> PropertyFinding:
-    federation = first.federation
+    federation = plan.federation
     size = int((group_by_silo(federation) == group_by_silo(federation)[silo]).sum())
     floor = float(lateral_floor(size, coupling=coupling))
-    mechanism = None if plan is None else float(plan.mechanism_information[silo])
+    mechanism = float(plan.mechanism_information[silo]) if private else None
     bound = {FLOOR: floor, SUMS: mechanism, ALL: None if mechanism is None else mechanism + floor}[observer]
     proven = information_at_least(errors, coupling, error)
     truth = np.array([shadow.concentration[region] for shadow in made])
@@ -261,6 +290,9 @@ def _finding(
         node=federation.innermost.nodes[region],
         silo=federation.silo_name(silo),
         arm=arm,
+        weights=str(plan.weights_rule),
+        server=plan.server if private else "sum",
+        noise=private,
         observer=observer,
         error=float(np.sqrt((errors**2).mean())),
         blind_error=float(truth.std()),

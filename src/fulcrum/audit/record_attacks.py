@@ -1,8 +1,9 @@
-"""What whoever sees a silo's own releases learns of one of its records: whether it is there, and what it looks like.
+"""What the observer inside learns of one of a silo's records: whether it is there, and what it looks like.
 
-The observer stands inside the region, knows the model of every round, the batches, and all records of the silo but
-one. A plan's epsilon inside covers the silo's whole dataset, so that a single record is concealed at least as well:
-here it is measured how well.
+The observer stands inside the region and sees the silo's own releases; where sums are masked it sees the sum of the
+group, with what its colluders and all others sent taken off, but for their noise. It knows the model of every round,
+the batches, and all records of the silo but one. A plan's epsilon inside covers the silo's whole dataset, so that a
+single record is concealed at least as well: here it is measured how well.
 
 - Membership: the silo holds a record, or another one in its place. The observer projects every release on the
   difference that makes, which is the best test for Gaussian noise, and guesses.
@@ -20,6 +21,7 @@ from scipy import special
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.findings import CONSISTENT, VIOLATED, RecordFinding, finite
 from fulcrum.audit.guessing import rate_at_least, rate_at_most
+from fulcrum.audit.observers import stages_of
 from fulcrum.federation.structure import SILO
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
@@ -106,6 +108,7 @@ def _finding(
     block, place = divmod(silo, SILOS_A_BLOCK)
     batches = [batch_picks(job, block, number, training)[:, [place]] for number in range(1, plan.rounds + 1)]
     right, trials, found, bare = 0, 0, [], []
+    noisy_silos = _noisy_silos(plan, silo)
     for record in drawn.choice(own, size=min(records, count), replace=False).tolist():
         other = int(drawn.choice(np.setdiff1d(np.arange(len(task.labels_train)), own)))
         holds = _updates(plan, task, training, models, batches)
@@ -114,12 +117,12 @@ def _finding(
         difference = holds - swapped
         for game in range(draws):
             truth = bool(drawn.random() < 0.5)
-            noisy = _released(plan, silo, holds if truth else swapped, _DRAWS_SEED + trials)
+            noisy = _seen(plan, noisy_silos, holds if truth else swapped, _DRAWS_SEED + trials)
             score = float(np.einsum("tc,tc->", noisy - (holds + swapped) / 2, difference))
             right += (score > 0) == truth
             trials += 1
             if game == 0:
-                shown = _released(plan, silo, holds, 2 * _DRAWS_SEED + trials)
+                shown = _seen(plan, noisy_silos, holds, 2 * _DRAWS_SEED + trials)
                 target = with_bias(task.features_train[[record]])[0]
                 found.append(_resemblance(shown - without, target, len(task.classes)))
                 bare.append(_resemblance(holds - without, target, len(task.classes)))
@@ -161,14 +164,25 @@ def _updates(
     return np.array(rows)
 
 
-def _released(plan: Plan, silo: int, clipped: FloatArray, seed: int) -> FloatArray:
-    """Returns what the silo releases, over its weight, (rounds, parameters)."""
+def _noisy_silos(plan: Plan, silo: int) -> list[int]:
+    """Returns the silos whose noise the observer inside meets, the one under attack first."""
+    sums = [stage for stage in stages_of(plan, silo=silo) if stage.tier == SILO and not stage.views[0].single]
+    if not sums:
+        return [silo]
+    [stage] = sums
+    known = {silo, *stage.views[0].colluders, *stage.views[0].missing}
+    return [silo, *(other for members in stage.members.values() for other in members if other not in known)]
+
+
+def _seen(plan: Plan, silos: Sequence[int], clipped: FloatArray, seed: int) -> FloatArray:
+    """Returns what the observer sees of the first of some silos, over its weight, (rounds, parameters)."""
     noise = SeededNoise(seed=seed)
-    rows = [
-        perturbed(row, plan, silo, noise.standard_normal(round_number=number, block=silo, shape=row.shape))
-        for number, row in enumerate(clipped, 1)
-    ]
-    return np.array(rows) / float(plan.federation.weights[silo])
+    total = np.zeros_like(clipped)
+    for place, silo in enumerate(silos):
+        for number, row in enumerate(clipped, 1):
+            drawn = noise.standard_normal(round_number=number, block=silo, shape=row.shape)
+            total[number - 1] += perturbed(row if place == 0 else np.zeros_like(row), plan, silo, drawn)
+    return np.asarray(total / float(plan.federation.weights[silos[0]]))
 
 
 def _resemblance(left: FloatArray, record: FloatArray, classes: int) -> float:

@@ -13,11 +13,12 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.auditing import Errors
+from fulcrum.audit.canary_training import ARRAY, OVERSIZE, direction
 from fulcrum.audit.findings import Probe
 from fulcrum.audit.mechanism import PARAMETERS
 from fulcrum.audit.recorded import probe
 from fulcrum.exchange.answer import RegionalSum
-from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.layout import Layout, in_units
 from fulcrum.exchange.membership import members_of
 from fulcrum.exchange.release import Release
 from fulcrum.exchange.sealing import Sealer
@@ -36,9 +37,10 @@ MOST_SILOS = 8
 VALUES_A_SILO = 8_192
 """Coordinates that are enough to tell noise of 97 % from that of the plan."""
 
-_OVERSIZE = 1_000.0  # norm of an update over the clip norm: what is not clipped is far beyond the noise
+MOST_MEMBERS, REGION_ROUNDS = 8, 2
+"""Silos of a region that releases in full, and its rounds."""
+
 _MOST_ROUNDS, _MOST_LEDGERS = 4, 4  # in deployment every release waits for the disk
-_MOST_MEMBERS, _REGION_ROUNDS = 8, 2
 
 
 def release_probes(
@@ -65,11 +67,13 @@ def release_probes(
             width = float(plan.noise_multiplier[index] * plan.federation.weights[index]) * plan.clip_norm
             if not width:
                 continue
-            noise = [
-                _noise_of(plan, silo, rounds, parameters, seed + time, Path(folder) / f"{index}-{time}", policy)
+            made = [
+                _released(plan, silo, rounds, parameters, seed + time, Path(folder) / f"{index}-{time}", policy)
                 for time in range(times)
             ]
-            found.append(probe("release", silo, np.concatenate(noise, axis=1) / width, errors))
+            sent = np.concatenate([[in_units(one.values, one.step) for one, _ in some] for some in made], axis=1)
+            known = np.concatenate([[update for _, update in some] for some in made], axis=1)
+            found.append(probe("release", silo, (sent - known) / width, errors, known / width, parameters=parameters))
     return found
 
 
@@ -77,19 +81,21 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
     """Returns whether the smallest region of several silos sends up their noise, all of it and nothing else.
 
     Its silos release through scratch ledgers, seal to a scratch key, and the region opens, checks and sums, as it does
-    on a real federation. Plans of several tiers, and those in which aggregators inject, have no such region.
+    on a real federation. Plans of several tiers, those in which aggregators inject, and those whose sums are masked
+    (`fulcrum.audit.masked_sums`) have no such region.
     """
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)
-    fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= _MOST_MEMBERS]
-    if len(federation.tiers) > 1 or plan.injection != "silo" or not fitting:
+    fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= MOST_MEMBERS]
+    trusted = plan.injection == "silo" and plan.aggregation == "trusted"
+    if len(federation.tiers) > 1 or not trusted or not fitting:
         return []
     name = federation.innermost.nodes[min(fitting, key=lambda region: int(sizes[region]))]
-    parameters, rounds = plan.parameters or PARAMETERS, min(plan.rounds, _REGION_ROUNDS)
-    layout = Layout(names=("audit",), shapes=((parameters,),))
+    parameters, rounds = plan.parameters or VALUES_A_SILO // REGION_ROUNDS, min(plan.rounds, REGION_ROUNDS)
+    layout = Layout(names=(ARRAY,), shapes=((parameters,),))
     members = members_of(plan, name)
     width = float(np.sqrt(plan.noise_variance[list(members.values())].sum())) * plan.clip_norm
-    noise = np.zeros((rounds, parameters))
+    known, sums = np.zeros((rounds, parameters)), np.zeros((rounds, parameters))
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         folder = Path(scratch)
         where = {one: folder / f"{place}.key" for place, one in enumerate([name, *members])}
@@ -102,12 +108,12 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
                 made = _released(keyed, silo, rounds, parameters, seed, folder / f"{index}.ledger", None)
                 for number, (sent, update) in enumerate(made):
                     region.accept(sealer.seal(sent), number + 1)
-                    noise[number] -= update
+                    known[number] += update
             for number in range(rounds):
                 answer = region.close_round(number + 1)
                 if isinstance(answer, RegionalSum):
-                    noise[number] += answer.values * (answer.step or 1.0)
-    return [probe("a region's sum", name, noise / width, errors)]
+                    sums[number] = in_units(answer.values, answer.step)
+    return [probe("a region's sum", name, (sums - known) / width, errors, known / width, parameters=parameters)]
 
 
 def probed_silos(plan: Plan) -> list[str]:
@@ -120,31 +126,23 @@ def probed_silos(plan: Plan) -> list[str]:
     return [plan.federation.silo_name(silo) for silo in list(first.values())[:MOST_SILOS]]
 
 
-def _noise_of(
-    plan: Plan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
-) -> FloatArray:
-    """Returns what releases hold beyond the clipped, weighted update, (rounds, parameters)."""
-    made = _released(plan, silo, rounds, parameters, seed, path, policy)
-    return np.array([sent.values * (sent.step or 1.0) - update for sent, update in made])
-
-
 def _released(
     plan: Plan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
 ) -> list[tuple[Release, FloatArray]]:
     """Releases canaries along a direction of their own, through a scratch ledger; returns what each should add."""
-    drawn = np.random.default_rng([0x76, seed]).standard_normal((rounds, parameters))
-    along = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
-    weight = float(plan.federation.weights[index_of(plan, silo)])
-    updates = [{"audit": _OVERSIZE * plan.clip_norm * one} for one in along]
+    index, masked = index_of(plan, silo), plan.aggregation == "masked"
+    weight = float(plan.federation.weights[index])
+    along = [direction(seed, index, number, parameters) for number in range(1, rounds + 1)]
+    updates = [{ARRAY: OVERSIZE * plan.clip_norm * one} for one in along]
     if plan.purpose == "research":
         sent = [
-            release(update, plan, silo, number, noise=SeededNoise(seed=seed))
+            release(update, plan, silo, number, noise=SeededNoise(seed=seed), masked=masked)
             for number, update in enumerate(updates, 1)
         ]
     else:
         with Ledger.open(path, silo=silo) as ledger:
             sent = [
-                release(update, plan, silo, number, ledger=ledger, policy=policy)
+                release(update, plan, silo, number, ledger=ledger, policy=policy, masked=masked)
                 for number, update in enumerate(updates, 1)
             ]
     return [(made, weight * plan.clip_norm * one) for made, one in zip(sent, along, strict=True)]

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fulcrum.arrays import BoolArray, FloatArray
+from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.audit.guessing import Tally, Thresholds, tally, thresholds_from
 from fulcrum.audit.mechanism import Mechanism, Values
-from fulcrum.audit.noise_tests import Width, moduli, phases
-from fulcrum.audit.observers import INSIDE, Stage, View, known_signal, silos_of
+from fulcrum.audit.noise_tests import BINS, Width, binned, moduli, phases
+from fulcrum.audit.observers import Stage, View, known_signal, silos_of
 
 CHUNK = 16_384
 """Replays that are worked through together."""
@@ -30,7 +30,10 @@ _BITS_LOOKED_AT = 50_000  # sums whose low bits are looked at, a view
 _PAIRS_LOOKED_AT = 4_000_000  # numbers of single silos that are compared over rounds
 _FEWEST_COMPARED = 64  # replays in which they are, however many silos and rounds
 _PLAINLY = 6.0  # standard deviations; uniform residues are as far from it with probability e^-36
-_MANY_FOR_EACH = 20  # replays of a pilot for every weight that is chosen on it
+_MOST_BETWEEN = 256  # silos of a stage whose noise is compared with one another's
+_SHAPES_LOOKED_AT = 400_000  # sums whose distribution is looked at, a view
+_FINE = 2.0**14  # steps of a lattice in a width of noise, from which on its distribution is as good as continuous
+_MANY_FOR_EACH = 10  # replays of half a pilot for every weight that is chosen on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,6 +67,7 @@ class Reading:
         noise: What it saw beyond the canary; None where no noise is claimed.
         turns: By modulus, the sum of exp(i phase) of what it saw; empty in research.
         looked_at: How many sums that was.
+        shape: How many of some sums' noise fell into each interval (`fulcrum.audit.noise_tests.binned`).
         modulus: The modulus its score looks at, if it does.
         messages: How many messages a region sent up in a round.
     """
@@ -74,6 +78,7 @@ class Reading:
     noise: "SeenNoise | None"
     turns: dict[int, complex]
     looked_at: int
+    shape: IntArray
     modulus: int | None
     messages: int
 
@@ -106,7 +111,9 @@ class Replays:
         readings: By view.
         silos: By silo of the stage that draws noise, how wide that was.
         products: (rounds, rounds), of single silos' noise.
-        compared: How many values of single silos that was.
+        compared: How many values of single silos that was, for each round.
+        between: (silos, silos), of the noise of two silos of the stage, the first 256 of those that draw any.
+        shapes: By silo that draws noise, how much of it fell into each interval.
         trials: Replays that were counted, the pilot left out.
     """
 
@@ -115,6 +122,8 @@ class Replays:
     silos: dict[int, Width]
     products: FloatArray
     compared: int
+    between: FloatArray
+    shapes: dict[int, IntArray]
     trials: int
 
 
@@ -125,8 +134,7 @@ class _Chunk:
     positive: BoolArray
     seen: list[Values]
     squares: FloatArray
-    products: FloatArray
-    compared: int
+    kept: FloatArray  # (rounds, silos, replays): the noise of single silos in some replays, in widths claimed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +148,7 @@ class _Counts:
     products: FloatArray
     turns: dict[int, complex]
     looked_at: int = 0
+    shape: IntArray = field(default_factory=lambda: np.zeros(BINS, dtype=np.intp))
 
 
 def replayed(
@@ -170,7 +179,7 @@ def replayed(
     compare = min(sizes[0], max(_FEWEST_COMPARED, _PAIRS_LOOKED_AT // (stage.silos * rounds)))
     pattern = pattern_of(rounds)
     silos = silos_of(stage)
-    squares, products, compared = np.zeros(len(silos)), np.zeros((rounds, rounds)), 0
+    squares, kept = np.zeros(len(silos)), np.zeros((rounds, len(silos), 0))
     counts = [
         _Counts(
             sums=np.zeros(rounds), products=np.zeros((rounds, rounds)), turns=dict.fromkeys(_moduli(path, view), 0j)
@@ -187,8 +196,7 @@ def replayed(
         )
         for number, chunk in enumerate(played):
             squares += chunk.squares
-            products += chunk.products
-            compared += chunk.compared
+            kept = chunk.kept if number == 0 else kept
             for place, view in enumerate(stage.views):
                 _add_noise(counts[place], path, view, chunk.seen[place], chunk.positive, pattern)
             if number < pilots:
@@ -207,7 +215,11 @@ def replayed(
             if on_replays is not None:
                 on_replays(done)
     counted = trials - pilot
-    drawn = plan.noise_multiplier
+    drawing = np.flatnonzero(plan.noise_multiplier[silos] > 0)
+    if len(drawing) < len(silos):
+        kept = kept[:, drawing]
+    flat, by_silo = kept.reshape(rounds, -1), kept[:, :_MOST_BETWEEN].swapaxes(0, 1).reshape(-1, rounds * kept.shape[2])
+    fine = {place for place in drawing.tolist() if _fine(path, math.sqrt(float(plan.noise_variance[silos[place]])))}
     return Replays(
         stage=stage,
         readings=tuple(
@@ -215,12 +227,12 @@ def replayed(
             for view, count, rule in zip(stage.views, counts, rules, strict=True)
         ),
         silos={
-            int(silo): Width(squares=float(total), count=trials * rounds)
-            for silo, total in zip(silos, squares, strict=True)
-            if drawn[silo] > 0
+            int(silos[place]): Width(squares=float(squares[place]), count=trials * rounds) for place in drawing.tolist()
         },
-        products=products,
-        compared=compared,
+        products=flat @ flat.T,
+        compared=flat.shape[1],
+        between=by_silo @ by_silo.T,
+        shapes={int(silos[place]): binned(kept[:, at]) for at, place in enumerate(drawing.tolist()) if place in fine},
         trials=counted,
     )
 
@@ -254,30 +266,39 @@ def _played(path: Mechanism, stage: Stage, replays: int, seed: int, *, compare: 
             width = widths[place[silo]]
             if width > 0:
                 noise = sent[silo].astype(np.float64, copy=False)
-                if silo == stage.silo:  # whatever the canary moved it by is taken off
-                    noise = noise - own * float(own @ noise) / replays
+                if (
+                    silo == stage.silo
+                ):  # whatever the canary moved it by is taken off, one of so many degrees of freedom
+                    noise = (noise - own * float(own @ noise) / replays) * math.sqrt(replays / max(replays - 1, 1))
                 squares[place[silo]] += float(noise @ noise) / width**2
                 kept[number - 1, place[silo]] = noise[:compare] / width
         for view, rows in zip(stage.views, seen, strict=True):
             rows.append(_shown(path, stage, view, sent, number, seed))
-    flat = kept.reshape(rounds, -1)
     together = [np.stack(rows, axis=1) for rows in seen]
-    return _Chunk(positive=positive, seen=together, squares=squares, products=flat @ flat.T, compared=flat.shape[1])
+    return _Chunk(positive=positive, seen=together, squares=squares, kept=kept)
 
 
 def _shown(path: Mechanism, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
-    """Returns what an observer sees of a round, (rows, replays), the noise it was told taken off."""
-    if view.observer == INSIDE:
+    """Returns what an observer sees of a round, (rows, replays), what colluders sent taken off."""
+    if view.single:
         return sent[stage.silo][None]
     away = set(view.missing)
     rows: Values | None = None
     for region, members in stage.members.items():
-        up = path.sent_up(path, region, [sent[silo] for silo in members if silo not in away], number, seed)
+        heard = [sent[silo] for silo in members if silo not in away]
+        if not heard:
+            continue
+        up = path.sent_up(path, region, heard, number, seed)
         rows = up if rows is None else rows[:1] + up[:1]
     shown = np.array(rows)
     for silo in view.colluders:
         shown[0] -= sent[silo]
     return shown
+
+
+def _fine(path: Mechanism, width: float) -> bool:
+    """Whether noise this wide, in units of the clip norm, is so many steps of its lattice wide as to be continuous."""
+    return path.plan.purpose == "research" or width * path.plan.clip_norm >= _FINE * path.step
 
 
 def _moduli(path: Mechanism, view: View) -> list[int]:
@@ -291,6 +312,9 @@ def _add_noise(
     sent = pattern[:, None] * np.where(positive, 1, -1)
     if view.noise_std:
         turned = sent * seen[0] * (path.step / view.noise_std)
+        if not count.replays and turned.shape[1] > 1 and _fine(path, view.noise_std / path.plan.clip_norm):
+            some = turned[:, : max(_SHAPES_LOOKED_AT // len(turned), 2)]
+            count.shape += binned(some - some.mean(axis=1, keepdims=True))
         count.replays += turned.shape[1]
         count.sums += turned.sum(axis=1)
         count.products += turned @ turned.T
@@ -342,7 +366,7 @@ def _rules(
 def _score(seen: Values, positive: BoolArray, pattern: FloatArray, step: float, tried: list[int]) -> Score:
     """Returns the score that tells the canary's signs apart best on the pilot."""
     signs = np.where(positive, 1.0, -1.0)
-    linear = Score(weights=_weights(seen * step, signs, pattern))
+    linear = _linear(seen * step, signs, pattern)
     best, strength = linear, _strength(linear.of(seen, step) * signs)
     for modulus in tried:
         other = Score(weights=pattern[None] * 1.0, modulus=modulus)
@@ -357,8 +381,23 @@ def _bare_moduli(count: _Counts) -> list[int]:
     return [modulus for modulus, turn in count.turns.items() if abs(turn) > _PLAINLY * math.sqrt(count.looked_at)]
 
 
-def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> FloatArray:
-    """Returns the weights of what was seen: the canary's part over the covariance of the noise.
+def _linear(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> Score:
+    """Returns the better of two linear scores: rounds count alike, or by the covariance of their noise.
+
+    Where noise is fresh and as wide in every round the first is the best there is, and the second loses by what the
+    pilot says of the covariance by chance. So the second must win on a half of the pilot that it was not fitted to.
+    """
+    half, chosen = seen.shape[2] // 2, len(seen) if len(seen) > 1 else seen.shape[1]
+    plain = Score(weights=_weights(seen, signs, pattern, fitted=False))
+    if chosen < 2 or half < _MANY_FOR_EACH * chosen:
+        return plain
+    tried = Score(weights=_weights(seen[..., :half], signs[:half], pattern, fitted=True))
+    promises = [_strength(score.of(seen[..., half:], 1.0) * signs[half:]) for score in (plain, tried)]
+    return plain if promises[0] >= promises[1] else Score(weights=_weights(seen, signs, pattern, fitted=True))
+
+
+def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray, *, fitted: bool) -> FloatArray:
+    """Returns the weights of what was seen: the canary's part, and where `fitted` over the covariance of the noise.
 
     The canary's part is the same in every round. With several messages a round, what each holds of it is estimated.
     """
@@ -371,7 +410,7 @@ def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> FloatA
         turned = turned[0]
         response = np.ones(rounds)
     chosen = response
-    if replays >= _MANY_FOR_EACH * len(turned) and len(turned) > 1:
+    if fitted:
         noise = turned - np.outer(turned @ signs / replays, signs)
         covariance = noise @ noise.T / replays
         ridge = 1e-9 * float(np.trace(covariance)) / len(turned) or 1.0
@@ -397,6 +436,7 @@ def _reading(view: View, count: _Counts, score: Score, trials: int, signal: floa
         noise=_noise(count, signal / view.noise_std) if view.noise_std else None,
         turns=count.turns,
         looked_at=count.looked_at,
+        shape=count.shape,
         modulus=score.modulus,
         messages=len(score.weights),
     )

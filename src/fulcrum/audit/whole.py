@@ -9,11 +9,16 @@
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from fulcrum.audit.auditing import CONFIDENCE, TRIALS, Errors, audit
+from fulcrum.audit.engine_runs import check_engine, engine_run_probes
 from fulcrum.audit.findings import Audit, Probe
+from fulcrum.audit.mask_attacks import MASKS_A_TRIAL, MOST_MASKS, mask_probes
+from fulcrum.audit.masked_sums import masked_probes
+from fulcrum.audit.plans_beside import plans_beside
 from fulcrum.audit.property_inference import property_findings
 from fulcrum.audit.record_attacks import record_findings
 from fulcrum.audit.recorded import RecordedRun, engine_probes, run_probes
@@ -29,7 +34,7 @@ MOST_ENGINE_SILOS = 20_000
 _LEARNING_SHARE = 0.2
 """The part of the allowed error that attacks on trained federations share; the games and the noise share the rest."""
 
-Tell = Callable[[int, int], None]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +63,8 @@ def whole_audit(
     silo: str | None = None,
     policy: Policy | None = None,
     learning: Learning | None = None,
-    on_replays: Tell | None = None,
-    on_shadow: Tell | None = None,
+    engine: str | None = None,
+    on_progress: Progress = lambda *_: None,
 ) -> Audit:
     """Attacks a plan in every way there is here.
 
@@ -71,13 +76,24 @@ def whole_audit(
         silo: Audit this silo alone, with its releases.
         policy: What that silo insists on.
         learning: What silos are trained on, where that is attacked too.
-        on_replays: Called with how many replays are done, and of how many.
-        on_shadow: Called with how many federations an observer trained itself, and of how many.
+        engine: Send canaries through this engine too, with every site on this machine: "nvflare" or "flower".
+        on_progress: Called with what is being done, how many are done, and of how many.
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
+    if engine is not None:
+        check_engine(engine, plan)
     learns = learning is not None and learning.shadows > 0
     spared = _LEARNING_SHARE * (1 - confidence) if learns else 0.0
     probing, probes = _probing(plan, seed, silo, policy, learning)
+    if engine is not None:
+        through = engine
+        probing.append(lambda errors: engine_run_probes(plan, errors, engine=through, seed=seed, on_round=on_progress))
+        probes += len(plan.federation.innermost.nodes)
+    if plan.aggregation == "masked":
+        masks = min(MASKS_A_TRIAL * trials, MOST_MASKS)
+        probing.append(lambda errors: masked_probes(plan, errors, seed=seed, silo=silo))
+        probing.append(lambda _: mask_probes(plan, masks=masks, on_masks=partial(on_progress, "Making masks")))
+        probes += 1  # that two sound masks are alike never happens, and needs no share of the error
     found = audit(
         plan,
         trials=trials,
@@ -86,22 +102,19 @@ def whole_audit(
         silo=silo,
         probing=probing,
         probes=probes,
-        on_replays=on_replays,
+        on_replays=partial(on_progress, "Replaying"),
     )
     if learning is None or not learns:
         return found
     each = 1 - spared / 2
-    plans = {plan.allocation: plan}
-    if plan.injection == "silo":
-        plans.setdefault("uniform", plan.uniform())
     properties = property_findings(
-        plans,
+        plans_beside(plan, parameters=(learning.task.width + 1) * len(learning.task.classes)),
         learning.task,
         training=learning.training,
         shadows=learning.shadows,
         seed=seed,
         confidence=each,
-        on_shadow=on_shadow,
+        on_shadow=partial(on_progress, "Training shadows"),
     )
     records = record_findings(plan, learning.task, training=learning.training, seed=seed, confidence=each)
     tests = found.tests + len(properties) + 2 * len(records)

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fulcrum.cli.app import run
+from fulcrum.planning.plan_file import PlanFile, to_json
 
 CSV = "silo,records,region\nlille,120,north\nmetz,80,north\nnice,300,south\n"
 
@@ -53,6 +55,70 @@ def test_plan_as_json_is_the_file(command):
     assert out == Path("plan.json").read_text()
     Path("printed.json").write_text(out)
     assert command("verify", "printed.json")[0] == 0
+
+
+def test_verify_as_json_says_what_a_sound_plan_is_worth_against_both_observers(command):
+    _, shown, _ = command("plan", "severe", "--rounds", 10, "--epsilon", 0.99, "-o", "plan.json")
+    found = json.loads(command("verify", "plan.json", "--format", "json")[1])["verdict"]
+    assert found["sentence"] in " ".join(shown.split())
+    assert found["level"] == "caution"
+    above, inside = (found["observers"][observer] for observer in ("above", "inside"))
+    assert (above["epsilon"], above["level"], inside["level"]) == (0.99, "calm", "caution")
+    assert 0.55 < above["right"] < 0.56 < 0.84 < inside["right"] < 0.85
+    assert inside["epsilon"] > 10
+    written = json.loads(Path("plan.json").read_text())
+    written["silos"][0]["noise_multiplier"] *= 0.5
+    Path("plan.json").write_text(to_json(msgspec.convert(written | {"digest": ""}, PlanFile)).decode())
+    code, out, _ = command("verify", "plan.json", "--format", "json")
+    assert (code, json.loads(out)["verdict"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "work"),
+    [
+        (["plan", "mild", "--rounds", 1, "--epsilon", 1], "fulcrum.cli.plans.plan"),
+        (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plans.exported"),
+        (["report", "plan.json"], "fulcrum.cli.report.report"),
+        (["report", "plan.json", "-o", "report.html", "--registry"], "fulcrum.cli.report.report"),
+        (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.tune.load_task"),
+        (["replan", "plan.json", "--federation", "mild", "--ledgers", "."], "fulcrum.cli.silos.replan"),
+    ],
+)
+@pytest.mark.parametrize(("place", "why"), [("folder", "it is a folder. Name a file"), ("none/at/all", "No such file")])
+def test_what_cannot_be_written_is_refused_before_the_work(command, monkeypatch, arguments, work, place, why):
+    command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
+    Path("folder").mkdir()
+    monkeypatch.setattr(work, lambda *_, **__: pytest.fail("worked for nothing"))
+    code, out, err = command(*arguments, *([] if "--registry" in arguments else ["-o"]), place)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"fulcrum: {place} cannot be written: {why}.*\n", err)
+
+
+def test_more_colluders_or_dropouts_than_a_region_can_have_are_noted_with_what_follows(command):
+    rows = [f"{region}{k},10,{region}" for region, silos in (("a", 4), ("b", 9), ("c", 1)) for k in range(silos)]
+    Path("silos.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
+    told = (
+        "leaves nobody to conceal a silo in region 'a' (4 silos): there every silo is protected by its own noise "
+        "alone, as if it were the only one of its region"
+    )
+    for counts in (["--colluders", 5], ["--dropouts", 3]):
+        given = f"note: {counts[0]} {counts[1]} "
+        _, out, err = command("exposure", "silos.csv", *counts, "--format", "json")
+        assert err == f"{given}{told}\n"
+        assert json.loads(out)["notes"] == [f"{counts[0]} {counts[1]} {told}"]
+        assert [node["exposure"] for node in json.loads(out)["nodes"]][::2] == [1, 1]
+        for name in ("plan", "compare"):
+            assert command(name, "silos.csv", "--rounds", 1, "--epsilon", 1, *counts)[2].startswith(f"{given}{told}\n")
+    both = command("exposure", "silos.csv", "--colluders", 4, "--dropouts", 4)[2]
+    assert both.startswith("note: --colluders 4 and --dropouts 4 leave nobody to conceal")
+    assert "'a' (4 silos), 'b' (9 silos): " in both
+    for few in (["--colluders", 2], ["--colluders", 0], ["--colluders", 1, "--dropouts", 1]):
+        assert command("exposure", "silos.csv", *few)[2] == ""
+    plan = ["plan", "silos.csv", "--rounds", 1, "--epsilon", 1, "--colluders", 5]
+    assert command(*plan, "--injection", "aggregator")[2] == ""
+    for refused in (["exposure", "silos.csv", "--colluders", -1], [*plan, "--recipe", "none"]):
+        code, out, err = command(*refused)
+        assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def test_plan_as_csv_has_a_row_a_silo(command):

@@ -155,6 +155,15 @@ def test_what_deploying_will_refuse_is_said_when_a_deployment_is_planned(command
     assert "this engine runs plans with one tier of aggregators, this one has region, country." in said
 
 
+def test_a_masked_deployment_is_told_which_engine_runs_it(command):
+    Path("silos.csv").write_text("silo,records,region\na,10,x\nb,10,x\nc,10,x\n")
+    asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--purpose", "deployment")
+    _, said, _ = command(*asked, "--aggregation", "masked")
+    assert "Masked sums run on Flower: `fulcrum deploy flower`." in said
+    _, said, _ = command(*asked)
+    assert "Flower" not in said
+
+
 def test_deploying_refuses_with_the_words_of_the_plan(command):
     pytest.importorskip("nvflare")
     Path("silos.csv").write_text("silo,records,region\nZürich,10,north\nlille,10,north\n", encoding="utf-8")

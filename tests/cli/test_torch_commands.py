@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import numpy as np
@@ -25,6 +26,22 @@ class Net(torch.nn.Module):
 class Branching(Net):
     def forward(self, inputs):
         return super().forward(inputs if inputs.sum() > 0 else -inputs)
+
+class Dividing(Net):
+    def forward(self, inputs):
+        return super().forward(inputs) / 0
+
+class Refusing(Net):
+    def forward(self, inputs):
+        if (inputs > 4).any():
+            raise ValueError("too\\nlarge")
+        return super().forward(inputs)
+
+class Untested(Net):
+    def forward(self, inputs):
+        if not self.training:
+            raise ValueError("not made for tests")
+        return super().forward(inputs)
 
 class Pixels(torch.nn.Sequential):
     def __init__(self):
@@ -62,7 +79,10 @@ def test_a_model_is_trained_and_the_user_is_told_what_does_not_travel(here, caps
 def test_a_model_that_cannot_be_mapped_says_so_before_it_is_trained(here, capsys):
     assert run(["train", "plan.json", "--model", "cli_nets:Branching", "--format", "json"]) == 0
     caught = capsys.readouterr()
-    assert "Branching is trained silo by silo on the processor" in " ".join(caught.err.split())
+    assert caught.err.startswith(
+        "Branching is trained silo by silo on the processor, which is slow: RuntimeError: vmap"
+    )
+    assert caught.err.splitlines()[0].endswith("We don't support that yet (cli_nets.py line 16).")
     assert "cli_nets.py line 16" in json.loads(caught.out)["notes"][-1]
 
 
@@ -95,7 +115,14 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
             "no parameter of Net that requires gradients is called 'hat'",
         ),
         (["--model", "cli_nets:Net", "--learning-rate", "1e38"], "silo 'region-1-1' diverged in round 1"),
+        (
+            ["--model", "cli_nets:Dividing"],
+            "the loss of Dividing is nan on the first records of digits, before any step",
+        ),
         (["--model", "cli_nets:Net", "--device", "abacus"], "the device 'abacus' is not here"),
+        (["--model", "cli_nets:Net", "--device", ""], "the device '' is not here"),
+        (["--model", "cli_nets:Net", "--device", "meta"], "the device 'meta' is not here"),
+        (["--model", "cli_nets:Net", "--trained", ""], "no parameter of Net that requires gradients is called ''"),
         (["--trained", "head.*"], "--trained head.* says which parameters of --model are trained"),
         (["--device", "cpu"], "a device is for a PyTorch module"),
     ],
@@ -106,3 +133,19 @@ def test_bad_input_is_one_line(here, capsys, options, told):
     said = capsys.readouterr().err
     assert told in said
     assert said.count("\n") == 1
+
+
+def test_a_module_that_fails_on_some_records_is_told_in_one_line_with_the_silo(here, capsys):
+    capsys.readouterr()
+    assert run(["train", "plan.json", "--model", "cli_nets:Refusing"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2  # the first says that training is slow
+    assert re.fullmatch(
+        r"fulcrum: silo 'region-\d+-\d+' in round 1: Refusing fails in training: ValueError: .*", said[1]
+    )
+
+
+def test_a_module_that_fails_on_test_records_is_told_in_one_line(here, capsys):
+    capsys.readouterr()
+    assert run(["train", "plan.json", "--model", "cli_nets:Untested"]) == 2
+    assert capsys.readouterr().err == "fulcrum: Untested fails in testing: ValueError: not made for tests\n"

@@ -215,7 +215,7 @@ def test_a_figure_without_vl_convert_is_still_written_as_a_specification(tmp_pat
 def test_the_other_scripts_run_on_digits(tmp_path, capsys):
     path = tmp_path / "results.csv"
     others = ("accuracy_by_parameters", "better_accounting", "higher_dimension", "informativeness", "privacy_utility")
-    for name in (*others, "learning_rate", "signal_to_noise"):
+    for name in (*others, "learning_rate", "masked_as_one", "signal_to_noise"):
         load(name).main(arguments(path, "--format", "json"))
         assert json.loads(capsys.readouterr().out)["rows"], name
     assert (tmp_path / "accuracy_by_parameters.json").is_file()

@@ -65,16 +65,55 @@ def test_answers_that_cannot_be_read_are_refused_in_one_line(tmp_path, text, com
 
 
 @pytest.mark.parametrize("answers", [Answers(), FULL])
-@pytest.mark.parametrize("options", [{}, {"purpose": "deployment", "parameters": 40}, {"injection": "aggregator"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"purpose": "deployment", "parameters": 40},
+        {"injection": "aggregator"},
+        {"aggregation": "masked"},
+        {"aggregation": "masked", "epsilon": {"federation": 1.0}},
+    ],
+)
 def test_an_entry_has_the_shape_of_the_registry_and_reads_back_from_yaml(answers, options):
     yaml = pytest.importorskip("yaml")
-    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, **options)
+    plan = fulcrum.plan("isic-paper", rounds=3, **{"epsilon": 1.0} | options)
     entry = registry_entry(plan, answers)
     check_shape(entry)
     assert yaml.safe_load(as_yaml(entry)) == entry
     loss = entry["deployment"]["privacy_loss"]
     assert loss["privacy_parameters"]["epsilon"] == pytest.approx(plan.worst_epsilon(), rel=1e-5)
     assert (UNANSWERED in as_yaml(entry)) == (answers == Answers())
+
+
+def test_words_follow_who_adds_up():
+    trusted, masked, as_one = (
+        fulcrum.plan("isic-paper", rounds=3, **options)
+        for options in (
+            {"epsilon": 1.0},
+            {"epsilon": 1.0, "aggregation": "masked", "colluders": 2},
+            {"epsilon": {"federation": 1.0}, "aggregation": "masked"},
+        )
+    )
+    first = [questions_of(plan, Answers())[0].answer for plan in (trusted, masked, as_one)]
+    assert "against whoever sees its own updates, such as its region aggregator" in first[0]
+    assert "against the server together with 2 silos of its region" in first[1]
+    assert "who sees the global sum, the one sum that is not masked" in first[2]
+    models = [
+        registry_entry(plan, FULL)["deployment"]["deployment_model"]["model_name_details"]
+        for plan in (trusted, masked, as_one)
+    ]
+    assert "aggregators" in models[0]
+    assert "the sum of each of 4 regions" in models[1]
+    assert "the sum of all and nothing finer" in models[2]
+
+
+def test_a_small_epsilon_needs_no_reasons_and_a_measured_model_no_words():
+    calm = fulcrum.plan("isic-paper", rounds=2, epsilon={"region": 0.01, "silo": 0.05})
+    loud = fulcrum.plan("isic-paper", rounds=2, epsilon=8.0)
+    assert [questions_of(plan, Answers())[0].unanswered for plan in (calm, loud)] == [False, True]
+    assert not questions_of(loud, Answers(why_this_epsilon="A study among partners."))[0].unanswered
+    assert [questions_of(loud, given)[11].unanswered for given in (Answers(), FULL)] == [True, False]
 
 
 def test_an_entry_of_another_shape_is_refused_with_its_place():
@@ -104,8 +143,11 @@ def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
     page = report(PLAN, audit=audited, answers=Answers(intended_use="<b>x</b>"))
     assert 'id="audit"' in page
     assert "is not proven by that" in page
+    assert "<li>above: who sees the sums</li>" in page
+    assert "<li>inside: who sees single releases</li>" in page
     assert 'id="questions"' in page
-    assert page.count('<span class="severity">unanswered</span>') == 6
+    assert page.count('<span class="severity">unanswered</span>') == 5
+    assert page.count('<span class="severity">unanswered in part</span>') == 4
     assert "<b>x</b>" not in page
     bare = report(PLAN)
     assert 'id="audit"' not in bare

@@ -2,12 +2,17 @@
 
 import re
 
+import pytest
+
 import fulcrum
+from fulcrum.planning.verdict import verdict
+from fulcrum.views.dossier import Answers, questions_of
+from fulcrum.views.plan_tables import observers_in_words
 from fulcrum.views.report import report
 
 
-def words_of(**options):
-    made = fulcrum.plan("severe", rounds=10, epsilon=1.0, **options)
+def words_of(epsilon=1.0, **options):
+    made = fulcrum.plan("severe", rounds=10, epsilon=epsilon, **options)
     return " ".join(re.sub(r"<[^>]+>", " ", report(made)).split())
 
 
@@ -20,3 +25,41 @@ def test_a_report_says_that_nobody_sees_single_updates_where_sums_are_masked():
     assert "curious" not in masked
     assert "sees single updates: a curious aggregator" in trusted
     assert "masked" not in trusted
+
+
+def test_a_report_of_one_masked_group_names_the_global_sum_and_silos_of_each_region():
+    told = words_of(epsilon={"federation": 1.0}, aggregation="masked")
+    assert "sees the global sum alone" in told
+    assert "is the server together with 1 of the silos of each region: sums are masked" in told
+    made = fulcrum.plan("severe", rounds=10, epsilon={"federation": 1.0}, aggregation="masked")
+    assert "who is the server with 1 of the silos of each region" in verdict(made).inside.sentence
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "above", "inside"),
+    [
+        (1.0, "who sees the sums of its region", "the server together with 2 silos of its region."),
+        (
+            {"federation": 1.0},
+            "who sees the global sum, the one sum",
+            "the server together with 2 silos of each region.",
+        ),
+    ],
+)
+def test_a_dossier_says_whom_epsilon_is_against_where_sums_are_masked(epsilon, above, inside):
+    made = fulcrum.plan("severe", rounds=10, epsilon=epsilon, aggregation="masked", colluders=2)
+    answer = questions_of(made, Answers())[0].answer
+    assert above in answer
+    assert answer.endswith(inside)
+    assert "own updates" not in answer
+    trusted = fulcrum.plan("severe", rounds=10, epsilon=1.0)
+    assert "against whoever sees its own updates" in questions_of(trusted, Answers())[0].answer
+
+
+def test_a_comparison_says_who_is_inside_by_how_sums_are_made():
+    trusted = observers_in_words("region", aggregation="trusted", colluders=2)
+    assert trusted == "Above: who sees the sums of a region. Inside: who sees one update."
+    masked = observers_in_words("region", aggregation="masked", colluders=0)
+    assert "Inside: the server together with 1 silo of the region" in masked
+    assert "together with 3 silos" in observers_in_words("region", aggregation="masked", colluders=3)
+    assert "who sees one update" not in masked

@@ -59,3 +59,17 @@ def test_no_text_of_a_stranger_reaches_the_terminal_while_work_is_under_way(caps
     shown = capsys.readouterr().err
     assert "[red]d" in shown
     assert all(char == "\n" or char.isprintable() for char in shown)
+
+
+def test_a_long_round_tells_how_far_it_is_and_the_time_left(capsys, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("fulcrum.views.terminal.time.monotonic", lambda: clock[-1])
+    with progress("Training", 4) as tell:
+        for now, done in ((5.0, 0.1), (30.0, 0.25), (35.0, 0.3), (50.0, 0.999), (600.0, 3.5), (9_000.0, 4.0)):
+            clock.append(now)
+            tell.within(done)
+    assert capsys.readouterr().err == (
+        "Training: round 1 of 4, 25% of it done, about 7.5 min left\n"
+        "Training: round 1 of 4, 99% of it done, about 2.6 min left\n"
+        "Training: round 4 of 4, 50% of it done, about 1.5 min left\n"
+    )

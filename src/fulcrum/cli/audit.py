@@ -1,6 +1,5 @@
 """The command that attacks a plan, a run or a silo's own installation, and puts what it finds beside the claim."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fulcrum.audit.auditing import CONFIDENCE, TRIALS
+from fulcrum.audit.engine_runs import check_engine
 from fulcrum.audit.findings import VIOLATED, save_audit
 from fulcrum.audit.property_inference import LEAST_SHADOWS
 from fulcrum.audit.recorded import read_recorded_run
@@ -25,7 +25,7 @@ from fulcrum.storage.files import write_whole
 from fulcrum.views.audit_picture import audit_picture
 from fulcrum.views.audit_tables import audit_chart, audit_rows
 from fulcrum.views.chart_style import svg
-from fulcrum.views.terminal import Result, check_format, counting, show
+from fulcrum.views.terminal import Result, check_format, phases, show
 
 
 def audit_command(
@@ -35,6 +35,9 @@ def audit_command(
     *,
     run: Annotated[
         Path | None, Parameter(help="A folder that `fulcrum train -o` wrote: its sums are tested too.")
+    ] = None,
+    engine: Annotated[
+        str | None, option("Send canaries through nvflare or flower too, with every site on this machine.")
     ] = None,
     silo: Annotated[
         str | None, option("Audit this silo alone, as its operator on the silo's own installation.")
@@ -54,10 +57,14 @@ def audit_command(
     """Attack a plan as each observer would, and put the epsilon measured beside the one claimed."""
     check_format(style)
     plan, policy = _plan_of(plan_file, silo)
+    if engine is not None:
+        if silo is not None:
+            raise ParameterError("--silo looks at one silo's releases: leave --engine out")
+        check_engine(engine, plan)
     learned = _learning(plan, run, shadows, silo, learning or TrainingOptions())
     if output is not None:
         run_folder(output)
-    with counting("Replaying") as replays, counting("Training shadows") as trained:
+    with phases() as tell:
         found = whole_audit(
             plan,
             trials=trials,
@@ -66,8 +73,8 @@ def audit_command(
             silo=silo,
             policy=policy,
             learning=learned,
-            on_replays=_in_twentieths(replays),
-            on_shadow=_in_twentieths(trained),
+            engine=engine,
+            on_progress=tell,
         )
     if output is not None:
         save_audit(found, output)
@@ -103,16 +110,3 @@ def _learning(
     named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
     task = load_task(named, **options.data_options)
     return Learning(task=task, training=options.training, shadows=shadows, run=recorded)
-
-
-def _in_twentieths(advance: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Returns a callable that passes on what it is told at most twenty times."""
-    told = -1
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if (share := 20 * done // total) > told:
-            told = share
-            advance(done, total)
-
-    return tell

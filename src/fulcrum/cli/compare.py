@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
 from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words
 from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, number, option, words_of
 from fulcrum.cli.target_options import TargetOptions
@@ -17,7 +17,13 @@ from fulcrum.planning.comparing import Comparison, compared, summarised
 from fulcrum.simulation.runs import notes_on, partition_of, run_folder
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, compared_on, save_comparison, sized
-from fulcrum.views.plan_tables import comparison_columns, comparison_rows, learned, voice_columns
+from fulcrum.views.plan_tables import (
+    comparison_columns,
+    comparison_rows,
+    learned,
+    observers_in_words,
+    voice_columns,
+)
 from fulcrum.views.terminal import Result, check_format, progress, remarks, show, table, tell_at_once, working
 
 
@@ -64,6 +70,7 @@ def compare_command(
                 size_law=size_law,
                 allocation=target.allocation,
                 on_round=advance,
+                on_part=advance.within,
                 on_note=tell_at_once,
                 **arguments,
             )
@@ -94,14 +101,16 @@ def compare_command(
             side_by_side = compared(found, target.allocation, arguments)
             rows = [summarised(made, name) for name, made in side_by_side.plans.items()]
             told = [f"{name} is left out: {why}" for name, why in side_by_side.left_out.items()]
+    if target.injection == "silo":  # noise that no silo holds is neither colluded away nor missing
+        told_of_coalitions(found, colluders=target.colluders, dropouts=target.dropouts)
     terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
     heading = f"{found.name}: {len(found):,} silos, {terms}"
     if train:
         heading += f"; {learning.data}, {count_of_seeds(seeds)}"
     inner = found.innermost.name
     notes = [
-        f"Noise budget: the variance entering the model, in C². Above: who sees the sums of a {inner}. "
-        "Inside: who sees one update."
+        "Noise budget: the variance entering the model, in C². "
+        + observers_in_words(inner, aggregation=target.aggregation, colluders=target.colluders)
     ]
     if target.colluders or target.dropouts:
         notes.append("Optimal keeps one multiplier a region, least-under-collusion does not.")

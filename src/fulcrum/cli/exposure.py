@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
 from fulcrum.cli.options import (
     ColludersOption,
     DropoutsOption,
@@ -52,6 +52,7 @@ def exposure(
         made = _asked_alike(found, asked, colluders, dropouts) if chosen else None
         found = found if made is None else made.federation
         profiles = [exposure_of(found, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in found.tiers]
+    notes = [*reading.notes, *told_of_coalitions(found, colluders=colluders, dropouts=dropouts)]
     influence = found.weights if made is None else made.influence
     inner = found.innermost.name
     rows = [
@@ -119,7 +120,7 @@ def exposure(
         "server": "sum" if made is None else made.server,
         "tiers": tiers,
         "nodes": rows,
-        "notes": list(reading.notes),
+        "notes": notes,
     }
     show(Result(data=data, rows=rows, picture=picture), style)
     return 0

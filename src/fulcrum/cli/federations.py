@@ -1,13 +1,16 @@
-"""The federation that a command is given: read, with what its columns are said to be, and notes on stderr."""
+"""The federation that a command is given: read, with what its columns are said to be, and notes on it on stderr."""
 
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
+import numpy as np
 from cyclopts import Parameter
 
+from fulcrum.errors import listing
 from fulcrum.federation.column_names import columns_said
 from fulcrum.federation.reading import FederationReading, reading_of
+from fulcrum.federation.structure import Federation
 from fulcrum.views.numbers import printable
 from fulcrum.views.terminal import working
 
@@ -26,6 +29,33 @@ def given_federation(source: str, column: Sequence[str]) -> FederationReading:
     """Returns the federation of a command line, and says on stderr how it was read where that is not plain."""
     with working("Reading the federation"):
         found = reading_of(source, columns=columns_said(column))
-    for note in found.notes:
-        sys.stderr.write(f"note: {printable(note)}\n")
+    _tell(found.notes)
     return found
+
+
+def told_of_coalitions(federation: Federation, *, colluders: int, dropouts: int) -> list[str]:
+    """Says on stderr, and returns, in which regions so many colluding or missing silos leave nobody to conceal one.
+
+    A silo's own noise always counts, so planning goes on: it asks for as much there as of a silo that is alone.
+    """
+    uncounted, inner = colluders + dropouts, federation.innermost
+    sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes)).tolist()
+    named = [
+        f"{name!r} ({size} silos)" for name, size in zip(inner.nodes, sizes, strict=True) if 1 < size <= uncounted + 1
+    ]
+    if not named:
+        return []
+    counts = (("colluders", colluders), ("dropouts", dropouts))
+    given = " and ".join(f"--{name} {count}" for name, count in counts if count)
+    given += " leave" if colluders and dropouts else " leaves"
+    note = (
+        f"{given} nobody to conceal a silo in {inner.name} {listing(named, 3)}: there every silo is "
+        f"protected by its own noise alone, as if it were the only one of its {inner.name}"
+    )
+    _tell([note])
+    return [note]
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        sys.stderr.write(f"note: {printable(note)}\n")

@@ -33,7 +33,7 @@ class ModelOptions:
                 f"--model must be module:Net, the file mynet.py and its class Net say, got {self.model!r}"
             )
         look_here_for(self.model)
-        patterns = [pattern.strip() for pattern in (self.trained or "*").split(",")]
+        patterns = [pattern.strip() for pattern in ("*" if self.trained is None else self.trained).split(",")]
         return load_torch_model(self.model, trained=patterns)
 
 

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.profiles import PROFILES
+from fulcrum.storage.files import check_writable
 from fulcrum.views.terminal import FORMATS
 
 
@@ -56,6 +57,12 @@ LeastInfluenceOption = Annotated[
     float, option("Of its share by size, how much of the model every region keeps, from 0 to 1.")
 ]
 AllocationOption = Annotated[str, option("How noise is distributed; module:function for your own.")]
+
+
+def check_output(path: Path | None) -> None:
+    """Refuses a file that cannot be written, before anybody waits for what is to stand in it."""
+    if path is not None:
+        check_writable(path)
 
 
 def look_here_for(name: str) -> None:

@@ -4,13 +4,13 @@ import sys
 import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
 from fulcrum.cli.model_options import ModelOptions
-from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, option
+from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, check_output, option
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
@@ -19,8 +19,9 @@ from fulcrum.planning.exporting import EXPORTS, exported
 from fulcrum.planning.flower_app import app_files
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_reading import read_content, read_plan
+from fulcrum.planning.plan_reading import plan_of, read_content, read_plan
 from fulcrum.planning.signing import check_signature
+from fulcrum.planning.verdict import verdict
 from fulcrum.planning.verifying import verify
 from fulcrum.storage.files import write_whole
 from fulcrum.views.columns import Column
@@ -42,6 +43,7 @@ def plan_command(
 ) -> int:
     """Compute how much noise each silo must add."""
     check_format(style)
+    check_output(output)
     found = given_federation(federation, column).federation
     model = None if own is None else own.loaded()
     if model is not None:
@@ -53,6 +55,7 @@ def plan_command(
     with working("Planning"):
         carried = None if keys is None else _read_keys(keys)
         made = plan(found, allocation=target.allocation, purpose=purpose, keys=carried, **target.arguments(found))
+    told_of_coalitions(found, colluders=made.colluders, dropouts=made.dropouts)
     if output is not None:
         with working("Writing the plan"):
             made.save(output)
@@ -78,8 +81,11 @@ def verify_command(
         if issuer is not None:
             check_signature(plan_file, issuer)
         checks = verify(content)
-    notes = None if reading is None else reading.notes
-    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", notes=notes)
+        sound = all(check.holds for check in checks)
+        also: dict[str, Any] = {"verdict": verdict(plan_of(content)).summary() if sound else None}
+    if reading is not None:
+        also["notes"] = list(reading.notes)
+    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", also=also)
 
 
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
@@ -126,6 +132,7 @@ def export(
     found = read_plan(plan_file)
     if to == "flower" and found.aggregation == "masked" and output is not None:
         return _export_app(found, output, style)
+    check_output(output)
     text = exported(found, to)
     if output is not None:
         write_whole(output, text.encode())

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fulcrum.audit.findings import read_audit
-from fulcrum.cli.options import FormatOption, PlanArgument, option
+from fulcrum.cli.options import FormatOption, PlanArgument, check_output, option
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.storage.files import write_whole
@@ -42,6 +42,8 @@ def report_command(
 ) -> int:
     """Write a plan as one HTML file to read, print and sign; it asks nothing of any network."""
     check_format(style)
+    for path in (output, registry):
+        check_output(path)
     day = None if written is None else _read_date(written)
     made = read_plan(plan_file)
     audited = None if audit is None else read_audit(audit)

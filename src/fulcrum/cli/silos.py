@@ -11,6 +11,7 @@ from fulcrum.cli.options import (
     FormatOption,
     OutputOption,
     PlanArgument,
+    check_output,
     look_here_for,
     number,
     option,
@@ -163,6 +164,7 @@ def replan_command(
     check_format(style)
     if not ledgers.is_dir():
         raise ParameterError(f"{ledgers} is not a folder of ledgers")
+    check_output(output)
     look_here_for(allocation or "")
     found = given_federation(federation, column).federation
     made = replan(read_plan(plan_file), found, ledgers, allocation=allocation)

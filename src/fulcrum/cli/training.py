@@ -62,6 +62,7 @@ def train_command(
             records=learning.records,
             keep_regional_sums=output is not None,
             on_round=on_round,
+            on_part=advance.within,
             on_note=tell_at_once,
         )
     if output is not None:

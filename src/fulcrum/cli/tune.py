@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FormatOption, PlanArgument, number, option, whole_numbers
+from fulcrum.cli.options import FormatOption, PlanArgument, check_output, number, option, whole_numbers
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan_reading import read_plan
@@ -36,6 +36,7 @@ def tune_command(
 ) -> int:
     """Try rounds, learning rate and recipe on public data, and make a new plan with the same promise."""
     check_format(style)
+    check_output(output)
     made = read_plan(plan_file)
     learning = TrainingOptions(data=data, data_dir=data_dir, components=components, label=label)
     task = load_task(data, **learning.data_options)

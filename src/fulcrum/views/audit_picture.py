@@ -6,10 +6,10 @@ from fulcrum.audit.findings import Audit
 from fulcrum.views.audit_tables import (
     COLUMNS,
     PROPERTY_COLUMNS,
-    PROPERTY_NOTE,
     RECORD_COLUMNS,
     RECORD_NOTE,
     probe_rows,
+    property_note,
     property_rows,
     reasons_of,
     record_rows,
@@ -41,9 +41,9 @@ def audit_picture(audit: Audit) -> list[RenderableType]:
         )
     if audit.properties:
         title = "A silo's class concentration, as observers estimate it"
-        picture.append(table(title, PROPERTY_COLUMNS, property_rows(audit), note=PROPERTY_NOTE))
+        picture.append(table(title, PROPERTY_COLUMNS, property_rows(audit), note=property_note(audit)))
     if audit.records:
-        title = "One record of a silo, for whoever sees its releases and knows all its other records"
+        title = "One record of a silo, for the observer inside, who knows all its other records"
         picture.append(table(title, RECORD_COLUMNS, record_rows(audit), note=RECORD_NOTE))
     picture.append(remarks([*reasons_of(audit), *((False, note) for note in audit.notes)]))
     return picture

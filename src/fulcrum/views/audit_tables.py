@@ -10,8 +10,9 @@
 import math
 from typing import Any
 
-from fulcrum.audit.auditing import OBSERVER_WORDS
+from fulcrum.audit.auditing import observer_words
 from fulcrum.audit.findings import CONSISTENT, LOOSER, VIOLATED, Audit, Finding
+from fulcrum.audit.observers import INSIDE
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.views.chart_style import ChartRow, Spec, short_names, spread_scale, tooltip
 from fulcrum.views.columns import Column
@@ -37,7 +38,7 @@ COLUMNS = (
 
 PROPERTY_COLUMNS = (
     Column(key="node", heading="region", figures=False),
-    Column(key="arm", heading="noise", figures=False),
+    Column(key="arm", heading="plan", figures=False),
     Column(key="blind", heading="error,\nblind"),
     Column(key="floor", heading="error,\nfloor"),
     Column(key="sums", heading="error,\nsums"),
@@ -46,7 +47,7 @@ PROPERTY_COLUMNS = (
     Column(key="nats_at_most", heading="nats\n≤"),
 )
 
-PROPERTY_NOTE = (
+_PROPERTY_NOTE = (
     "floor: knows the silo's group and no update. sums: sees the region's sums. all: knows every other silo's records "
     "besides; its nats are proven (≥) and bounded by the plan (≤)."
 )
@@ -119,7 +120,8 @@ def _rounded_down(bound: float | None) -> str:
 
 def observer_of(found: Finding) -> str:
     """Returns who attacks: from where, or above with how many who collude or are missing."""
-    with_whom = [f"{found.colluders} colluding"] if found.colluders else []
+    inside = found.observer == INSIDE  # where sums are masked, that is somebody who colludes
+    with_whom = [INSIDE] if inside else [f"{found.colluders} colluding"] if found.colluders else []
     with_whom += [f"{found.missing} missing"] if found.missing else []
     return ", ".join(with_whom) or found.observer
 
@@ -162,6 +164,14 @@ def property_rows(audit: Audit) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def property_note(audit: Audit) -> str:
+    """Returns what the table of concentrations means, and how its plans count silos and use their sums."""
+    plans = {
+        one.arm: f"{one.arm}: weights {one.weights}, server {one.server}." for one in audit.properties if one.noise
+    }
+    return " ".join([_PROPERTY_NOTE, *plans.values()])
+
+
 def record_rows(audit: Audit) -> list[dict[str, Any]]:
     """Returns what was learned of single records."""
     return [
@@ -184,7 +194,7 @@ def probe_rows(audit: Audit) -> list[dict[str, Any]]:
             "of": probe.of,
             "node": probe.node,
             "values": probe.values,
-            "noise": f"{100 * probe.noise_ratio:.1f}",
+            "noise": "" if probe.noise_ratio is None else f"{100 * probe.noise_ratio:.1f}",
             "verdict": probe.verdict,
             "reasons": " ".join(probe.reasons),
         }
@@ -222,13 +232,13 @@ def audit_section(audit: Audit) -> dict[str, Any]:
         ],
         "properties": [tuple(str(row[column.key]) for column in PROPERTY_COLUMNS) for row in property_rows(audit)],
         "property_headings": tuple(column.heading.replace("\n", " ") for column in PROPERTY_COLUMNS),
-        "property_note": PROPERTY_NOTE,
+        "property_note": property_note(audit),
         "records": [tuple(_shown(row, column) for column in RECORD_COLUMNS) for row in record_rows(audit)],
         "record_headings": tuple(column.heading.replace("-\n", "").replace("\n", " ") for column in RECORD_COLUMNS),
         "record_note": RECORD_NOTE,
         "reasons": [text for _, text in reasons_of(audit)],
         "notes": list(audit.notes),
-        "observers": {observer_of(found): OBSERVER_WORDS[found.observer] for found in audit.findings},
+        "observers": {observer_of(found): observer_words(audit)[found.observer] for found in audit.findings},
     }
 
 

@@ -207,3 +207,39 @@ def _measured(texts: Sequence[tuple[str, str]]) -> list[float]:
 
 def _drawn(spec: Spec, width: int) -> Spec:
     return spec | {"width": width} if spec.get("width") == "container" else spec
+
+
+def curve_layers(
+    points: Sequence[ChartRow], here: ChartRow, encoding: Spec, *, tips: list[Spec], marked: Sequence[ChartRow] = ()
+) -> list[Spec]:
+    """Returns a curve of alternatives: its line, a dot at every point of it and of `marked`, a ring around this plan.
+
+    Args:
+        points: From left to right.
+        here: Where the plan stands.
+        encoding: Its axes, x and y.
+        tips: What is shown of a point under the pointer.
+        marked: More points that are no part of the line.
+    """
+    told = {**encoding, "tooltip": tips}
+    dot = {"type": "point", "filled": True, "size": 28, "opacity": 1, "style": "plain"}
+    ring = {"type": "point", "filled": False, "size": 220, "strokeWidth": 2.5, "opacity": 1, "style": "here"}
+    return [
+        {
+            "data": {"values": list(points)},
+            "mark": {"type": "line", "style": "plain", "strokeWidth": 2.5},
+            "encoding": {**encoding, "order": {"field": encoding["x"]["field"]}},
+        },
+        {"data": {"values": [*points, *marked]}, "mark": dot, "encoding": told},
+        {"data": {"values": [here]}, "mark": ring, "encoding": told},
+    ]
+
+
+def name_layer(point: ChartRow, style: str, encoding: Spec, *, right: bool, **text: Any) -> Spec:
+    """Returns the `label` of a point beside it: to its left where it stands on the right; `text` is where else."""
+    place = {"align": "right" if right else "left", "dx": 4 if right else 11, **text}
+    return {
+        "data": {"values": [point]},
+        "mark": {"type": "text", "style": style, **place},
+        "encoding": {**encoding, "text": {"field": "label"}},
+    }

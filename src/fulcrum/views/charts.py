@@ -17,7 +17,7 @@ from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.comparing import Trade
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.leakage import information_bound, shown_nats
-from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, spread_scale, tooltip
+from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_scale, tooltip
 from fulcrum.views.numbers import shown_epsilon, with_error
 
 _AT_THE_EDGE = 0.015
@@ -288,42 +288,8 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
         "width": "container",
         "height": 240,
         "layer": [
-            {
-                "data": {"values": points},
-                "mark": {"type": "line", "style": "plain", "strokeWidth": 2.5},
-                "encoding": {**encoding, "order": {"field": x[0]}},
-            },
-            {
-                "data": {"values": points},
-                "mark": {"type": "point", "filled": True, "size": 28, "opacity": 1, "style": "plain"},
-                "encoding": {**encoding, "tooltip": tips},
-            },
-            {
-                "data": {"values": [here]},
-                "mark": {
-                    "type": "point",
-                    "filled": False,
-                    "size": 220,
-                    "strokeWidth": 2.5,
-                    "opacity": 1,
-                    "style": "here",
-                },
-                "encoding": encoding,
-            },
-            *(
-                {
-                    "data": {"values": [named]},
-                    "mark": {
-                        "type": "text",
-                        "style": style,
-                        "align": "right" if right else "left",
-                        "dx": 4 if right else 11,
-                        "dy": rise,
-                    },
-                    "encoding": {**encoding, "text": {"field": "label"}},
-                }
-                for style, named, right, rise in names
-            ),
+            *curve_layers(points, here, encoding, tips=tips),
+            *(name_layer(named, style, encoding, right=right, dy=rise) for style, named, right, rise in names),
         ],
     }
 

@@ -3,7 +3,7 @@
 >>> from fulcrum.planning.making import plan
 >>> asked = questions_of(plan("consortium", rounds=10, epsilon=1.0), Answers())
 >>> len(asked), [question.number for question in asked if question.unanswered]
-(16, [5, 7, 10, 14, 15, 16])
+(16, [1, 5, 7, 9, 10, 12, 14, 15, 16])
 
 What a plan says is answered from the plan. What no software can know is asked for in a small TOML file, and shown as
 unanswered until it is given. The questions follow the draft of NIST SP 800-226 of December 2023.
@@ -19,6 +19,7 @@ from fulcrum.audit.findings import Audit, finite
 from fulcrum.errors import DataError
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.verdict import LEVELS, verdict
 from fulcrum.simulation.results import Results
 from fulcrum.views.numbers import shown_epsilon, with_error
 
@@ -93,6 +94,11 @@ class Question:
     answer: str
     unanswered: bool
 
+    @property
+    def answered_in_part(self) -> bool:
+        """Whether the plan says something and people did not."""
+        return self.unanswered and self.answer != UNANSWERED
+
 
 def read_answers(path: str | Path) -> Answers:
     """Reads a TOML file of answers."""
@@ -133,10 +139,9 @@ def questions_of(
     asked: list[tuple[str, str, str, bool]] = [
         (
             "What is epsilon, and why is it acceptable?",
-            f"At most {above} for any silo against whoever sees the sums of its {inner}, and {inside} against whoever "
-            "sees its own releases.",
+            f"At most {above} for any silo against {plan.whom(inner)}, and {inside} against {plan.whom(SILO)}.",
             answers.why_this_epsilon,
-            False,
+            verdict(plan).level != LEVELS[0],  # a small one speaks for itself
         ),
         (
             "Which variant of differential privacy, with which parameter of its own?",
@@ -175,7 +180,7 @@ def questions_of(
             "How useful is the result, and how uncertain is that?",
             _utility(plan, results),
             answers.utility,
-            False,
+            results is None or results.run is None or results.run.accuracy is None,
         ),
         ("What systemic, human and statistical bias is there?", _voice(plan), answers.bias, True),
         (
@@ -189,7 +194,7 @@ def questions_of(
             "What is the threat model: subjects, curator and consumers, and whether trust holds?",
             " ".join(f"{line[0].upper()}{line[1:]}." for line in plan.assumptions),
             answers.trust,
-            False,
+            True,
         ),
         (
             "Are floating point, timing and errors channels?",

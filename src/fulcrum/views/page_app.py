@@ -3,6 +3,7 @@
 No cookies, and nothing is written to disk. `page_guard` stands before it.
 """
 
+import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,12 @@ DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
 _WORKERS = 4
 _LARGEST_TOML = 5_000_000
 _MOST_DOTS = 100
+_DEEP_KEY = re.compile(
+    rb"""^[ \t]*\[{0,2}[ \t]*KEY(?:[ \t]*\.[ \t]*KEY){4,}[ \t]*[\]=]""".replace(
+        b"KEY", rb"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
+    ),
+    re.MULTILINE,
+)  # deeper than tier, region, silo and what is said of it: nothing the reader knows, and a table a part to the parser
 _REASONS = {
     404: "there is nothing here. Open /",
     405: "this is not asked for in that way. Open /",
@@ -213,6 +220,9 @@ def _check_toml(data: bytes, file: str) -> None:
             raise FederationError(
                 f"{file} line {number}: more than {_MOST_DOTS} dots on one line. Break it, or use CSV"
             )
+    if deep := _DEEP_KEY.search(data):
+        number = data.count(b"\n", 0, deep.start()) + 1
+        raise FederationError(f"{file} line {number}: a key of more than four parts, which no federation has")
 
 
 def _page(federation: Federation, settings: PageSettings, notes: Sequence[str]) -> bytes:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,10 @@ def _refusals(made: Plan) -> list[tuple[bool, str]]:
     """Says what deploying would refuse, while the federation can still be changed."""
     if made.purpose != "deployment":
         return []
-    return [(True, f"`fulcrum deploy nvflare` will refuse this plan: {reason}.") for reason in refusals(made)]
+    told = [(True, f"`fulcrum deploy nvflare` will refuse this plan: {reason}.") for reason in refusals(made)]
+    if made.aggregation == "masked":
+        return [*told, (False, "Masked sums run on Flower: `fulcrum deploy flower`.")]
+    return told
 
 
 def _warnings(made: Plan, found: Verdict) -> list[tuple[bool, str]]:
@@ -188,6 +191,17 @@ def _on_noise(made: Plan) -> str:
     """Says how much noise enters the model, beside one multiplier for all."""
     pooled = " where regions agree" if made.server != "sum" else ""
     return f"{figure(made.model_noise)} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
+
+
+def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
+    """Says who stands above and inside the regions of plans that are set side by side."""
+    if aggregation != "masked":
+        return f"Above: who sees the sums of a {inner}. Inside: who sees one update."
+    helpers = "1 silo" if colluders <= 1 else f"{colluders} silos"
+    return (
+        f"Above: who sees the sums of a {inner}. Inside: the server together with {helpers} of the {inner}, as nobody "
+        f"sees one update. Of one masked group there is the global sum alone, and inside {helpers} of each {inner}."
+    )
 
 
 def weights_in_words(made: Plan) -> str:
@@ -219,11 +233,11 @@ def show_checks(
     style: str,
     *,
     otherwise: str,
-    notes: Sequence[str] | None = None,
+    also: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then.
 
-    `notes` say how a federation was read that the checks are about; they stand in JSON alone.
+    What else there is to say of it, `also`, stands in JSON alone.
     """
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)
@@ -234,6 +248,6 @@ def show_checks(
         Column(key="detail", heading="", figures=False),
     )
     picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
-    data = {"holds": not failed, "checks": rows} | ({} if notes is None else {"notes": list(notes)})
+    data = {"holds": not failed, "checks": rows, **(also or {})}
     show(Result(data=data, rows=rows, picture=picture), style)
     return 1 if failed else 0

@@ -1,5 +1,7 @@
 """A plan as an entry of the Deployments Registry (opendp/deployments-registry-data), in YAML.
 
+Its fields are those that entries of September 2026 have.
+
 >>> from fulcrum.planning.making import plan
 >>> entry = registry_entry(plan("consortium", rounds=10, epsilon=1.0), Answers(name="Readmissions"))
 >>> entry["url_slug"], entry["deployment"]["privacy_loss"]["privacy_parameters"]
@@ -16,6 +18,7 @@ from typing import Any
 
 from fulcrum.audit.findings import Audit
 from fulcrum.errors import DataError
+from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
@@ -54,6 +57,7 @@ SHAPE: dict[str, Any] = {
             "release_type": ("One release", "Many releases"),
             "release_type_details": str,
             "data_source_type": ("Static", "Dynamic"),
+            "data_source_type_details": str,
             "access_type": ("Interactive", "Non-interactive"),
             "access_type_details": str,
         },
@@ -67,7 +71,6 @@ SHAPE: dict[str, Any] = {
 
 def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) -> dict[str, Any]:
     """Returns a plan as an entry; what nobody said is unanswered, and the entry is a draft."""
-    inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
     asked = {question.number: question.answer for question in questions_of(plan, answers, audit=audit)}
     name = answers.name or plan.federation.name
     told = {
@@ -105,12 +108,13 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
             },
             "deployment_model": {
                 "model_name": "Federated",
-                "model_name_details": f"Silos report to {regions:,} aggregators, one for each {inner}, which forward "
-                "sums alone.",
+                "model_name_details": _model(plan),
                 "actors": asked[12],
                 "release_type": "Many releases",
                 "release_type_details": f"One release a silo and round, {plan.rounds:,} rounds. {asked[6]}",
                 "data_source_type": "Static",
+                "data_source_type_details": "Each silo trains on one dataset in all rounds; its guarantee covers that "
+                "dataset as a whole.",
                 "access_type": "Non-interactive",
                 "access_type_details": asked[11],
             },
@@ -133,6 +137,18 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
     }
     check_shape(entry)
     return entry
+
+
+def _model(plan: Plan) -> str:
+    """Returns who adds silos' releases up, and what they see."""
+    inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
+    if plan.aggregation != "masked":
+        return f"Silos report to {regions:,} aggregators, one for each {inner}, which forward sums alone."
+    if plan.group_tier == ROOT:
+        return "Silos send masked releases, of which the server gets the sum of all and nothing finer."
+    return (
+        f"Silos send masked releases, of which the server gets the sum of each of {regions:,} {inner}s, nothing finer."
+    )
 
 
 def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:

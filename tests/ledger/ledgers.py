@@ -1,14 +1,11 @@
 """A ledger, releases recorded in it, and what is asked of it afterwards."""
 
-import os
-import warnings
 from pathlib import Path
 
 import pytest
 
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 COST = Cost(shift_above=0.25, shift_inside=1.0)
 PLAN = Allowance(plan_digest="plan-a", rounds=5, shift_above=1.0, shift_inside=8.0)
 
@@ -34,26 +31,3 @@ def says(error: pytest.ExceptionInfo[BaseException]) -> str:
     text = str(error.value)
     assert "\n" not in text
     return text
-
-
-def in_child(work) -> str:
-    """Runs the work in a forked process and returns what it returned, or the error it raised."""
-    receive, send = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
-        child = os.fork()
-    if child == 0:
-        try:
-            os.close(receive)
-            try:
-                said = str(work())
-            except BaseException as error:
-                said = f"{type(error).__name__}: {error}"
-            os.write(send, said.encode())
-        finally:
-            os._exit(0)
-    os.close(send)
-    with os.fdopen(receive, "rb") as pipe:
-        said = pipe.read().decode()
-    os.waitpid(child, 0)
-    return said

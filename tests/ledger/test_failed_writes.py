@@ -6,7 +6,8 @@ import signal
 import sqlite3
 
 import pytest
-from ledgers import COST, PLAN, forks, holds, in_child, opened, release
+from forking import forks, in_child
+from ledgers import COST, PLAN, holds, opened, release
 
 from fulcrum.errors import LedgerError
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from ledgers import forks
+from forking import forks
 
 KILLS = int(os.environ.get("FULCRUM_KILLS", "300"))
 

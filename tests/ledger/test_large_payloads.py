@@ -10,61 +10,19 @@ import signal
 import sqlite3
 import stat
 import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ledgers import PLAN, forks, holds, in_child, opened, release, says
+from forking import forks, in_child
+from large_payloads import SIZE, beside, large, opens_with, put, state, states, unrecorded
+from ledgers import PLAN, holds, opened, release, says
 
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Ledger
+from fulcrum.ledger.ledger import Ledger, verify_ledger
+from fulcrum.storage.payload_file import BLOCK_BYTES, FIRST_PLACE
 from fulcrum.storage.payloads import MOST_INSIDE
-
-SIZE = MOST_INSIDE + 5_000
-
-
-def large(number: int) -> bytes:
-    return random.Random(number).randbytes(SIZE + 7 * number)
-
-
-def beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}-payloads")
-
-
-def three(path: Path) -> list[Path]:
-    return [path, path.with_name(f"{path.name}-wal"), beside(path)]
-
-
-def state(path: Path) -> list[bytes | None]:
-    """A ledger, its log and its payloads as they are now."""
-    return [place.read_bytes() if place.exists() else None for place in three(path)]
-
-
-def put(path: Path, saved: list[bytes | None]) -> None:
-    """Leaves them as a killed process does."""
-    for place, data in zip(three(path), saved, strict=True):
-        place.unlink(missing_ok=True)
-        if data is not None:
-            place.write_bytes(data)
-
-
-def states(path: Path, rounds: int) -> list[list[bytes | None]]:
-    """The states before and after every large release, in turn."""
-    seen = []
-    with opened(path) as ledger:
-        ledger._file._opened()  # the file of payloads is made, and known, before the first of them
-        seen.append(state(path))
-        for number in range(1, rounds + 1):
-            release(ledger, number, large(number))
-            seen.append(state(path))
-    return seen
-
-
-def opens_with(path: Path, rounds: int) -> None:
-    with opened(path, None) as ledger:
-        assert ledger.sequence == rounds
-        for number in range(1, rounds + 1):
-            assert ledger.stored(PLAN, number, "model") == large(number)
-    assert all(holds(path, least_sequence=rounds).values())
 
 
 def test_a_large_release_is_beside_the_ledger_and_comes_back_bit_for_bit(path):
@@ -111,23 +69,26 @@ def test_a_crash_at_any_step_of_a_large_release_leaves_it_whole_or_leaves_nothin
     seen = states(path, 3)
     for number in range(3):
         before, after = seen[number], seen[number + 1]
-        known = len(before[2])
+        known, left = len(before[2]), unrecorded(before[2], after[2])
         for written in (known, known + 1, known + 4096, known + SIZE // 2, len(after[2])):
-            torn = after[2][:written].ljust(len(after[2]), b"\0") if written % 2 else after[2][:written]
+            torn = left[:written].ljust(len(left), b"\0") if written % 2 else left[:written]
             put(path, [before[0], before[1], torn])
             opens_with(path, number)
             assert len(beside(path).read_bytes()) == known  # nothing is left of what was not recorded
-        put(path, [before[0], after[1], after[2]])  # the mark alone is missing
-        opens_with(path, number + 1)
+        for payloads in (left, after[2]):
+            put(path, [before[0], after[1], payloads])  # the mark alone is missing
+            opens_with(path, number + 1)
         put(path, after)
         opens_with(path, number + 1)
 
 
-@pytest.mark.parametrize("content", [b"", bytes(4096)])
+@pytest.mark.parametrize("content", [b"", bytes(4096), 1, 31, 32, 5_000, FIRST_PLACE], ids=str)
 def test_a_crash_while_the_file_of_payloads_is_made_leaves_a_ledger_that_releases(path, content):
     with opened(path) as ledger:
         ledger._file._opened()
         saved = state(path)
+    if isinstance(content, int):
+        content = saved[2][:content]
     for left in (None, content):
         put(path, [saved[0], saved[1], left])
         with opened(path) as ledger:
@@ -141,7 +102,7 @@ def test_a_ledger_without_its_payloads_releases_nothing_and_still_tells_what_is_
     states(other, 2)
     for content, words in (
         (None, "is missing"),
-        (whole[: 4096 + SIZE], "is cut short"),
+        (whole[: FIRST_PLACE + SIZE], "is cut short"),
         (b"", "does not hold the payloads"),
         (beside(other).read_bytes(), "does not hold the payloads"),
     ):
@@ -174,17 +135,23 @@ def test_a_flipped_byte_of_a_large_release_is_noticed_and_never_resent(path):
             ledger.stored(PLAN, 2, "model")
 
 
-def test_a_file_of_somebody_else_in_the_place_of_the_payloads_is_left_alone(path):
-    beside(path).write_bytes(b"minutes of the board")
+def test_a_file_of_somebody_else_in_the_place_of_the_payloads_is_refused_at_once_and_left_alone(path):
     with opened(path) as ledger:
         release(ledger, 1)
-        with pytest.raises(LedgerError, match=r"does not hold the payloads of lyon.ledger. Move it away") as error:
-            release(ledger, 2, large(2))
+    beside(path).write_bytes(b"minutes of the board")
+    for work in (opened, Ledger.read, verify_ledger):
+        with pytest.raises(LedgerError, match=r"lyon.ledger knows nothing of it. It is another file's") as error:
+            work(path)
         says(error)
     assert beside(path).read_bytes() == b"minutes of the board"
     beside(path).unlink()
     with opened(path) as ledger:
         assert ledger.sequence == 1
+        beside(path).write_bytes(b"minutes of the board")  # put there just now
+        with pytest.raises(LedgerError, match="knows nothing of it"):
+            release(ledger, 2, large(2))
+        assert beside(path).read_bytes() == b"minutes of the board"
+        beside(path).unlink()
         assert release(ledger, 2, large(2)).fresh
 
 
@@ -205,6 +172,9 @@ def test_a_large_release_into_a_file_that_is_no_longer_in_its_place_is_not_sent(
         ):
             release(ledger, 2, large(2))
         assert ledger.sequence == 1
+        if change == "moved":  # nothing was charged, nor written where nobody finds it
+            path.with_name("elsewhere").rename(beside(path))
+            assert release(ledger, 2, large(2)).fresh
 
 
 @pytest.mark.parametrize("name", ["fsync", "fdatasync"])
@@ -246,17 +216,19 @@ def test_a_full_disk_takes_no_large_release_and_loses_nothing(path, room):
         except LedgerError as error:
             said = str(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        size = beside(path).stat().st_size
         ledger.close()
-        return json.dumps([said, ledger.sequence])
+        return json.dumps([said, ledger.sequence, size])
 
-    said, sequence = json.loads(in_child(work))
+    said, sequence, size = json.loads(in_child(work))
     assert "cannot be written, so nothing may be sent (" in said
     assert sequence == 1
+    assert size == FIRST_PLACE + len(large(1))  # the disk gets back at once what was not recorded
     opens_with(path, 1)
-    assert beside(path).stat().st_size == 4096 + len(large(1))
+    assert beside(path).stat().st_size == size
 
 
-def test_a_ledger_of_format_2_takes_large_releases_and_is_of_format_3_from_then_on(path):
+def test_a_ledger_of_format_2_takes_large_releases_and_is_of_format_4_from_then_on(path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
         head = ledger.head
@@ -269,5 +241,62 @@ def test_a_ledger_of_format_2_takes_large_releases_and_is_of_format_3_from_then_
         assert (ledger.head, ledger.stored(PLAN, 1, "model")) == (head, b"noisy")
         release(ledger, 2, large(2))
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
     assert all(holds(path, least_sequence=2, witnessed_hash=head).values())
+
+
+def test_a_small_release_beside_large_ones_asks_for_no_more_syncs_and_closing_for_one(path, syncs):
+    with opened(path) as ledger:
+        release(ledger, 1, large(1))
+        inode, file = beside(path).stat().st_ino, path.stat().st_ino
+        del syncs[:]
+        release(ledger, 2, b"small")
+        assert [sync.inode for sync in syncs] == [file]
+        del syncs[:]
+    assert [sync.inode for sync in syncs] == [file, inode]  # that the last large one is recorded, durably
+    with opened(path) as ledger:
+        del syncs[:]
+    assert inode not in [sync.inode for sync in syncs]
+
+
+def test_a_large_release_is_held_in_memory_once_and_so_is_one_that_comes_back(path):
+    payload = random.Random(0).randbytes(20_000_000)
+    with opened(path) as ledger:
+        release(ledger, 1, large(1))
+        for work, copies in (
+            (lambda: release(ledger, 2, payload), 0),
+            (lambda: ledger.stored(PLAN, 2, "model"), 1),
+            (lambda: release(ledger, 2, b"other noise"), 1),
+            (ledger.checks, 1),
+        ):
+            tracemalloc.start()
+            work()
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < (copies + 0.1) * len(payload)
+
+
+def test_threads_that_release_one_round_all_send_the_bytes_of_the_first(path):
+    with opened(path) as ledger, ThreadPoolExecutor(8) as pool:
+        for number in (1, 2):
+            done = list(pool.map(lambda seed, number=number: release(ledger, number, large(seed)), range(8)))
+            assert sum(one.fresh for one in done) == 1
+            assert len({one.payload for one in done}) == 1
+    assert all(holds(path, least_sequence=2).values())
+    assert beside(path).stat().st_size < FIRST_PLACE + 2 * (SIZE + 100 + BLOCK_BYTES)
+
+
+@pytest.mark.parametrize("place", [0, 1, 4096, SIZE // 2, SIZE - 1])
+def test_large_releases_cut_short_anywhere_are_noticed_at_once(path, place):
+    states(path, 2)
+    whole = beside(path).read_bytes()
+    second = FIRST_PLACE + -(-len(large(1)) // BLOCK_BYTES) * BLOCK_BYTES
+    assert whole[second:] == large(2)
+    for end in (second + place, FIRST_PLACE + place, BLOCK_BYTES + place % FIRST_PLACE):
+        beside(path).write_bytes(whole[:end])
+        with pytest.raises(LedgerError, match=r"is cut short|is an older copy") as error:
+            opened(path, None)
+        says(error)
+        assert beside(path).read_bytes() == whole[:end]
+    beside(path).write_bytes(whole)
+    opens_with(path, 2)

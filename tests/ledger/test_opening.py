@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ledgers import COST, PLAN, forks, holds, in_child, opened, release, says
+from forking import forks, in_child
+from ledgers import COST, PLAN, holds, opened, release, says
 
 from fulcrum.errors import LedgerError
 from fulcrum.ledger.ledger import Ledger, verify_ledger
@@ -108,9 +109,9 @@ def test_another_silos_ledger_is_refused(path):
 def test_another_format_is_refused(path):
     opened(path).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 4")
+        connection.execute("PRAGMA user_version = 5")
     for work in (opened, verify_ledger):
-        with pytest.raises(LedgerError, match="is a ledger of format 4, this Fulcrum knows format 3") as error:
+        with pytest.raises(LedgerError, match="is a ledger of format 5, this Fulcrum knows format 4") as error:
             work(path)
         says(error)
 

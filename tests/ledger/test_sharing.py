@@ -11,7 +11,8 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ledgers import forks, holds, in_child, opened, release
+from forking import forks, in_child
+from ledgers import holds, opened, release
 
 from fulcrum.errors import LedgerInUseError
 from fulcrum.ledger.ledger import Allowance, Ledger, verify_ledger
@@ -80,6 +81,25 @@ def test_a_forked_child_may_not_use_the_ledger_and_does_not_keep_it(path):
     assert in_child(lambda: opened(path)).startswith("LedgerInUseError: ")
     release(ledger, 2)
 
+    with living_child():
+        ledger.close()
+        with opened(path) as again:
+            assert again.sequence == 2
+
+
+@forks
+def test_a_child_does_not_hold_a_ledger_that_its_parent_looked_at(path):
+    opened(path).close()
+    reader = Ledger.read(path)
+    with living_child():
+        reader.close()
+        with opened(path) as again:
+            assert again.sequence == 0
+
+
+@contextlib.contextmanager
+def living_child():
+    """A forked process that lives as long as the block."""
     receive, send = os.pipe()
     alive, living = os.pipe()
     with warnings.catch_warnings():
@@ -91,12 +111,12 @@ def test_a_forked_child_may_not_use_the_ledger_and_does_not_keep_it(path):
         os.read(receive, 1)
         os._exit(0)
     os.read(alive, 1)
-    ledger.close()
-    with opened(path) as again:  # while the child lives
-        assert again.sequence == 2
-    for end in (send, receive, alive, living):
-        os.close(end)
-    os.waitpid(child, 0)
+    try:
+        yield
+    finally:
+        for end in (send, receive, alive, living):
+            os.close(end)
+        os.waitpid(child, 0)
 
 
 @forks

@@ -152,6 +152,10 @@ def test_a_file_that_cannot_be_folded_when_it_is_closed_keeps_its_log(kind, tmp_
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fails)
         opened.close()
+    with pytest.raises(
+        kind.error, match=r"could not be closed in this process when its disk failed. Start the process anew"
+    ):
+        kind.open(path)
     put(copy, state(path))
     assert log_of(copy).stat().st_size > 0
     opens_with(kind, copy, 1)

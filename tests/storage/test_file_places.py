@@ -10,7 +10,7 @@ from logged_files import Book, log_of, opens_with, recording, refused
 
 from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 from fulcrum.ledger.ledger import verify_ledger
-from fulcrum.storage import database
+from fulcrum.storage import holding
 
 
 def test_a_file_opened_by_another_hard_link_does_not_forget_its_log(kind, tmp_path):
@@ -65,14 +65,14 @@ def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(t
     path, newer = tmp_path / "lyon.ledger", tmp_path / "newer"
     for name in (path, newer):
         Book().open(name).close()
-    real = database.fcntl.flock
+    real = holding.fcntl.flock
 
     def replaced_just_before(*arguments):
         newer.replace(path)
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database.fcntl, "flock", replaced_just_before)
+        patch.setattr(holding.fcntl, "flock", replaced_just_before)
         with pytest.raises(LedgerInUseError, match=r"was replaced by another process just now. Open it again"):
             Book().open(path)
     opens_with(Book(), path, 0)

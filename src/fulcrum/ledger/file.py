@@ -9,11 +9,14 @@ from typing import Self
 
 from fulcrum.errors import LedgerError, LedgerInUseError
 from fulcrum.ledger.entries import Allowance, Entry, EntryRow, entry_of
-from fulcrum.storage.database import PathLike, Statement
+from fulcrum.storage.database import PathLike
 from fulcrum.storage.payloads import FileWithPayloads
 
-FORMAT = 3
-"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it; both are read."""
+FORMAT = 4
+"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it, format 3 no stamp of them.
+
+All are read but those of format 3 that have payloads beside them.
+"""
 
 HASH_FORMAT = 1
 """Of the hashes in it."""
@@ -94,10 +97,9 @@ class LedgerFile(FileWithPayloads):
             ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
         )
 
-    def add_entry(self, row: EntryRow, held: object, *with_it: Statement) -> None:
+    def add_entry(self, row: EntryRow, held: object) -> None:
         """Stores an entry and its payload, as `keep` returned it; synced when it returns."""
         self.write(
             ("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row),
             ("INSERT INTO payload VALUES (?, ?)", (row[0], held)),
-            *with_it,
         )

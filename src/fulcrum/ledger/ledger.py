@@ -77,7 +77,7 @@ class Ledger(ClosedAtTheEnd):
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
     - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it,
-      nor does one whose large payloads are missing, cut short or another's;
+      nor does one whose large payloads are missing, cut short, older, newer or another's;
     - a file or log that was deleted, moved or replaced while it was open takes nothing that may be sent;
     - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
@@ -125,7 +125,8 @@ class Ledger(ClosedAtTheEnd):
     def read(cls, path: PathLike) -> Self:
         """Opens a ledger to look at; no writer can open it meanwhile.
 
-        What a killed process left in the log is folded into the file first, as `open` does.
+        What a killed process left in the log is folded into the file first, as `open` does. A ledger beside newer
+        payloads is refused: it no longer knows all that was spent.
         """
         with LedgerFile.reading(path) as file:
             return cls(file)
@@ -268,13 +269,13 @@ class Ledger(ClosedAtTheEnd):
             if reason is not None:
                 raise RefusedReleaseError(f"{self._path}: {reason}")
             sha = hashlib.sha256()
-            held, with_it = self._file.keep(payload, sha)
+            held = self._file.keep(payload, sha)
             made = (len(self._entries) + 1, allowance.plan_digest, round_number, basis, sha.hexdigest())
             spent = self._spent_with(cost)
             figures = (cost.shift_above, cost.shift_inside, spent.shift_above, spent.shift_inside)
             row = (*made, *figures, _chain_hash(self.head, (*made, *figures)))
             entry = entry_of(row)
-            self._file.add_entry(row, held, *with_it)
+            self._file.add_entry(row, held)
             self._entries.append(entry)
             self._of_round[entry.plan_digest, entry.round_number] = entry
             self._file.in_doubt = False
@@ -400,7 +401,8 @@ def verify_ledger(
 ) -> tuple[LedgerCheck, ...]:
     """Returns the checks of a ledger file, every payload read; it holds up if all of them do.
 
-    A ledger restored from an old copy is sound in itself: only whoever saw a later state can tell.
+    A ledger restored from an old copy, with all files beside it, is sound in itself: only whoever saw a later state can
+    tell.
 
     Args:
         path: The ledger; no process may be releasing from it.

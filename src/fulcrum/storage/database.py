@@ -1,4 +1,4 @@
-"""The SQLite file beneath ledgers and regional sums: how it is made, held, read and written, and what can go wrong.
+"""The SQLite file beneath ledgers and regional sums: how it is made, opened, read and written, and what can go wrong.
 
 Why a write-ahead log (`WAL` at `synchronous=FULL`): a write is one append and one sync, which is the least that any
 durable write costs, where a rollback journal takes four syncs. Each frame of the log carries a checksum over all before
@@ -8,7 +8,8 @@ not open.
 
 While a file is open its last writes may be in the log alone (`<name>-wal`): copy or move both files or, better, a
 closed file. The log is folded into the file when it has grown to `LOG_BYTES`, when the file is closed, and when it is
-opened after a crash: what is closed is one file.
+opened after a crash: a closed file has no log. One with large payloads has them in a second file, which stays
+(`fulcrum.storage.payloads`).
 """
 
 import contextlib
@@ -20,7 +21,6 @@ import struct
 import sys
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -38,10 +38,8 @@ from fulcrum.storage.connection import (
     read_only,
 )
 from fulcrum.storage.files import sync_file, sync_folder
+from fulcrum.storage.holding import OPENING, forget, in_use, is_named, never_closed, remember, remember_reader, taken
 from fulcrum.storage.log_mark import PAGE_BYTES, SCHEMA, LogMark, first_value
-
-if sys.platform != "win32":
-    import fcntl
 
 MOST_BYTES = 900_000_000
 """The largest payload: 10^8 parameters, and what goes with them."""
@@ -167,20 +165,20 @@ class DatabaseFile:
             first: What is written into a new one; None creates none.
         """
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
-        with cls.translated(file, "opened"), _REGISTRY, contextlib.ExitStack() as undo:
+        with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
             if first is not None and not file.exists():
                 cls._create(file, first)
             cls.check_file(file, writable=True)
-            hold = undo.enter_context(_held(file, exclusive=True))
+            hold = undo.enter_context(taken(file, exclusive=True))
             if cls.format_of(file, hold) == _UNMARKED:
                 cls._upgrade(file, hold)
-                hold = undo.enter_context(_held(file, exclusive=True))
+                hold = undo.enter_context(taken(file, exclusive=True))
             connection, mark = cls._whole(file, hold)
             held = cls(file, connection, hold, mark=mark)
             undo.callback(held.let_go)
             yield held
             held.begin_log()
-            _LIVE[_inode(file)] = held
+            remember(file, held)
             undo.pop_all()
 
     @classmethod
@@ -188,15 +186,16 @@ class DatabaseFile:
     def reading(cls, path: PathLike) -> Iterator[Self]:
         """Opens a file to look at, what a killed process left folded in; it stays open if the block ends well."""
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
-        with cls.translated(file, "read"), _REGISTRY, contextlib.ExitStack() as undo:
+        with cls.translated(file, "read"), OPENING, contextlib.ExitStack() as undo:
             cls.check_file(file, writable=False)
-            hold = undo.enter_context(_held(file, exclusive=False))
+            hold = undo.enter_context(taken(file, exclusive=False))
             if cls.format_of(file, hold) != _UNMARKED and not cls._mark_of(file, hold).whole:
                 hold.close()
-                hold = undo.enter_context(_held(file, exclusive=True))
+                hold = undo.enter_context(taken(file, exclusive=True))
                 cls._whole(file, hold)[0].close()
             connection = undo.enter_context(contextlib.closing(read_only(file)))
-            yield cls(file, connection, hold)
+            yield (held := cls(file, connection, hold))
+            remember_reader(held)
             undo.pop_all()
 
     def begin_log(self) -> None:
@@ -224,13 +223,11 @@ class DatabaseFile:
     def close(self) -> None:
         """Lets the file go; closing it again, or in a forked child, does nothing. It takes the lock itself.
 
-        It leaves one file behind. Where the disk does not allow that the log stays, and nothing is lost: another
-        process can open the file, this one cannot any more.
+        It leaves no log behind. Where the disk does not allow that the log stays, and nothing is lost: another process
+        can open the file, this one cannot any more.
         """
         if self.let_go():
-            with _REGISTRY:
-                for key in [key for key, file in _LIVE.items() if file is self]:
-                    del _LIVE[key]
+            forget(self)
 
     def let_go(self) -> bool:
         """Does what `close` does but for the list of open files; returns whether there was anything to do."""
@@ -238,11 +235,13 @@ class DatabaseFile:
             if self.closed or os.getpid() != self.process:
                 return False
             self.closed = True
-            with contextlib.suppress(FulcrumError, *_FAILURES):
+            try:
                 if self._kept is not None:
                     self.fold_log()
                     freed(self._kept)
                 self.connection.close()
+            except (FulcrumError, *_FAILURES):
+                never_closed(self.hold)
             for file in (self.log, self.hold):
                 if file is not None:
                     file.close()
@@ -270,7 +269,7 @@ class DatabaseFile:
                     self.connection.execute(sql, values)
                 self.connection.execute("COMMIT")
                 self.mark_log()
-                self._check_in_place()
+                self.check_in_place()
         except BaseException:
             with contextlib.suppress(sqlite3.Error):  # else the next to open drops it
                 if self.connection.in_transaction:
@@ -281,10 +280,10 @@ class DatabaseFile:
         """Returns the files that a write goes to, by name."""
         return [(self.path, self.hold), (log_of(self.path), self.log)]
 
-    def _check_in_place(self) -> None:
+    def check_in_place(self) -> None:
         """Refuses a write that went into a file or log which nobody will find under its name again."""
         for path, file in self.written_files():
-            if file is None or not _names(path, file):
+            if file is None or not is_named(path, file):
                 lost = "was deleted, moved or replaced while it was open"
                 raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
 
@@ -307,7 +306,7 @@ class DatabaseFile:
         name = getattr(error, "sqlite_errorname", "")
         said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return FileInUseError(_in_use(file))
+            return FileInUseError(in_use(file))
         if name == "SQLITE_NOTADB":
             return StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
         unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
@@ -426,76 +425,5 @@ class DatabaseFile:
         return connection, mark
 
 
-_LIVE: weakref.WeakValueDictionary[tuple[int, int], DatabaseFile] = weakref.WeakValueDictionary()  # open here, by inode
-_REGISTRY = threading.RLock()
-_FORKING: list[DatabaseFile] = []
-
-
-def _before_fork() -> None:
-    """Waits for writes under way, so that a child does not inherit half of one."""
-    _REGISTRY.acquire()
-    _FORKING.extend(_LIVE.values())
-    for file in _FORKING:
-        file.lock.acquire()
-
-
-def _after_fork() -> None:
-    while _FORKING:
-        _FORKING.pop().lock.release()
-    _REGISTRY.release()
-
-
-def _after_fork_in_child() -> None:
-    for file in _FORKING:
-        file.hold.close()  # or a child that outlives its parent would keep the file from being opened
-    _LIVE.clear()
-    _after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
-
-
-def _inode(file: Path) -> tuple[int, int]:
-    about = file.stat()
-    return about.st_dev, about.st_ino
-
-
-def _names(path: Path, file: io.FileIO) -> bool:
-    """Returns whether an open file is still the one of that name."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
-
-
-def _held(file: Path, *, exclusive: bool) -> io.FileIO:
-    """Takes the lock of the file's life, beside SQLite's own.
-
-    POSIX drops SQLite's locks as soon as this process closes any other descriptor of the file, after copying it for
-    example. A lock of `flock` lasts as long as its own descriptor. Windows has no such trap and needs no second lock.
-    """
-    if _inode(file) in _LIVE:  # looked up first: opening and closing the file here would drop SQLite's lock
-        raise FileInUseError(f"{file} is open in this process. Close it first")
-    hold = io.FileIO(file, "r+" if exclusive else "r")
-    if sys.platform != "win32":
-        try:
-            fcntl.flock(hold, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            hold.close()
-            raise FileInUseError(_in_use(file)) from None
-        except OSError:
-            hold.close()
-            raise
-    if not _names(file, hold):
-        hold.close()
-        raise FileInUseError(f"{file} was replaced by another process just now. Open it again")
-    return hold
-
-
 def _holds_bytes(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
-
-
-def _in_use(file: Path) -> str:
-    return f"{file} is in use by another process, or on a network drive that cannot lock it. Close it there first"

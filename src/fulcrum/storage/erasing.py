@@ -7,7 +7,8 @@ in a snapshot of the disk, or in cells that a drive has set aside.
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Self
+from pathlib import Path
+from typing import ClassVar, Self
 
 from fulcrum.errors import StorageError
 from fulcrum.storage.database import PathLike, Statement
@@ -18,6 +19,16 @@ class ErasingFile(FileWithPayloads):
     """A file held and connected to, in which deleted content is overwritten; made by `erasing`."""
 
     overwrites = True
+    lost: ClassVar[str]
+    """What is lost with the file, in words."""
+
+    @classmethod
+    def check_file(cls, file: Path, *, writable: bool) -> None:
+        """Refuses what is not there, is no file, is empty, or cannot be written to where it must be."""
+        try:
+            super().check_file(file, writable=writable)
+        except FileNotFoundError:
+            raise StorageError(f"{file} is not there, and with it {cls.lost}. {cls.advice}") from None
 
     @classmethod
     @contextlib.contextmanager

@@ -38,6 +38,15 @@ def test_a_pairs_secret_is_that_of_rfc_7748():
     assert public_half(alice).hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
 
 
+def test_fresh_keys_differ_and_agree_from_either_side():
+    fresh = [new_private_key() for _ in range(20)]
+    assert len(set(fresh)) == 20
+    assert {len(key) for key in fresh} == {32}
+    for one, other in itertools.pairwise(fresh):
+        from_one = agreed(loaded_key(one), public_half(other), "other")
+        assert from_one == agreed(loaded_key(other), public_half(one), "one")
+
+
 def test_a_derived_key_is_that_of_rfc_5869():
     """Its third test case, which has neither salt nor info; the first 32 bytes."""
     expected = "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"

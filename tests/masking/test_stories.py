@@ -144,6 +144,18 @@ def test_a_member_refuses_a_roster_with_one_that_was_told_other_settings(masked)
     assert f"silo '{HELPER}' was told other settings than silo '{ALONE}'" in refusal(masked.answer, ALONE, request)
 
 
+@pytest.mark.parametrize("twisted", [0, 0x80], ids=["the same bytes", "other bytes of the same key"])
+def test_a_member_refuses_a_roster_in_which_two_have_one_key(masked, twisted):
+    requests = masked.until("shares")
+    by_name = {answer_from_bytes(data).silo: data for data in request_from_bytes(requests[ALONE]).keys}
+    stolen = body_of(answer_from_bytes(by_name[SILOS[1]]), PublicKeys)
+    masking, sealing = (key[:31] + bytes([key[31] ^ twisted]) for key in (stolen.masking, stolen.sealing))
+    public = PublicKeys(masking=masking, sealing=sealing, settings=stolen.settings)
+    by_name[HELPER] = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    request = Roster(session=masked.session, keys=tuple(by_name.values())).to_bytes()
+    assert "two silos of the roster have one key" in refusal(masked.answer, ALONE, request)
+
+
 @pytest.mark.parametrize("members", range(2, 8))
 def test_no_division_of_a_small_group_into_stories_gives_both_secrets_or_a_second_attempt(members):
     """All ways to tell every honest member one of two stories, or nothing, with any colluders who tell both."""

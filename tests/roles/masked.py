@@ -46,7 +46,9 @@ class MaskedWorld:
             for name in ("plan.json", "plan.json.sig"):
                 (home / name).write_bytes((folder / name).read_bytes())
             (home / "site.key").write_bytes((folder / f"{silo}.key").read_bytes())
-            settings = SiteSettings(format=FORMAT, role="silo", name=silo, issuer=issuer, purpose=purpose)
+            settings = SiteSettings(
+                format=FORMAT, role="silo", name=silo, issuer=issuer, purpose=purpose, policy=bool(policy)
+            )
             (home / "site.toml").write_text(site_toml(settings))
             if policy:
                 (home / "policy.toml").write_text(policy)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.audit.masked_sums import canaries_of
+from fulcrum.audit.real_parts.masked_sums import canaries_of
 from fulcrum.errors import DataError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.layout import Layout

@@ -1,17 +1,21 @@
 """A server that pools: the estimator's rounds behind a coordinator, and what it remembers of them."""
 
 import dataclasses
+import itertools
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from forking import fate_of, forks
 from test_server import SIZES, START, World, refusal, sum_of, withheld
 
+import fulcrum
 from fulcrum.errors import StorageError
+from fulcrum.estimation.arms import PoolingArms
 from fulcrum.estimation.server import advanced, begun
 from fulcrum.exchange.answer import answer_from_bytes
 from fulcrum.exchange.layout import Layout
@@ -65,6 +69,23 @@ def test_a_server_that_pools_moves_the_model_by_what_the_estimator_makes_of_all_
     assert np.abs(state.moved).max() > 0
 
 
+def test_a_model_that_is_no_head_takes_the_steps_that_it_takes_in_the_embedded_engine(world, tmp_path):
+    plan = joint(world, "research")
+    server = Coordinator.open(tmp_path, plan, HEAD)
+    embedded = PoolingArms([plan.server_rule], coordinates=40, classes=None)
+    for number in (1, 2):
+        answers = [said(plan, region, number) for region in SIZES]
+        for region, answer in zip(SIZES, answers, strict=True):
+            server.receive(answer, region)
+        step = server.finish_round()["diagnostics"].step
+        moved = embedded.advance(np.stack([answer_from_bytes(answer).values for answer in answers])[..., None])
+        assert server.model["head"].ravel() == pytest.approx(moved[:, 0], rel=1e-12, abs=1e-15)
+        if number == 1:
+            counted = 1000 * (plan.rounds / 20) ** 2  # of 40 coordinates: the plan has two rounds
+            trust = 1 / (1 + counted * plan.server_rule.least_noise)
+            assert step == pytest.approx(trust + (1 - trust) * 0.25, rel=1e-12)
+
+
 def test_what_a_server_knows_beforehand_is_what_the_plan_says(world):
     plan = joint(world)
     rule = plan.server_rule
@@ -73,6 +94,7 @@ def test_what_a_server_knows_beforehand_is_what_the_plan_says(world):
     assert rule.shares == pytest.approx([300 / 617, 317 / 617])
     spread = (plan.weights * plan.noise_multiplier * plan.clip_norm) ** 2
     assert rule.variance == pytest.approx([spread[members].sum() for members in by_region])
+    assert rule.rounds == 2
 
 
 def played(plan, folder, rounds, *, reopened):
@@ -114,35 +136,33 @@ def test_a_server_reopened_between_any_two_steps_ends_on_the_same_bits(world, tm
     assert [entry["diagnostics"].heard for entry in one.history] == [1, 2]
 
 
-KILLED = """
-import os, sys, signal
-from pathlib import Path
-import numpy as np
-import fulcrum
-from fulcrum.roles.server import Coordinator
-folder, when = Path(sys.argv[1]), int(sys.argv[2])
-plan = fulcrum.read_plan(folder / "plan.json")
-server = Coordinator.open(folder / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
-steps = 0
-def step():
-    global steps
-    steps += 1
-    if steps == when:
-        os.kill(os.getpid(), signal.SIGKILL)
-replace = os.replace
-os.replace = lambda *names: (step(), replace(*names), step())
-Path.replace = lambda self, target: os.replace(self, target)
-while not server.finished:
-    for region in ("north", "south"):
+def run_until(moment, folder, plan):
+    """Runs a server to the end of the plan, and kills this process at a step of it; returns what it ends on."""
+    server = Coordinator.open(folder / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
+    steps, replace = itertools.count(1), os.replace
+
+    def step():
+        if next(steps) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def stepwise(*names):
         step()
-        server.receive((folder / f"{region}-{server.round_number}").read_bytes(), region)
+        replace(*names)
+        step()
+
+    os.replace = stepwise
+    Path.replace = stepwise
+    while not server.finished:
+        for region in ("north", "south"):
+            step()
+            server.receive((folder / f"{region}-{server.round_number}").read_bytes(), region)
+        step()
+        server.finish_round()
     step()
-    server.finish_round()
-step()
-print(server.basis)
-"""
+    return server.basis
 
 
+@forks
 def test_a_server_killed_at_any_step_and_resumed_ends_on_the_same_bits(world, tmp_path):
     plan = joint(world)
     expected = played(
@@ -155,17 +175,12 @@ def test_a_server_killed_at_any_step_and_resumed_ends_on_the_same_bits(world, tm
     for region in SIZES:
         for number in (1, 2):
             (tmp_path / f"{region}-{number}").write_bytes(said(plan, region, number))
-    killed = 0
-    for when in (2, 4, 5, 7, 9, 10):
+    for when in range(1, 12):
         shutil.rmtree(tmp_path / "server", ignore_errors=True)
         Coordinator.open(tmp_path / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
-        for moment in (when, 10**6):
-            command = [sys.executable, "-c", KILLED, str(tmp_path), str(moment)]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
-            killed += ran.returncode == -signal.SIGKILL
-        assert ran.returncode == 0, ran.stderr
-        assert ran.stdout.strip() == expected.basis
-    assert killed == 6
+        as_read = fulcrum.read_plan(tmp_path / "plan.json")
+        assert fate_of(lambda: run_until(when, tmp_path, as_read)) == ("", -signal.SIGKILL)  # noqa: B023
+        assert fate_of(lambda: run_until(None, tmp_path, as_read)) == (expected.basis, 0)  # noqa: B023
 
 
 def test_a_sum_of_fewer_silos_is_taken_for_what_it_is(world, tmp_path):

@@ -5,7 +5,8 @@ import shutil
 import pytest
 from regional import MEMBERS, refusal
 
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.roles.region_file import RegionFile
 from fulcrum.storage import payloads
 
 
@@ -78,16 +79,17 @@ def test_a_release_that_a_crash_left_and_no_row_knows_is_overwritten_when_the_fi
     with world.open(path) as region:
         gathered(world, region, 1)
         region.close_round(1)
-        left = world.release("lille", 2).values.tobytes()
-        for _ in range(5):  # the first fill the gaps, the others the end
-            place, with_it = region._file.keep(memoryview(left))
-            region._file.write(*with_it)
-        region._file.write(("DELETE FROM outside WHERE place >= ? AND length = ?", (4096, len(left))))
-        assert place > 4096
-    assert left in beside(path).read_bytes()
-    with world.open(path) as region:
-        assert left not in beside(path).read_bytes()
-        region.close_round(1)
+    gap = world.release("lille", 2).values.tobytes()  # what was overwritten leaves room for it
+    size = beside(path).stat().st_size
+    for left, grown in ((gap, False), (500 * gap, True)):
+        with world.open(path) as region:
+            region._file.keep(memoryview(left))  # and no row, as if killed
+        assert left in beside(path).read_bytes()
+        assert (beside(path).stat().st_size > size) == grown
+        with world.open(path) as region:
+            assert gap not in beside(path).read_bytes()
+            assert beside(path).stat().st_size == size
+            region.close_round(1)
 
 
 def test_a_region_without_its_payloads_is_refused_and_left_alone(world, path):
@@ -103,6 +105,31 @@ def test_a_region_without_its_payloads_is_refused_and_left_alone(world, path):
         beside(path).write_bytes(whole)
     with world.open(path) as region:
         region.close_round(1)
+
+
+def test_an_older_region_beside_newer_payloads_is_refused_and_nothing_is_overwritten(world, path):
+    with world.open(path) as region:
+        gathered(world, region, 1)
+    older = path.read_bytes()
+    with world.open(path) as region:
+        total = region.close_round(1).to_bytes()
+    newest, left = path.read_bytes(), beside(path).read_bytes()
+    path.write_bytes(older)
+    assert "north.region is an older copy, or damaged" in refusal(world.open, path, kind=StorageError)
+    assert (path.read_bytes(), beside(path).read_bytes()) == (older, left)
+    path.write_bytes(newest)
+    with world.open(path) as region:
+        assert region.close_round(1).to_bytes() == total
+
+
+def test_a_region_opened_under_another_plan_has_nothing_overwritten(world, path):
+    with world.open(path) as region:
+        gathered(world, region, 1)
+        region._file.keep(memoryview(bytes(range(256)) * 100))  # and no row, as if killed
+    left = beside(path).read_bytes()
+    with pytest.raises(ExchangeError, match="is that of another region or plan"):
+        RegionFile.bound(path, region="south", plan_digest="other")
+    assert beside(path).read_bytes() == left
 
 
 def test_a_damaged_large_release_is_never_summed(world, path):

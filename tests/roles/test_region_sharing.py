@@ -1,21 +1,16 @@
 """One region and several threads, forks and kills."""
 
 import json
-import os
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
+from forking import forks, in_child
 from regional import MEMBERS
 
 import fulcrum
-from fulcrum.errors import StorageError
 from fulcrum.exchange.answer import Withheld
 from fulcrum.roles.region import Region
-
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 def test_threads_share_a_region(world, region):
@@ -29,22 +24,9 @@ def test_threads_share_a_region(world, region):
 
 @forks
 def test_a_forked_child_sends_nothing(world, region):
-    receive, send = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
-        child = os.fork()
-    if child == 0:
-        try:
-            region.close_round(1)
-            os.write(send, b"closed")
-        except StorageError as error:
-            os.write(send, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(send)
-    with os.fdopen(receive, "rb") as pipe:
-        assert b"before a fork" in pipe.read()
-    os.waitpid(child, 0)
+    said = in_child(lambda: region.close_round(1))
+    assert said.startswith("StorageError: ")
+    assert "before a fork" in said
     assert isinstance(region.close_round(1), Withheld)
 
 

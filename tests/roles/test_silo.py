@@ -274,6 +274,7 @@ def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkey
 def test_what_is_refused_is_refused_before_training(silo, model, monkeypatch):
     monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained"))
     (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
+    rewritten(silo, "policy = false", "policy = true")
     with pytest.raises(fulcrum.PolicyError):
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
 
@@ -290,6 +291,7 @@ def test_a_ledger_that_another_process_is_letting_go_is_waited_for(silo, model):
 
 def test_the_silos_own_policy_is_asked(silo, model):
     (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
+    rewritten(silo, "policy = false", "policy = true")
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.1"):
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     assert released(silo) == []

@@ -68,6 +68,23 @@ def test_a_format_that_knows_no_purpose_cannot_be_given_one(silo):
         read_site(silo, "silo")
 
 
+@pytest.mark.parametrize("written", ["fulcrum.site/1", FORMAT])
+def test_a_policy_whose_loss_nobody_would_notice_is_refused_until_the_site_says_that_there_is_one(silo, model, written):
+    (silo / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+    rewritten(silo, FORMAT, written)
+    with pytest.raises(fulcrum.PolicyError, match=r"its loss would go unnoticed\. Write policy = true") as caught:
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    assert "\n" not in str(caught.value)
+    assert released(silo) == []
+    rewritten(silo, written, FORMAT)
+    rewritten(silo, "policy = false", "policy = true")
+    SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    (silo / "policy.toml").unlink()
+    with pytest.raises(fulcrum.PolicyError, match="cannot be read"):
+        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 2)
+    assert released(silo) == [1]
+
+
 def test_a_policy_that_is_gone_or_cannot_be_reached_is_not_left_out(silo, model):
     (silo / "policy.toml").symlink_to(silo / "moved.toml")
     with pytest.raises(fulcrum.PolicyError, match="cannot be read"):
@@ -77,6 +94,19 @@ def test_a_policy_that_is_gone_or_cannot_be_reached_is_not_left_out(silo, model)
     with pytest.raises(fulcrum.PolicyError, match="cannot be read"):
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     assert released(silo) == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_policy_that_is_changed_while_a_silo_runs_holds_from_the_next_round_on(silo, model, known):
+    if known:
+        rewritten(silo, "policy = false", "policy = true")
+        (silo / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+    station = SiloStation(read_site(silo, "silo"))
+    station.answer(pack_model(model), 1)
+    (silo / "policy.toml").write_text("largest_epsilon_above = 0.001\nlargest_epsilon_inside = 90\n")
+    with pytest.raises(fulcrum.PolicyError):
+        station.answer(pack_model(model), 2)
+    assert released(silo) == [1]
 
 
 def test_the_issuer_of_a_site_is_a_key_and_never_a_file(silo, monkeypatch):

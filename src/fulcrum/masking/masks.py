@@ -35,9 +35,8 @@ Residues: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
 
 def new_private_key() -> bytes:
-    """Returns a fresh private X25519 key, raw."""
-    x25519, _, _ = _cryptography()
-    return bytes(x25519.X25519PrivateKey.generate().private_bytes_raw())
+    """Returns a fresh private X25519 key, raw: 256 bits from the operating system, as RFC 7748 makes one."""
+    return secrets.token_bytes(KEY_BYTES)
 
 
 def new_seed() -> bytes:

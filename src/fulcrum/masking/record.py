@@ -37,6 +37,7 @@ class MaskingRecord(ErasingFile):
     noun = "a silo's record of masked rounds"
     wanted = "the silo's record of masked rounds"
     advice = "Ask for a new plan"
+    lost = "what this silo has unmasked"
 
     @classmethod
     def bound(cls, path: PathLike, *, silo: str, create: bool = False) -> Self:
@@ -45,15 +46,6 @@ class MaskingRecord(ErasingFile):
             if file.connection.execute("SELECT name FROM silo").fetchall() != [(silo,)]:
                 raise ExchangeError(f"{file.path} is the record of another silo than {silo!r}")
         return file
-
-    @classmethod
-    def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses what is not there, is no file, is empty, or cannot be written to where it must be."""
-        try:
-            super().check_file(file, writable=writable)
-        except FileNotFoundError:
-            lost = "and with it what this silo has unmasked"
-            raise StorageError(f"{file} is not there, {lost}. {cls.advice}") from None
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
         """Returns what is known of a round: its state where it still has one, and whether it is unmasked.

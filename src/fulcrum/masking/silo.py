@@ -263,7 +263,7 @@ class Member:
         if state.answers[0] not in request.keys:
             raise ExchangeError(f"the roster does not hold the keys that silo {self.silo!r} sent")
         public = [key for keys in roster.values() for key in (keys.masking, keys.sealing)]
-        if len(set(public)) < len(public):
+        if len({_coordinate(key) for key in public}) < len(public):
             raise ExchangeError("two silos of the roster have one key")
         for silo, keys in roster.items():
             if keys.settings != self.settings:
@@ -329,6 +329,11 @@ class Member:
     def _accepted(self, state: State, request: Any, answer: bytes) -> State:
         digest = request_digest(request.to_bytes())
         return msgspec.structs.replace(state, requests=(*state.requests, digest), answers=(*state.answers, answer))
+
+
+def _coordinate(key: bytes) -> int:
+    """Returns what X25519 takes a public key for: many bytes stand for one."""
+    return int.from_bytes(key, "little") % 2**255 % (2**255 - 19)
 
 
 def request_digest(data: bytes) -> bytes:

@@ -173,9 +173,8 @@ class Region(ClosedAtTheEnd):
                 return silo
             if self._layout() != layout:
                 raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
-            held, with_it = self._file.keep(release.values.data.cast("B"))
-            row = (round_number, silo, digest, held)
-            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", row), *with_it)
+            held = self._file.keep(release.values.data.cast("B"))
+            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", (round_number, silo, digest, held)))
             self._add(release)
         return silo
 
@@ -226,9 +225,9 @@ class Region(ClosedAtTheEnd):
             if answer != kept:
                 data = answer.to_bytes()
                 # Only a sum is for ever: what is withheld may be replaced, and stays within the file.
-                held, with_it = self._file.keep(data) if status == SUMMED else (data, ())
+                held = self._file.keep(data) if status == SUMMED else data
                 row = (round_number, status, _digest(data), held)
-                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row), *with_it)
+                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row))
             if forget:
                 self.forget()
             return answer
@@ -246,8 +245,8 @@ class Region(ClosedAtTheEnd):
         with self._file.working():
             places = [row[0] for row in self._file.rows(left, SUMMED)]  # None is within the file
             if places:
-                gone = self._file.overwrite([place for place in places if place is not None])
-                self._file.write((erasure, (SUMMED,)), *gone, erase=None in places)
+                self._file.overwrite([place for place in places if place is not None])
+                self._file.write((erasure, (SUMMED,)), erase=None in places)
 
     def rounds(self) -> tuple[RegionRound, ...]:
         """Returns the status of every round that has a release or an answer."""

@@ -11,8 +11,11 @@ from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.storage.database import PathLike
 from fulcrum.storage.erasing import ErasingFile
 
-FORMAT = 3
-"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it; both are read."""
+FORMAT = 4
+"""Of the file. Format 1 has no mark of how far its log goes, format 2 no payloads beside it, format 3 no stamp of them.
+
+All are read but those of format 3 that have payloads beside them.
+"""
 
 _SCHEMA = """
 CREATE TABLE region (name TEXT NOT NULL, plan TEXT NOT NULL, layout BLOB);
@@ -32,6 +35,7 @@ class RegionFile(ErasingFile):
     noun = "a region's file of sums"
     wanted = "the region's file of sums"
     advice = "Ask for a new plan"
+    lost = "the record of the sums that went up"
 
     @classmethod
     def bound(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
@@ -41,15 +45,6 @@ class RegionFile(ErasingFile):
             if file.connection.execute("SELECT name, plan FROM region").fetchall() != [(region, plan_digest)]:
                 raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
         return file
-
-    @classmethod
-    def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses what is not there, is no file, is empty, or cannot be written to where it must be."""
-        try:
-            super().check_file(file, writable=writable)
-        except FileNotFoundError:
-            lost = "and with it the record of the sums that went up"
-            raise StorageError(f"{file} is not there, {lost}. {cls.advice}") from None
 
 
 def create_region_file(path: PathLike, *, plan_digest: str, region: str) -> None:

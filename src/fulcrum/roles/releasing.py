@@ -38,9 +38,14 @@ alarm = logging.getLogger("fulcrum.alarm")
 
 
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
-    """Tells the silo alone. A listener that fails, or exits, must not keep a release back: that would be seen."""
+    """Tells the silo alone that something went wrong."""
+    tell_log(alarm, logging.CRITICAL, text, *values, trace=trace)
+
+
+def tell_log(log: logging.Logger, level: int, text: str, *values: object, trace: bool = False) -> None:
+    """Tells a silo's own log. A listener that fails, or exits, is not heard: what is answered must not depend on it."""
     try:
-        alarm.critical(text, *values, exc_info=trace)
+        log.log(level, text, *values, exc_info=trace)
     except KeyboardInterrupt:  # the operator's
         raise
     except BaseException:  # noqa: S110 nobody is left to tell

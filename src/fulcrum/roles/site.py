@@ -19,13 +19,12 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from fulcrum.errors import DataError, FileInUseError
+from fulcrum.errors import DataError, FileInUseError, PolicyError
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import read_signed_plan
 from fulcrum.roles.policy import Policy, read_policy
@@ -55,7 +54,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         name: Its name in the plan; any name for the server.
         issuer: The public key that must have signed the plan; the key itself, never the name of a file.
         purpose: What plans the site runs. Research protects nobody: `fulcrum up` alone makes such sites, on loopback.
-        policy: Whether policy.toml must be there; one that is there is heeded in any case.
+        policy: Whether there is a policy.toml. Nothing is released where it is missing, nor where it is there unsaid.
         train: The training module, at silos and at the server.
         seed: Of everything that is drawn in research; deployment draws nothing from it.
         patience: Seconds a region waits for its silos in a round; the server waits for regions half as long again.
@@ -95,11 +94,23 @@ class Site:
         """Where the site keeps what must outlive it."""
         return self.folder / self.settings.state
 
-    @cached_property
+    @property
     def policy(self) -> Policy | None:
-        """What the silo insists on, if it says so; one that cannot be read is refused, not left out."""
+        """What the silo insists on, read for every round; one that cannot be read is refused, not left out.
+
+        A deployed site whose site.toml does not say that there is one is refused too: were the file lost, nobody would
+        notice, and the silo would insist on nothing.
+        """
         path = self.folder / "policy.toml"
-        return read_policy(path) if self.settings.policy or os.path.lexists(path) else None
+        if not self.settings.policy and not os.path.lexists(path):
+            return None
+        found = read_policy(path)
+        if not self.settings.policy and self.settings.purpose == "deployment":
+            raise PolicyError(
+                f"{path} is there, and site.toml does not say so: its loss would go unnoticed. "
+                f'Write policy = true, and format = "{FORMAT}", into site.toml'
+            )
+        return found
 
 
 def ledger_name(silo: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from fulcrum.estimation.arms import PoolingArms
 from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun
 
-REGIONS, ROWS = 4, 7
+REGIONS = 4
 
 
 def rules(stream, count):
@@ -17,6 +17,7 @@ def rules(stream, count):
             variance=stream.uniform(1e-4, 1e-2, REGIONS),
             least_noise=float(stream.uniform(1e-3, 1e-1)),
             scale=[0.2, 0.7, 1.0][arm % 3],
+            rounds=[5, 20][arm // 3],
             clip_norm=float(stream.uniform(0.5, 2)),
             shrinks=[True, False, HEADS][arm % 3],
             least_influence=[0.0, 0.6][arm % 2],
@@ -25,21 +26,23 @@ def rules(stream, count):
 
 @pytest.mark.parametrize("classes", [2, 3, None])
 @pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_arms_together_do_what_each_does_alone(classes, spread):
+@pytest.mark.parametrize("rows", [7, 1500])
+def test_arms_together_do_what_each_does_alone(classes, spread, rows):
     stream = np.random.default_rng(0)
     width = classes or 1
-    shape = (ROWS, width)
+    shape = (rows, width)
     chosen = list(rules(stream, 6))
-    together = PoolingArms(chosen, coordinates=ROWS * width, classes=classes)
+    together = PoolingArms(chosen, coordinates=rows * width, classes=classes)
     states = [begun(rule, regions=REGIONS, shape=shape) for rule in chosen]
     for _ in range(5):
         signal = 0.2 + spread * stream.standard_normal((REGIONS, *shape, 1))
         sums = signal + 0.05 * stream.standard_normal((REGIONS, *shape, len(chosen)))
+        sums *= np.sqrt(7 / rows)  # of one norm, as what is clipped has
         moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(*shape, -1)
         for arm, rule in enumerate(chosen):
             states[arm], _ = advanced(rule, states[arm], sums[..., arm], classes=classes)
             assert moved[..., arm] == pytest.approx(states[arm].moved, abs=1e-12)
-    assert np.abs(moved).max() > 0.01
+    assert np.abs(moved).max() * np.sqrt(rows / 7) > 0.01
 
 
 def test_a_model_that_has_not_moved_keeps_its_step():

@@ -7,7 +7,7 @@ import pytest
 
 from fulcrum.estimation import random_effects
 from fulcrum.estimation.random_effects import pooled
-from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun
+from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun, first_step, pace_of
 
 REGIONS = 5
 
@@ -20,6 +20,7 @@ def rule_of(regions=REGIONS, seed=0, **options):
         "variance": rng.uniform(1, 3, regions) * 1e-5,
         "least_noise": 2e-3,
         "scale": 0.7,
+        "rounds": 20,
     }
     return ServerRule.pooling(**(given | options))
 
@@ -185,3 +186,29 @@ def test_what_regions_said_and_its_noise_follow_the_steps_of_the_rounds():
     assert state.said == pytest.approx(np.einsum("t,trij->rij", steps, means), rel=1e-12)
     assert state.noise == pytest.approx((steps**2).sum() * rule.variance / rule.weight**2, rel=1e-12)
     assert state.heard == pytest.approx(np.full(REGIONS, steps.sum()), rel=1e-12)
+
+
+def test_a_head_counts_the_noise_of_all_its_coordinates_whatever_their_number_and_the_rounds():
+    rule = rule_of(scale=0.2)
+    for rounds, coordinates, classes in [(1, 6, 2), (5, 2000, 2), (20, 2000, 10), (50, 100_000, 10)]:
+        some = dataclasses.replace(rule, rounds=rounds)
+        model = {"coordinates": coordinates, "classes": classes}
+        assert first_step(some, **model) == 0.2 + (1 - 0.2) * 0.25 * np.sqrt(classes - 1)
+        assert pace_of(some, **model) == (1 - 0.2) * 0.02 / (0.02 + 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "coordinates", "counted"),
+    [(20, 1000, 1000), (20, 1001, 1000), (20, 100_000, 1000), (100, 100_000, 1000), (5, 50, 50), (5, 4810, 62.5)],
+)
+def test_another_model_counts_the_noise_of_a_thousand_coordinates_at_most_and_of_fewer_in_few_rounds(
+    rounds, coordinates, counted
+):
+    """The clip share that a plan gives has all of them: 1 / (1 + d v)."""
+    noise = 0.003
+    rule = rule_of(scale=1 / (1 + coordinates * noise), least_noise=noise, rounds=rounds)
+    model, trust = {"coordinates": coordinates, "classes": None}, 1 / (1 + counted * noise)
+    assert first_step(rule, **model) == pytest.approx(trust + (1 - trust) * 0.25, rel=1e-12)
+    assert pace_of(rule, **model) == pytest.approx((1 - trust) * 0.02 / 0.023, rel=1e-12)
+    plain = dataclasses.replace(rule, scale=1.0)  # a plain clip at a norm that somebody chose
+    assert (first_step(plain, **model), pace_of(plain, **model)) == (1, 0)

@@ -87,6 +87,7 @@ def rule_of(**settings):
         "variance": np.array([1e-4, 2e-4, 3e-4]),
         "least_noise": 2e-4,
         "scale": 0.8,
+        "rounds": 10,
     }
     return ServerRule.pooling(**(defaults | settings))
 

@@ -1,7 +1,7 @@
 import pytest
 
 from fulcrum.federation.reading import read_federation
-from fulcrum.planning.deployable import refusals
+from fulcrum.planning.deployable import refusals, refusals_on_flower
 from fulcrum.planning.making import plan
 
 RESEARCH = {"rounds": 2, "epsilon": 5.0}
@@ -73,3 +73,21 @@ def test_every_reason_is_given_with_its_remedy(tmp_path):
 
 def test_a_silo_named_as_its_region_is_refused(tmp_path):
     assert "'north' names two sites" in refusals(planned(tmp_path, "north,10,north\nb,10,north\n"))[0]
+
+
+def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
+    assert refusals_on_flower(planned(tmp_path, "a.1,10,north\nb-2,10,north\n", aggregation="masked")) == ()
+    found = refusals_on_flower(
+        planned(tmp_path, "server,10,x,c\nb,10,y,c\n", header="silo,records,region,country", keys={"server": "key"})
+    )
+    for reason, said in zip(
+        found,
+        (
+            "one tier of regions, this one has region, country. Plan one tier",
+            "sums are masked. Plan with --aggregation masked",
+            "'server' cannot name a site's folder",
+            "the plan carries keys, but none of 'b'. Give every silo a key, or none",
+        ),
+        strict=True,
+    ):
+        assert said in reason

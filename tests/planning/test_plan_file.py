@@ -168,9 +168,16 @@ def test_missing_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "text.json").write_text("not json")
     with pytest.raises(PlanError, match="is not JSON"):
         read_plan(tmp_path / "text.json")
-    (tmp_path / "list.json").write_text("[1, 2]")
-    with pytest.raises(PlanError, match="is not a plan"):
-        read_plan(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("[1, 2]", "a list"), ('"plan"', "a text"), ("7.5", "a number"), ("false", "true or false"), ("null", "null")],
+)
+def test_json_that_is_no_object_is_named_for_what_it_is(tmp_path, text, kind):
+    (tmp_path / "other.json").write_text(text)
+    with pytest.raises(PlanError, match=rf"other.json is not a plan: it holds {kind}, not an object\. Make one with: "):
+        read_plan(tmp_path / "other.json")
 
 
 def numbers_in(value, path=()):

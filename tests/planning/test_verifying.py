@@ -101,6 +101,12 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
     assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
 
 
+def with_part(content, **changes):
+    """The content with fields of one of its parts changed: `with_part(content, summary={"saving": 0.9})`."""
+    parts = {part: msgspec.structs.replace(getattr(content, part), **change) for part, change in changes.items()}
+    return msgspec.structs.replace(content, **parts)
+
+
 def change_silo(content, **change):
     content.silos[3] = msgspec.structs.replace(content.silos[3], **change)
     return content
@@ -112,35 +118,14 @@ def change_silo(content, **change):
         (lambda c: change_silo(c, noise_multiplier=c.silos[3].noise_multiplier / 2), "requirement at region"),
         (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"region": 0.2}), "epsilon at region"),
         (lambda c: change_silo(c, epsilon=c.silos[3].epsilon | {"silo": 99.0}), "epsilon at silo"),
-        (lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, saving=0.9)), "saving"),
-        (
-            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, dispersion=0.9)),
-            "dispersion",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, noise_budget=0.1)),
-            "noise budget",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, uniform_noise_budget=0.1)),
-            "uniform noise budget",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_inside_worst=1.0)),
-            "worst epsilon inside",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, summary=msgspec.structs.replace(c.summary, epsilon_above_mean=0.1)),
-            "mean epsilon above",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, guarantee=msgspec.structs.replace(c.guarantee, sensitivity=1.0)),
-            "sensitivity is 2C",
-        ),
-        (
-            lambda c: msgspec.structs.replace(c, settings=msgspec.structs.replace(c.settings, epsilon={"region": 0.5})),
-            "epsilon target at region",
-        ),
+        (lambda c: with_part(c, summary={"saving": 0.9}), "saving"),
+        (lambda c: with_part(c, summary={"dispersion": 0.9}), "dispersion"),
+        (lambda c: with_part(c, summary={"noise_budget": 0.1}), "noise budget"),
+        (lambda c: with_part(c, summary={"uniform_noise_budget": 0.1}), "uniform noise budget"),
+        (lambda c: with_part(c, summary={"epsilon_inside_worst": 1.0}), "worst epsilon inside"),
+        (lambda c: with_part(c, summary={"epsilon_above_mean": 0.1}), "mean epsilon above"),
+        (lambda c: with_part(c, guarantee={"sensitivity": 1.0}), "sensitivity is 2C"),
+        (lambda c: with_part(c, settings={"epsilon": {"region": 0.5}}), "epsilon target at region"),
         (
             lambda c: msgspec.structs.replace(
                 c, tiers={**c.tiers, "region": [msgspec.structs.replace(n, exposure=0.1) for n in c.tiers["region"]]}
@@ -159,7 +144,7 @@ def test_every_figure_that_is_wrong_is_caught(edit, fails):
 )
 def test_words_that_the_figures_do_not_say_fail(words):
     content = plan(NESTED, rounds=10, epsilon=1.0).content()
-    lying = msgspec.structs.replace(content, guarantee=msgspec.structs.replace(content.guarantee, **words))
+    lying = with_part(content, guarantee=words)
     assert "words" in {check.name for check in verify(lying) if not check.holds}
 
 

@@ -6,6 +6,7 @@
 ...     variance=np.array([1e-4, 1e-4]),
 ...     least_noise=2e-4,
 ...     scale=0.9,
+...     rounds=10,
 ... )
 >>> together = PoolingArms([rule, rule], coordinates=6, classes=2)
 >>> together.advance(np.full((2, 6, 2), 0.5) * np.tile([1, -1], 3)[:, None]).shape
@@ -16,6 +17,7 @@ calling NumPy, so arms share the calls.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +44,9 @@ class PoolingArms:
         self._noise = np.stack([rule.variance for rule in rules], axis=1) * self._scale**2
         self._least = np.array([rule.least_influence for rule in rules])
         self._norm = np.array([rule.clip_norm for rule in rules])
-        self._pace = np.array([pace_of(rule) for rule in rules])
-        self._step = np.array([first_step(rule, classes) for rule in rules])
+        model: dict[str, Any] = {"coordinates": coordinates, "classes": classes}
+        self._pace = np.array([pace_of(rule, **model) for rule in rules])
+        self._step = np.array([first_step(rule, **model) for rule in rules])
         self._shrinking = np.flatnonzero([rule.shrinks_head(classes) for rule in rules])
         self._said = np.zeros((len(self._shares), coordinates, len(rules)))
         self._said_noise = np.zeros_like(self._noise)

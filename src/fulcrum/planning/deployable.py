@@ -1,4 +1,4 @@
-"""What NVIDIA FLARE will refuse of a plan, known before anybody deploys it.
+"""What engines will refuse of a plan, known before anybody deploys it.
 
 >>> from fulcrum.planning.making import plan
 >>> refusals(plan("severe", rounds=10, epsilon=1.0))
@@ -8,6 +8,7 @@ Where sites run, and who may reach them, is the engine's affair: here stands wha
 """
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ SERVER = "server"
 """The name of the server's site, which no silo and no region may have."""
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def refusals(plan: "Plan") -> tuple[str, ...]:
-    """Returns why the engine will not run a plan, each reason one sentence with its remedy; empty where it will."""
+    """Returns why NVIDIA FLARE will not run a plan, each reason one sentence with its remedy; empty where it will."""
     found = (
         _on_tiers(plan),
         _on_injection(plan),
@@ -30,6 +32,25 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
         _on_keys(plan),
     )
     return tuple(reason for reason in found if reason)
+
+
+def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
+    """Returns why Flower will not run a plan, as `refusals` does for NVIDIA FLARE."""
+    return tuple(_on_flower(plan))
+
+
+def _on_flower(plan: "Plan") -> Iterator[str]:
+    silos, tiers = plan.federation.silo_names.tolist(), ", ".join(tier.name for tier in plan.federation.tiers)
+    if len(plan.federation.tiers) > 1:
+        yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
+    if plan.aggregation != "masked":
+        yield "on Flower nobody stands in a region to add up: sums are masked. Plan with --aggregation masked"
+    wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name) or name == SERVER), None)
+    if wrong is not None:
+        yield f"{wrong!r} cannot name a site's folder: letters, digits, - . and _ only. Rename it"
+    missing = next((name for name in silos if name not in plan.keys), None)
+    if plan.keys and missing is not None:
+        yield f"the plan carries keys, but none of {missing!r}. Give every silo a key, or none"
 
 
 def _on_tiers(plan: "Plan") -> str:

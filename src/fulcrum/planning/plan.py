@@ -103,6 +103,7 @@ class Plan:
             variance=read_only(self.node_noise(inner.name) * self.clip_norm**2),
             least_noise=least_noise_of_one_tier(self.federation, above.multiplier, uncounted=above.uncounted),
             scale=self.clip_share,
+            rounds=self.rounds,
             clip_norm=self.clip_norm,
             shrinks=self.shrink,
             least_influence=self.least_influence,
@@ -240,8 +241,12 @@ class Plan:
 
     def worst_epsilon(self, tier: str | None = None) -> float:
         """Returns the largest epsilon of any silo against an observer of `tier`, solved for that silo alone."""
-        worst = self._shift(tier).max()
+        worst = self.worst_shift(tier)
         return float(epsilon_of_shift(worst, delta=self.target.accounted_delta, accountant=self.accountant))
+
+    def worst_shift(self, tier: str | None = None) -> float:
+        """Returns the largest mu of any silo against an observer of `tier`, over all rounds and all released before."""
+        return float(self._shift(tier).max())
 
     def observer_power(self, tier: str | None = None) -> ObserverPower:
         """Returns what the best observer of `tier` can do to the silo worst off, all that was released before included.
@@ -249,7 +254,7 @@ class Plan:
         In research the tight figures of continuous noise; in deployment what is proven for the lattice noise drawn.
         """
         accountant = "renyi" if self.purpose == "deployment" else "exact"
-        worst = float(self._shift(tier).max())
+        worst = self.worst_shift(tier)
         return observer_power_of_shift(worst, accountant=accountant, distance=self.target.reserve)
 
     def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:

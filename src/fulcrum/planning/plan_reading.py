@@ -63,7 +63,10 @@ def read_content(path: str | Path) -> PlanFile:
         raise PlanError(
             f"{path} is not a plan, for it is not JSON: {error}. Make one with: fulcrum plan FEDERATION -o plan.json"
         ) from None
-    found = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(header, dict):
+        kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(header), "a number")
+        raise PlanError(f"{path} is not a plan: it holds {kind}, not an object. Make one with: fulcrum plan")
+    found = header.get("format")
     if isinstance(found, str) and found in _OUTDATED:
         raise PlanError(
             f"{path} is of format {found}, which {_OUTDATED[found]}. Make the plan again with: fulcrum plan"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import brentq
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
@@ -249,4 +248,6 @@ def _asked_of_budget(spent: Callable[[float], float], budget: float) -> float:
             )
     while spent(high) < budget:
         high *= 2
+    from scipy.optimize import brentq  # half a second: silos that read a plan never solve for it
+
     return float(brentq(lambda q: spent(q) - budget, low, high, xtol=1e-300, rtol=8.9e-16, maxiter=500))

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import linprog
 
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan_file import PlanFile, Required
@@ -173,6 +171,9 @@ def _improvement(
     cost[: len(b)] = 2 * (1 - share) * (weight - wished)
     cost[outermost] += 2 * share * root[outermost]
     value = (1 - share) * float(((weight - wished) ** 2).sum()) + share * float((root[outermost] ** 2).sum())
+    from scipy import sparse  # a tenth of a second and more, for plans whose weights are a program's alone
+    from scipy.optimize import linprog
+
     matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(len(of), len(root)))
     whole = np.zeros((1, len(root)))
     whole[0, : len(b)] = 1

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from network_at_scale import add_study_options, errors_in_one_line, study
+from network_at_scale import Parser, add_study_options, errors_in_one_line, study
 
 import fulcrum
 
@@ -80,7 +80,7 @@ def accuracy_of(network: Adapted, task: fulcrum.Task) -> float:
 
 def main() -> None:
     """Trains the public network, then what of it silos train."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_study_options(parser, tuple(TRAINED), learning_rate=0.5)
     parser.set_defaults(silos=[700], models=["adapter", "head"])
     parser.add_argument("--data-dir", default=None)

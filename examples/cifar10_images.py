@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from network_at_scale import add_study_options, errors_in_one_line, study
+from network_at_scale import Parser, add_study_options, at_least, errors_in_one_line, study
 
 import fulcrum
 
@@ -89,12 +89,12 @@ def prepare(package: Path, target: Path, *, images: int, tested: int) -> dict[st
 
 def main() -> None:
     """Prepares the images, or trains on them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     preparing = commands.add_parser("prepare", help="writes the images of the npm package as an .npz")
     preparing.add_argument("package", type=Path, help="its folder")
-    preparing.add_argument("--images", type=int, default=50_000, help="to train on, the first of their order")
-    preparing.add_argument("--test-images", type=int, default=10_000, help="to test on, likewise")
+    preparing.add_argument("--images", type=at_least(1), default=50_000, help="to train on, the first of their order")
+    preparing.add_argument("--test-images", type=at_least(1), default=10_000, help="to test on, likewise")
     preparing.add_argument("-o", "--output", type=Path, default=Path("images.npz"))
     training = commands.add_parser("train", help="trains the network")
     add_study_options(training, ("network",), learning_rate=0.05)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ import fulcrum
 from fulcrum.simulation.engine import Arms, Job
 from fulcrum.simulation.model_engines import model_of, train_model
 from fulcrum.simulation.partition import Partition, coupled_partition
+from fulcrum.storage.files import check_writable
 
 WAYS = {
     "uniform": {"allocation": "uniform"},
@@ -86,7 +87,9 @@ def shared_partition(task: fulcrum.Task, federation: fulcrum.Federation, *, seed
     """Deals records to silos by the declared sizes; where they do not suffice, as many copies of all as are needed."""
     held = len(task.labels_train)
     copies = math.ceil(federation.sizes.sum() / held)
-    many = replace(task, labels_train=np.tile(task.labels_train, copies), records=None)
+    labels = np.tile(task.labels_train, copies)
+    unread = np.broadcast_to(task.features_train[:1], (len(labels), *task.features_train.shape[1:]))
+    many = replace(task, features_train=unread, labels_train=labels, records=None)
     dealt = coupled_partition(many, federation, seed=seed)
     return replace(dealt, records=dealt.records % held)
 
@@ -136,6 +139,8 @@ def study(
     task: fulcrum.Task, models: Mapping[str, Callable[[], Any]], options: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Trains every model at every number of silos, prints what came of it, and returns it by row."""
+    if options.output:
+        check_writable(options.output)  # before anybody waits for what is to stand there
     rows: list[dict[str, Any]] = []
     for silos in options.silos:
         shared = silos * options.records / len(task.labels_train)
@@ -194,17 +199,36 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(told) + "\n"
 
 
+class Parser(argparse.ArgumentParser):
+    """Reads a command line; a mistake in it is one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong, and ends the program."""
+        self.exit(2, f"error: {message}. See: --help\n")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns what reads a whole number of at least `least`."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
 def add_study_options(parser: argparse.ArgumentParser, models: Sequence[str], *, learning_rate: float = 0.1) -> None:
     """Adds what every such study can be told."""
-    parser.add_argument("--silos", type=int, nargs="+", default=[1000])
+    parser.add_argument("--silos", type=at_least(REGIONS), nargs="+", default=[1000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--models", nargs="+", choices=models, default=list(models))
     parser.add_argument("--records", type=float, default=25.0, help="of each silo")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=5, help="local, of 16 records each")
+    parser.add_argument("--rounds", type=at_least(1), default=20)
+    parser.add_argument("--steps", type=at_least(1), default=5, help="local, of 16 records each")
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
     parser.add_argument("-o", "--output", type=Path, help="a JSON file, written anew after each number of silos")
@@ -215,15 +239,15 @@ def errors_in_one_line(parser: argparse.ArgumentParser) -> Iterator[None]:
     """Ends the program with exit code 2 where it was told what cannot be."""
     try:
         yield
-    except fulcrum.FulcrumError as error:
+    except (fulcrum.FulcrumError, OSError) as error:
         parser.exit(2, f"error: {error}\n")
 
 
 def main() -> None:
     """Trains network and head on features."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_study_options(parser, ("network", "head"))
-    parser.add_argument("--hidden", type=int, default=64, help="units; 1333 for about 10^5 parameters")
+    parser.add_argument("--hidden", type=at_least(1), default=64, help="units; 1333 for about 10^5 parameters")
     parser.add_argument("--data-dir", default=None)
     options = parser.parse_args()
     with errors_in_one_line(parser):

@@ -99,9 +99,20 @@ def test_items_are_records_targets_and_silos():
         ([], "list has no records"),
         ([1, 2], "an item of list must be a record and its target, or these and its silo"),
         ([([1.0], 0), ([1.0, 2.0], 1)], r"must be of one shape, got \(1,\) and \(2,\)"),
-        ([([np.nan], 0)] * 6, "record 0 of list has a feature that is not finite"),
-        ([([1.0], 0.5)] * 6, r"must be classes 0 \.\. K-1, got float64.*Say what they are with targets="),
+        ([([np.nan], 0), ([1.0], 1)] * 6, "list: train record 0 has a feature that is not finite"),
+        ([([1.0], 0.5)] * 6, r"must be classes 0 \.\. K-1, or names.*got float64.* say so with targets="),
         ([([1.0], 0)] * 2, "too few to hold some out. Give held_out"),
+        ([([1.0], 0)] * 9, "list has one class to train on, 0. There is nothing to learn"),
+        ([([1.0], [0]), ([1.0], [0, 1])] * 3, r"the targets of list must be of one shape, got \(1,\) and \(2,\)"),
+        ([("one", 0), ("two", 1)] * 3, "the records of list must be numbers, got <U3"),
+        ([([1.0], 0, None), ([2.0], 1, "b")] * 3, "item 0 of list must name its silo, got 'None'"),
+        ([([1.0], 0, " "), ([2.0], 1, "b")] * 3, "item 0 of list must name its silo"),
+        (
+            {"X": [1.0], "y": [0]},
+            r"dict is no dataset with a length and items\. .* for arrays list\(zip\(X, y, silo\)\)",
+        ),
+        (iter([([1.0], 0)]), "list_iterator is no dataset with a length and items"),
+        (range(0, 9), "an item of range must be a record and its target"),
     ],
 )
 def test_datasets_that_cannot_be_used_are_refused(items, told):
@@ -109,9 +120,93 @@ def test_datasets_that_cannot_be_used_are_refused(items, told):
         dataset_task(items)
 
 
+def test_an_item_that_cannot_be_read_is_named():
+    class Damaged(list):
+        def __getitem__(self, place):
+            raise OSError(f"image {place} is\ncut off")
+
+    with pytest.raises(DataError, match="item 0 of Damaged cannot be read: OSError: image 0 is cut off"):
+        dataset_task(Damaged([1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "labels", "told"),
+    [
+        ("labels", [0.5, 1], r"must be 0 or 1 for each label, of shape \(records, labels\), got float64"),
+        ("labels", 1, r"must be 0 or 1 for each label, of shape \(records, labels\), got int64 of shape \(9,\)"),
+        ("numbers", "three", "must be numbers, got <U5"),
+        ("numbers", np.inf, "must be finite"),
+    ],
+)
+def test_targets_of_datasets_that_are_no_classes_are_checked(targets, labels, told):
+    with pytest.raises(DataError, match=told):
+        dataset_task([([1.0], labels)] * 9, targets=targets)
+
+
+def test_what_is_held_out_has_the_shape_and_the_classes_of_what_is_trained_on():
+    items = [([1.0, 2.0], 0), ([1.0, 3.0], 1)] * 5
+    with pytest.raises(DataError, match=r"must be of one shape, got \(2,\) to train on and \(1,\) to test on"):
+        dataset_task(items, held_out=[([1.0], 0)])
+    with pytest.raises(DataError, match="list tests on class 2 and has no record of it to train on"):
+        dataset_task(items, held_out=[([1.0, 2.0], 2)])
+
+
+def test_every_silo_and_class_of_a_dataset_keeps_a_record_to_train_on():
+    items = [([1.0, 2.0], 0, "large")] * 18 + [([3.0, 4.0], 1, "large"), ([3.0, 4.0], 0, "small")]
+    for seed in range(20):
+        task = dataset_task(items, seed=seed)
+        assert "small" in task.silo
+        assert 1 in task.labels_train
+        assert len(task.labels_test) == 4
+
+
+def test_silos_and_classes_are_known_by_what_is_written():
+    torch = pytest.importorskip("torch")
+    names = [torch.tensor(3), 3, 3.0, " 3 ", b"3", np.int64(3)]
+    items = [([1.0, 2.0], label, name) for name in names for label in ("dog", "cat")]
+    task = dataset_task(items, held_out=items[:1])
+    assert set(task.silo) == {"3"}
+    assert (task.classes, task.labels_train[:2].tolist(), task.labels_test.tolist()) == (("cat", "dog"), [1, 0], [1])
+    with pytest.raises(ParameterError, match=r"has classes that are not named: dog\. Name them all"):
+        dataset_task(items, held_out=items[:1], classes=("cat", "cow"))
+
+
+def test_tensors_of_any_kind_are_records():
+    torch = pytest.importorskip("torch")
+    bytes_of_images = torch.full((8, 1, 2, 2), 255, dtype=torch.uint8)
+    for records, kind in (
+        (torch.ones(8, 3).bfloat16(), np.float32),
+        (torch.ones(8, 3, requires_grad=True), np.float32),
+        (torch.ones(8, 3) > 0, np.float32),
+        (bytes_of_images, np.float32),
+        (torch.ones(8, 3, dtype=torch.int64), np.int64),
+    ):
+        task = dataset_task(list(zip(records, [0, 1] * 4, strict=True)))
+        assert task.features_train.dtype == kind
+        assert (task.features_train == 1).all()
+
+
+def test_a_task_whose_parts_do_not_fit_is_refused():
+    rows, labels = np.ones((6, 2)), np.array([0, 1] * 3)
+    parts = {"features_train": rows, "labels_train": labels, "features_test": rows, "labels_test": labels}
+    for change, told in (
+        ({"labels_test": labels[:5]}, "own: 6 test records and 5 labels. Give one each"),
+        ({"silo": ("a",) * 5}, "own: 6 train records and 5 silos. Give one each"),
+        ({"labels_train": labels + 1}, r"own: train labels must be classes 0 \.\. 1, one a record"),
+        ({"features_test": rows[:, :1]}, r"own: records of shape \(2,\) to train on, of \(1,\) to test on"),
+    ):
+        with pytest.raises(DataError, match=told):
+            Task(name="own", classes=("a", "b"), **{**parts, **change})
+    broken = Task(name="own", classes=("a", "b"), **{**parts, "features_test": rows * np.nan})
+    with pytest.raises(DataError, match="own: test record 0 has a feature that is not finite"):
+        read_data(broken)
+
+
 def test_classes_that_are_not_all_named_are_refused():
     with pytest.raises(ParameterError, match="has class 1, and 1 classes are named"):
         dataset_task([([1.0], 0), ([1.0], 1)] * 5, classes=("a",))
+    with pytest.raises(ParameterError, match="classes must be the names of all classes, such as"):
+        dataset_task([([1.0], 0), ([1.0], 1)] * 5, classes="cat")
 
 
 def photo(colour, size=(4, 3), kind="PNG"):
@@ -138,6 +233,38 @@ def test_images_are_read_from_folders_of_silos_and_classes(tmp_path, parted, by_
     assert np.unique(task.features_test[task.labels_test == 1]) == pytest.approx([0.8, 1])
     assert (set(task.silo) == {"lyon", "rome"}) if by_silo else task.silo is None
     assert (len(task.labels_train) == len(task.labels_test)) is parted
+
+
+@pytest.mark.parametrize("stray", ["lyon/one.png", "lyon/dark/more/one.JPG", "dark/one.png", "one.png"])
+def test_an_image_that_is_out_of_place_is_not_passed_over(tmp_path, stray):
+    for name in ("lyon/dark/1.png", "lyon/light/2.png", "rome/dark/3.png", stray):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(photo((1, 2, 3)))
+    with pytest.raises(DataError, match=rf"{stray} is out of place: images stand in silo/class/image, below train and"):
+        load_task(tmp_path)
+
+
+def test_grey_levels_beyond_8_bits_are_not_cut_off(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("dark", 300), ("light", 40_000)):
+        (tmp_path / name).mkdir()
+        image.fromarray(np.full((4, 4), level, dtype=np.uint16)).save(tmp_path / name / "1.png")
+    with pytest.raises(DataError, match=r"1\.png has grey levels beyond 8 bits \(mode I;16\), which would be cut off"):
+        load_task(tmp_path)
+
+
+def test_a_column_that_is_none_of_numbers_is_told_shortly(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for columns, told in (
+        ({"image": [photo((1, 2, 3))] * 6, "id": range(6)}, "beside the column 'image' may stand .* alone, not 'id'"),
+        ({"scan": [b"x" * 5000] * 6}, r"column 'scan' must hold numbers, got b'x{38}\.\.\.\. Drop it or encode it"),
+        ({"scan": [[1.0, 2.0]] * 6}, r"column 'scan' must hold numbers, got \[1\.0, 2\.0\]"),
+    ):
+        pq.write_table(pa.table({**columns, "label": ["a", "b"] * 3}), tmp_path / "bad.parquet")
+        with pytest.raises(DataError, match=told):
+            load_task(tmp_path / "bad.parquet")
+    with pytest.raises(DataError, match=r"none\.parquet cannot be read: No such file or directory"):
+        load_task(tmp_path / "none.parquet")
 
 
 def test_images_are_read_from_a_column(tmp_path):
@@ -179,9 +306,14 @@ def test_a_convolutional_network_learns_images(tmp_path):
     torch = pytest.importorskip("torch")
     photos, labels = images(600)
     np.savez(tmp_path / "photos.npz", X=photos, y=labels)
-    module = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 3))
+
+    def net():
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16, 3)
+        )
+
     run = fulcrum.train(
-        fulcrum.plan("isic-paper", rounds=8, epsilon=1e4), tmp_path / "photos.npz", model=module, training=TRAINING
+        fulcrum.plan("isic-paper", rounds=8, epsilon=1e4), tmp_path / "photos.npz", model=net, training=TRAINING
     )
     assert run.reference[0] > 0.9
     assert run.summary()["features"] == 32
@@ -247,5 +379,14 @@ def test_what_is_held_out_by_silo_is_told_by_silo_and_decides_the_worst_region()
     again = fulcrum.train(fulcrum.plan(federation, rounds=3, epsilon=1e4), task, training=TRAINING, model=slow)
     assert again.by_silo == run.by_silo
     strange = dataset_task(train, held_out=[(features[0], labels[0], "s9")])
-    with pytest.raises(DataError, match="has test records of silo 's9', which the federation does not know"):
+    with pytest.raises(DataError, match="has test records of silo 's9', which federation does not know"):
         fulcrum.compare_trained(federation, strange, seeds=1, training=TRAINING, rounds=1, epsilon=1e4)
+    plan = fulcrum.plan(federation, rounds=1, epsilon=1e4)
+    unnamed = [item[:2] for item in train]
+    for data in (train, unnamed):
+        with pytest.raises(
+            DataError, match=r"test records of silo 'S1', which .* Did you mean 's1'\? It knows: s0, s1"
+        ):
+            fulcrum.train(plan, data, held_out=[(features[0], labels[0], "S1")])
+    with pytest.raises(DataError, match=r"silo 's3' has no records in list to train on\. Give it some, or plan for"):
+        fulcrum.train(plan, [item for item in train if item[2] != "s3"])

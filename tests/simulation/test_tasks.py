@@ -258,3 +258,28 @@ def test_files_that_are_not_there_or_not_data_are_refused(folder, monkeypatch):
         load_task("txt", data_dir=folder)
     with pytest.raises(DataError, match="components must be from 1 to the 64 features"):
         load_task("digits", components=65)
+
+
+def test_silos_that_are_called_otherwise_are_not_passed_over(folder):
+    labels = np.array([0, 1] * 5)
+    rows = np.arange(20.0).reshape(10, 2)
+    np.savez(folder / "sites.npz", X=rows, y=labels, silo_train=labels)
+    with pytest.raises(DataError, match=r"holds 'silo_train'\. Call the silos of training records silo, those of test"):
+        load_task(folder / "sites.npz")
+    (folder / "sites.csv").write_text("a,Silo,label\n" + "".join(f"{n},{n % 2},{n % 2}\n" for n in range(10)))
+    with pytest.raises(DataError, match=r"has a column 'Silo'\. If it names silos, say so with --silo-column 'Silo'"):
+        load_task(folder / "sites.csv")
+    assert set(load_task(folder / "sites.csv", silo="Silo").silo) == {"0", "1"}
+
+
+def test_silos_in_bytes_are_text(folder):
+    names = np.array([b"lyon", b"rome"] * 5)
+    np.savez(folder / "sites.npz", X=np.arange(20.0).reshape(10, 2), y=np.array([0, 1] * 5), silo=names)
+    assert set(load_task(folder / "sites.npz").silo) == {"lyon", "rome"}
+
+
+def test_a_number_beyond_single_precision_is_refused_without_a_warning(folder):
+    photos = np.full((10, 2, 2), 1e300)
+    np.savez(folder / "photos.npz", X=photos, y=np.array([0, 1] * 5))
+    with pytest.raises(DataError, match="record 1 has a feature that is not finite in single precision"):
+        load_task(folder / "photos.npz")

@@ -78,7 +78,10 @@ def test_a_table_of_texts_by_silo_is_data(tmp_path, text_model, kind):
     ("text", "told"),
     [
         ("text,label\nwords,a\n  ,b\n", r"bad\.csv record 2: its text must be some words, got '  '"),
-        ("text,stars,label\nwords,3,a\nmore,4,b\n", "column 'text' must hold numbers, got 'words'"),
+        (
+            "text,stars,label\nwords,3,a\nmore,4,b\n",
+            "beside the column 'text' may stand .* alone, not 'stars'. Drop it",
+        ),
     ],
 )
 def test_a_text_that_is_missing_or_stands_beside_other_features_is_refused(tmp_path, text, told):
@@ -98,6 +101,11 @@ def test_files_that_are_out_of_place_or_not_text_are_refused(tmp_path):
     (tmp_path / "lyon" / "food.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"food\.txt is not UTF-8\. Save it in UTF-8"):
         load_task(tmp_path)
+    (tmp_path / "lyon" / "food.txt").write_text("words")
+    (tmp_path / "lyon" / "food.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"holds texts \(\.txt\) and .*food\.png beside them\. Keep texts alone"):
+        load_task(tmp_path)
+    (tmp_path / "lyon" / "food.png").unlink()
     for file in tmp_path.glob("*/*.txt"):
         file.write_text("\n")
     with pytest.raises(DataError, match=r"holds no texts\. Put them into files class\.txt or silo/class\.txt"):

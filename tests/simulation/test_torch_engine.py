@@ -1,5 +1,9 @@
 import dataclasses
+import os
 import re
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -129,6 +133,16 @@ def test_weights_clip_and_server_of_the_plan_are_followed(task, more):
     assert differences(task, Net, job=job_of(task, plan)) < 1e-5
 
 
+@pytest.mark.parametrize("draws", [None, "device"])
+def test_a_processor_with_a_number_is_the_processor(task, draws):
+    job, fitted = job_of(task, PLAN), torch_model(Net).on(task)
+    runs = [
+        train_on_tensors(job, task, TRAINING, fitted, device=TorchDevice(name=name, draws=draws))
+        for name in ("cpu", "cpu:0")
+    ]
+    assert np.array_equal(runs[0].models, runs[1].models)
+
+
 def test_an_adapter_beside_a_frozen_trunk_equals_the_slow_engine(task):
     assert differences(task, Net, trained="head.*") < 1e-6
 
@@ -177,7 +191,8 @@ def test_arms_share_batches_and_noise_and_equal_arms_are_equal_to_the_bit(task):
 
 def test_noise_of_twice_the_width_is_caught(task, monkeypatch):
     drawn = SharedDraws.noise
-    monkeypatch.setattr(SharedDraws, "noise", lambda self, *silos: 2 * drawn(self, *silos))
+    doubled = lambda self, *silos: ((first, last, 2 * part) for first, last, part in drawn(self, *silos))  # noqa: E731
+    monkeypatch.setattr(SharedDraws, "noise", doubled)
     assert differences(task, Net) > 0.01
 
 
@@ -232,6 +247,60 @@ def test_memory_that_runs_out_halves_the_chunk_until_one_silo_does_not_fit(task)
         train_on_tensors(job, task, TRAINING, torch_model(Net, optimiser=greedy(0)).on(task))
 
 
+def test_memory_that_runs_out_in_testing_halves_what_is_tested_at_once(task):
+    class Greedy(Net):
+        most, seen = 100, []
+
+        def forward(self, inputs):
+            if not self.training:
+                self.seen.append(len(inputs))
+                if len(inputs) > self.most:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().forward(inputs)
+
+    job = job_of(task, PLAN)
+    tight, roomy = (
+        train_on_tensors(job, task, TRAINING, torch_model(model).on(task)).accuracy for model in (Greedy, Net)
+    )
+    assert np.array_equal(tight, roomy)
+    assert max(size for size in Greedy.seen if size <= 100) > 50
+    fitted = torch_model(Greedy).on(task)
+    Greedy.most = 0
+    with pytest.raises(ParameterError, match="one record of Greedy does not fit in the memory of cpu: CUDA out of mem"):
+        train_on_tensors(job, task, TRAINING, fitted)
+
+
+def test_records_that_do_not_fit_in_memory_are_told_in_one_line(task, monkeypatch):
+    fitted = torch_model(Net).on(task)
+
+    def full(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(type(fitted), "as_tensor", full)
+    with pytest.raises(ParameterError, match="Net with the records of digits does not fit in the memory of cpu: CUDA"):
+        train_on_tensors(job_of(task, PLAN), task, TRAINING, fitted)
+
+
+def test_what_is_tested_at_once_is_of_one_size(task, monkeypatch):
+    class Normed(Net):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(16)
+
+        def forward(self, inputs):
+            return super().forward(self.norm(inputs))
+
+    monkeypatch.setattr(torch_engine, "_TESTED_AT_ONCE", len(task.labels_test) - 1)  # and one more, without a spread
+    fulcrum.train(PLAN, task, model=Normed, training=TRAINING)
+
+
+def test_a_device_may_be_one_of_torch(task):
+    runs = [
+        fulcrum.train(PLAN, task, model=Net, device=name, training=TRAINING) for name in ("cpu", torch.device("cpu"))
+    ]
+    assert np.array_equal(runs[0].models, runs[1].models)
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_parts_of_rounds_are_told_over_all_seeds(task, slow):
     plan = fulcrum.plan("isic-paper", rounds=2, epsilon=20.0)
@@ -243,6 +312,35 @@ def test_parts_of_rounds_are_told_over_all_seeds(task, slow):
     assert len(heard) == 4 * chunks
     assert heard == sorted(heard)
     assert heard[chunks - 1 :: chunks] == [0.5, 1.0, 1.5, 2.0]
+
+
+def test_an_interrupted_run_ends_after_the_step_it_is_in(task, monkeypatch):
+    begun, steps = threading.Event(), []
+
+    class Slow(torch.optim.SGD):
+        def step(self):
+            if threading.current_thread() is not threading.main_thread():
+                steps.append(1)
+                begun.set()
+                time.sleep(0.01)
+            super().step()
+
+    def interrupt():
+        begun.wait(60)
+        time.sleep(0.2)  # until the run waits for its chunks
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    model = torch_model(Net, optimiser=lambda tensors, rate: Slow(tensors, lr=rate))
+    long = LocalTraining(learning_rate=0.1, steps=1_000, batch=8)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has it ignored
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            fulcrum.train(PLAN, task, model=model, training=long, device=TorchDevice(chunk=2))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(steps) < 1_000  # of one chunk
 
 
 def test_a_silo_that_diverges_is_named(task):
@@ -257,6 +355,8 @@ def test_a_device_that_is_not_here_is_refused(task):
         fulcrum.train(PLAN, task, model=Net, device="cuda")
     with pytest.raises(ParameterError, match="the device 'abacus' is not here"):
         fulcrum.train(PLAN, task, model=Net, device="abacus")
+    with pytest.raises(ParameterError, match="the device 'hpu' is not here"):
+        fulcrum.train(PLAN, task, model=Net, device="hpu")
     for bad in (TorchDevice(draws="lots"), TorchDevice(chunk=0)):
         with pytest.raises(ParameterError, match=r"draws|chunk"):
             fulcrum.train(PLAN, task, model=Net, device=bad)

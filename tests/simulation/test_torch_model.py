@@ -1,3 +1,6 @@
+import sys
+import threading
+
 import numpy as np
 import pytest
 
@@ -26,6 +29,23 @@ class Normed(torch.nn.Module):
 
     def forward(self, inputs):
         return self.head(self.norm(inputs))
+
+
+class Keeping(torch.nn.Linear):
+    def __init__(self, kept):
+        super().__init__(16, 2)
+        self.kept = kept
+
+
+class TestingOtherwise(torch.nn.Linear):
+    __test__ = False
+
+    def __init__(self):
+        super().__init__(16, 2)
+
+    def forward(self, inputs):
+        said = super().forward(inputs)
+        return said if self.training else said[:, :1]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +97,19 @@ def test_statistics_of_batches_do_not_travel_and_a_frozen_layer_keeps_those_it_c
     alone = frozen.as_model(learning_rate=0.1).scores(run.models[0, :, 0], task.features_test[:1])
     assert seen[0] == pytest.approx(alone[0])
     assert module.norm.num_batches_tracked == 3
+
+
+def test_instance_normalisation_tests_as_it_trains(task):
+    def normed(tracked):
+        norm = torch.nn.InstanceNorm1d(4, affine=True, track_running_stats=tracked)
+        return torch.nn.Sequential(torch.nn.Unflatten(1, (4, 4)), norm, torch.nn.Flatten(), torch.nn.Linear(16, 2))
+
+    tracked, plain = (
+        fulcrum.train(PLAN, task, model=lambda kept=kept: normed(kept), training=TRAINING) for kept in (True, False)
+    )
+    assert np.array_equal(tracked.models, plain.models)
+    assert np.array_equal(tracked.accuracy, plain.accuracy)
+    assert "do not travel" in tracked.notes[-2]
 
 
 def test_dropout_trains_and_does_not_test(task):
@@ -138,6 +171,34 @@ def test_only_a_softmax_head_is_pooled_as_one(task):
         (lambda: net().half(), {}, ParameterError, r"must all be float32 or all float64, got torch\.float16"),
         (lambda: 1 / 0, {}, ParameterError, "It raised ZeroDivisionError: division by zero"),
         (lambda: torch.nn.LazyLinear(2), {}, ParameterError, "LazyLinear has no shape for weight yet"),
+        (
+            lambda: torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 2)),
+            {"trained": "1.*"},
+            ParameterError,
+            r"Sequential has no shape for 0\.weight yet",
+        ),
+        (lambda: net().to("meta"), {}, ParameterError, r"0\.weight of Sequential is on the device meta"),
+        (lambda: Keeping(threading.Lock()), {}, ParameterError, "Keeping cannot be copied: cannot pickle '_thread.loc"),
+        (lambda: Keeping(net()(torch.ones(1, 16))), {}, ParameterError, "Keeping cannot be copied: Only Tensors crea"),
+        (
+            lambda: net(),
+            {"trained": []},
+            ParameterError,
+            "trained must name parameters of Sequential by patterns, got n",
+        ),
+        (lambda: sys.exit(3), {}, ParameterError, "It raised SystemExit: 3"),
+        (
+            lambda: net(1),
+            {"loss": lambda said, true: (said[:, 0] - true).square().mean()},
+            DataError,
+            r"outputs of shape \(4, 1\) for 4 records of digits, which has 2 classes: it must give \(4, 2\), or come with",
+        ),
+        (
+            lambda: TestingOtherwise(),
+            {},
+            DataError,
+            r"outputs of shape \(4, 1\) for 4 records of digits, which has 2 cl",
+        ),
         (lambda: "net", {}, ParameterError, r"must give a torch\.nn\.Module, got str"),
         (lambda width: net(), {}, ParameterError, "when it is called without arguments. It raised TypeError"),
         ("net", {}, ParameterError, r"model must be a torch\.nn\.Module or make one, got str"),
@@ -149,6 +210,38 @@ def test_what_does_not_fit_is_refused_in_one_line(task, model, options, error, t
     assert "\n" not in str(caught.value)
 
 
+def test_a_scripted_module_is_refused():
+    module = net()
+    with (
+        pytest.warns(DeprecationWarning, match="torch.jit"),
+        pytest.raises(ParameterError, match="a scripted or traced module cannot"),
+    ):
+        torch_model(torch.jit.script(module))
+
+
+def test_a_metric_of_its_own_takes_outputs_of_any_shape(task):
+    def right(outputs, targets):
+        outputs[:], targets[:] = outputs > 0, targets  # which is its own affair
+        return (outputs[:, 0] == targets).mean()
+
+    def loss(said, true):
+        return torch.nn.functional.binary_cross_entropy_with_logits(said[:, 0], true.to(said))
+
+    labels = task.labels_test.copy()
+    model = torch_model(lambda: net(1), loss=loss, metric=right)
+    rows = compare_trained("isic-paper", task, seeds=1, training=TRAINING, model=model, rounds=2, epsilon=50.0)
+    assert rows[0].reference > 0.6
+    assert np.isnan(rows[0].worst_region)  # no classes are said
+    assert np.array_equal(task.labels_test, labels)
+
+
+def test_a_batch_that_the_module_does_not_take_is_told_in_one_line(task):
+    with pytest.raises(
+        ParameterError, match="Normed fails in a step on a batch of 1: ValueError: Expected more than 1"
+    ):
+        fulcrum.train(PLAN, task, model=Normed, training=LocalTraining(learning_rate=0.1, batch=1))
+
+
 def test_a_model_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "own_nets.py").write_text(
         "import fulcrum, torch\n"
@@ -158,8 +251,17 @@ def test_a_model_is_found_by_its_name(tmp_path, monkeypatch):
     assert load_torch_model("own_nets:head").metric is max
     with pytest.raises(ParameterError, match="says already what is trained"):
         load_torch_model("own_nets:head", trained="bias")
-    with pytest.raises(ParameterError, match="model 'own_nets:tail' cannot be loaded: module 'own_nets' has no attr"):
+    with pytest.raises(
+        ParameterError, match=r"model 'own_nets:tail' cannot be loaded: .*own_nets\.py\) has no attribute"
+    ):
         load_torch_model("own_nets:tail")
+    (tmp_path / "own_script.py").write_text("import sys\nsys.exit('usage: own_script FILE')\n")
+    with pytest.raises(ParameterError, match="model 'own_script:Net' cannot be loaded: SystemExit: usage: own_script"):
+        load_torch_model("own_script:Net")
+    with pytest.raises(
+        ParameterError, match=r"No module named 'own_nets\.py'.* where mynet\.py in the current folder is"
+    ):
+        load_torch_model("own_nets.py:head")
 
 
 def test_a_plan_for_other_parameters_is_refused(task):

@@ -1,3 +1,4 @@
+import contextlib
 import random
 
 import numpy as np
@@ -10,11 +11,11 @@ from fulcrum.simulation.partition import coupled_partition
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch_model import torch_model
-from fulcrum.simulation.torch_steps import SiloSteps
 
 torch = pytest.importorskip("torch")
 
-SILOS, BATCH = 3, 5
+from stepping_silos import BATCH, SILOS, steps_of  # noqa: E402
+
 PLAN = fulcrum.plan("isic-paper", rounds=2, epsilon=20.0)
 TRAINING = LocalTraining(learning_rate=0.2, steps=2, batch=4)
 
@@ -68,18 +69,6 @@ def task():
     return load_task("digits")
 
 
-def steps_of(model, task):
-    """Steps, and what they take for a few silos."""
-    fitted = torch_model(model).on(task)
-    chosen = torch.arange(SILOS * BATCH).reshape(SILOS, BATCH)
-    leaves = {
-        name: (part + torch.randn(SILOS, *part.shape) / 10).requires_grad_()
-        for name, part in fitted.split(torch.as_tensor(fitted.start).to(fitted.dtype)).items()
-    }
-    inputs, targets = fitted.as_tensor(task.features_train)[chosen], fitted.as_tensor(task.labels_train)[chosen]
-    return SiloSteps(fitted, fitted.fixed()), (leaves, inputs, targets)
-
-
 @pytest.mark.parametrize("model", [Net, Dropping, Writing, Convolving])
 def test_a_recorded_step_gives_what_mapping_gives_to_the_bit(task, model):
     steps, given = steps_of(model, task)
@@ -105,6 +94,24 @@ def test_a_recorded_step_does_not_go_through_the_module(task):
     steps.gradients(*given)
     with pytest.raises(TypeError):
         steps.gradients(given[0], given[1][:, :2], given[2][:, :2])
+
+
+def test_a_recorded_step_moves_the_parameters_without_going_through_the_module(task):
+    steps, (leaves, _, _) = steps_of(Net, task)
+    inputs, targets = (steps.model.as_tensor(values) for values in (task.features_train, task.labels_train))
+    begun, chosen = [leaf.detach().clone() for leaf in leaves.values()], torch.arange(SILOS * BATCH).reshape(SILOS, -1)
+    move = steps.model.stepping(list(leaves.values()), 0.3)
+    ends = []
+    for _ in range(2):
+        with torch.no_grad():
+            for leaf, start in zip(leaves.values(), begun, strict=True):
+                leaf.copy_(start)
+        steps.step(leaves, inputs, targets, chosen, move)
+        ends.append([leaf.detach().clone() for leaf in leaves.values()])
+        steps.record_moves(leaves, inputs, targets, chosen, 0.3)
+        steps.model.module.forward = move = None
+    assert all(torch.equal(*pair) for pair in zip(*ends, strict=True))
+    assert not any(torch.equal(*pair) for pair in zip(begun, ends[0], strict=True))
 
 
 @pytest.mark.parametrize("model", [Scheduled, Tossing])
@@ -283,11 +290,75 @@ def test_a_module_that_writes_to_its_records_changes_nobody_elses(task):
     assert np.array_equal(before[1], task.features_test)
 
 
-def test_an_optimiser_that_looks_at_whole_tensors_is_run_silo_by_silo(task):
+class Reading(torch.nn.Module):
+    """Reads words 0 to 8, of which one pads."""
+
+    def __init__(self, padding=4, drop=0.0):
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(9, 5, padding_idx=padding), torch.nn.Linear(5, 2)
+        self.drop = torch.nn.Dropout(drop)
+
+    def forward(self, inputs):
+        return self.head(self.drop(self.words(inputs.clamp(-4, 4).round().long() + 4)).mean(dim=1))
+
+
+@pytest.mark.parametrize("padding", [4, -5, None])
+def test_the_word_that_pads_is_not_trained(task, padding):
+    runs = []
+    for slow in (False, True):
+        model = torch_model(lambda: Reading(padding))
+        model = model.on(task).as_model(learning_rate=TRAINING.learning_rate) if slow else model
+        runs.append(fulcrum.train(PLAN, task, model=model, training=TRAINING))
+    assert not runs[0].notes[2:]
+    assert runs[0].models == pytest.approx(runs[1].models, abs=1e-5)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_a_module_that_mapping_would_train_otherwise_is_trained_silo_by_silo(task, monkeypatch, drop):
+    from fulcrum.simulation import torch_steps
+
+    monkeypatch.setattr(torch_steps, "layers_by_products", lambda shared: contextlib.nullcontext())  # trains what pads
+    run = fulcrum.train(PLAN, task, model=lambda: Reading(drop=drop), training=TRAINING)
+    assert run.notes[-1].endswith(": mapped over silos, it or its loss gives other gradients than for a silo alone.")
+
+
+def test_a_module_that_counts_its_calls_elsewhere_is_trained_silo_by_silo(task):
+    calls = []
+
+    class Hooked(Net):
+        def __init__(self):
+            super().__init__()
+            self.hidden.register_forward_hook(lambda *given: calls.append(1) or given[-1] * (1 + len(calls) % 2))
+
+    run = fulcrum.train(PLAN, task, model=Hooked, training=TRAINING)
+    assert run.notes[-1].endswith(": mapped over silos, it or its loss gives other gradients than for a silo alone.")
+
+
+def test_layers_that_torch_maps_one_silo_after_the_other_are_named(task):
+    class Cells(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.head = torch.nn.GRUCell(16, 3), torch.nn.Linear(3, 2)
+
+        def forward(self, inputs):
+            return self.head(self.cell(inputs))
+
+    heard = []
+    run = fulcrum.train(PLAN, task, model=Cells, training=TRAINING, seeds=2, on_note=heard.append)
+    told = "Parts of Cells train one silo after the other, which is slow: torch does not map aten::gru_cell."
+    assert heard == [told]
+    assert run.notes[-1] == told
+    slow = torch_model(Cells).on(task).as_model(learning_rate=TRAINING.learning_rate)
+    again = fulcrum.train(PLAN, task, model=slow, training=TRAINING, seeds=2)
+    assert run.models == pytest.approx(again.models, abs=1e-5)
+
+
+@pytest.mark.parametrize("norm", [0.1, 100.0])
+def test_an_optimiser_that_looks_at_whole_tensors_is_run_silo_by_silo(task, norm):
     class Normed(torch.optim.SGD):
         def step(self):
             for group in self.param_groups:
-                torch.nn.utils.clip_grad_norm_(group["params"], 0.1)
+                torch.nn.utils.clip_grad_norm_(group["params"], norm)
             super().step()
 
     model = torch_model(Net, optimiser=lambda tensors, rate: Normed(tensors, lr=rate))

@@ -1,20 +1,17 @@
 """A round of pfl: `SimulatedBackend` and `FederatedAveraging` over a NumPy model, its Gaussian mechanism per silo."""
 
 # ruff: noqa: ARG002  (pfl's interfaces)
-import time
 from importlib.metadata import version
 
 import numpy as np
+import pfl_rounds
 import workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.base import Model
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
@@ -58,18 +55,6 @@ class Averaging(FederatedAveraging):
         return model.get_model_difference(initial_model_state), Metrics()
 
 
-class Clock(TrainingProcessCallback):
-    """Keeps the time at the end of every round."""
-
-    def __init__(self):
-        self.ends = []
-
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """Notes the time."""
-        self.ends.append(time.perf_counter())
-        return False, Metrics()
-
-
 np.random.seed(0)  # noqa: NPY002  # pfl draws from NumPy's global state
 rng = np.random.default_rng(0)
 silos, held_out = workload.records()
@@ -77,24 +62,12 @@ datasets = [Dataset(raw_data=silo) for silo in silos]
 sampler = get_user_sampler("minimize_reuse", range(workload.SILOS))
 data = FederatedDataset(datasets.__getitem__, sampler)
 mechanism = GaussianMechanism(workload.CLIP, workload.NOISE)
-model, clock = Head(), Clock()
+model, clock = Head(), pfl_rounds.Clock()
 rounds = workload.WARM_UP + workload.ROUNDS
 Averaging().run(
-    algorithm_params=NNAlgorithmParams(
-        central_num_iterations=rounds,
-        evaluation_frequency=rounds + 1,
-        train_cohort_size=workload.SILOS,
-        val_cohort_size=None,
-    ),
     backend=SimulatedBackend(data, data, postprocessors=[mechanism, WeightByDatapoints()]),
     model=model,
-    model_train_params=NNTrainHyperParams(
-        local_num_epochs=None,
-        local_learning_rate=workload.LEARNING_RATE,
-        local_batch_size=workload.BATCH,
-        local_num_steps=workload.STEPS,
-    ),
     callbacks=[clock],
-    send_metrics_to_platform=False,
+    **pfl_rounds.settings(rounds, workload.SILOS, workload),
 )
 workload.report("pfl", version("pfl"), np.diff(clock.ends)[workload.WARM_UP - 1 :].tolist(), model.head, held_out)

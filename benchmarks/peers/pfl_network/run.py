@@ -4,7 +4,6 @@ Settings come from the environment: PEER_NETWORK (dense or convolutional), PEER_
 PFL_PYTORCH_DEVICE, pfl's own.
 """
 
-# ruff: noqa: ARG002  (pfl's interfaces)
 import json
 import os
 import statistics
@@ -13,17 +12,15 @@ from importlib.metadata import version
 
 import networks
 import numpy as np
+import pfl_rounds
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam.base import NNTrainHyperParams
-from pfl.metrics import Metrics, Weighted
+from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from torch.distributed import run
@@ -56,19 +53,19 @@ class Silo(PyTorchTensorDataset):
         yield from zip(*(tensor[drawn] for tensor in self.raw_data), strict=True)
 
 
-class Clock(TrainingProcessCallback):
-    """Keeps the time at the end of every round."""
+class Clock(pfl_rounds.Clock):
+    """Keeps the time at the end of every round, and the processor's."""
 
     def __init__(self):
-        self.ends, self.worked = [], []
+        super().__init__()
+        self.worked = []
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """Notes the time, all work on the device being done."""
+        """Notes both, all work on the device being done."""
         if DEVICE.startswith("cuda"):
             torch.cuda.synchronize()
-        self.ends.append(time.perf_counter())
         self.worked.append(time.process_time())
-        return False, Metrics()
+        return super().after_central_iteration(aggregate_metrics, model, central_iteration=central_iteration)
 
 
 def simulate(rank):
@@ -82,24 +79,12 @@ def simulate(rank):
     data = FederatedDataset(datasets.__getitem__, get_user_sampler("minimize_reuse", range(SILOS)))
     module, clock = Learner().to(DEVICE), Clock()
     FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=ROUNDS + 1,
-            evaluation_frequency=ROUNDS + 2,
-            train_cohort_size=SILOS,
-            val_cohort_size=None,
-        ),
         backend=SimulatedBackend(
             data, data, postprocessors=[GaussianMechanism(networks.CLIP, networks.NOISE), WeightByDatapoints()]
         ),
         model=PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=None,
-            local_learning_rate=networks.LEARNING_RATE,
-            local_batch_size=networks.BATCH,
-            local_num_steps=networks.STEPS,
-        ),
         callbacks=[clock],
-        send_metrics_to_platform=False,
+        **pfl_rounds.settings(ROUNDS + 1, SILOS, networks),
     )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()

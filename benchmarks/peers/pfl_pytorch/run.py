@@ -1,23 +1,19 @@
 """A round of pfl with its own PyTorch model and local SGD, its Gaussian mechanism per silo, over two processes."""
 
-# ruff: noqa: ARG002  (pfl's interfaces)
 import os
-import time
 from importlib.metadata import version
 
 import numpy as np
+import pfl_rounds
 import torch
 import workload
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
-from pfl.callback.base import TrainingProcessCallback
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.pytorch import PyTorchTensorDataset
 from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam.base import NNTrainHyperParams
-from pfl.metrics import Metrics, Weighted
+from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from torch.distributed import run
@@ -52,18 +48,6 @@ class Silo(PyTorchTensorDataset):
         yield from zip(*(tensor[drawn] for tensor in self.raw_data), strict=True)
 
 
-class Clock(TrainingProcessCallback):
-    """Keeps the time at the end of every round."""
-
-    def __init__(self):
-        self.ends = []
-
-    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """Notes the time."""
-        self.ends.append(time.perf_counter())
-        return False, Metrics()
-
-
 def simulate(rank):
     """Runs this process's share of every cohort; the first process reports."""
     np.random.seed(0)  # noqa: NPY002  # pfl draws from NumPy's global state, alike in every process
@@ -73,25 +57,13 @@ def simulate(rank):
     sampler = get_user_sampler("minimize_reuse", range(workload.SILOS))
     data = FederatedDataset(datasets.__getitem__, sampler)
     mechanism = GaussianMechanism(workload.CLIP, workload.NOISE)
-    module, clock = Head(), Clock()
+    module, clock = Head(), pfl_rounds.Clock()
     rounds = workload.WARM_UP + workload.ROUNDS
     FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds,
-            evaluation_frequency=rounds + 1,
-            train_cohort_size=workload.SILOS,
-            val_cohort_size=None,
-        ),
         backend=SimulatedBackend(data, data, postprocessors=[mechanism, WeightByDatapoints()]),
         model=PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=None,
-            local_learning_rate=workload.LEARNING_RATE,
-            local_batch_size=workload.BATCH,
-            local_num_steps=workload.STEPS,
-        ),
         callbacks=[clock],
-        send_metrics_to_platform=False,
+        **pfl_rounds.settings(rounds, workload.SILOS, workload),
     )
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()  # without it a process sometimes aborts as it exits

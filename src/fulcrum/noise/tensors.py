@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 _STREAM = 0x74656E736F72  # keeps these draws apart from every other use of the same seed
-_DRAWS_A_RUN, _SILOS_A_RUN = 1 << 24, 4_096  # at most, where a single silo draws fewer
+_RUN = {"cpu": (1 << 18, 48), "": (1 << 24, 4_096)}  # draws and silos at most, where a single silo draws fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class TensorDraws:
         self, use: str, round_number: int, first: int, last: int, width: int
     ) -> Iterator[tuple[int, int, int, Any]]:
         """Yields the runs that a piece meets: their length, from where to where it lies in them, and a generator."""
-        run = max(min(_DRAWS_A_RUN // width, _SILOS_A_RUN), 1)
+        draws, silos = _RUN.get(self.device.partition(":")[0], _RUN[""])
+        run = max(min(draws // width, silos), 1)
         for number in range(first // run, -(-last // run)):
             words = [_STREAM, self.seed, int.from_bytes(use.encode(), "big"), round_number, number]
             state = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])

@@ -308,6 +308,7 @@ class Servers:
 def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:
     """Yields what the calls return in their order, whatever their timing; at most `ahead` are in work or wait."""
     waiting: deque[Future[Any]] = deque()
+    interrupted = False
     try:
         for call in calls:
             waiting.append(pool.submit(*call))
@@ -315,10 +316,13 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except KeyboardInterrupt:  # nothing else will be tried
+        interrupted = True
+        raise
     finally:  # where one failed, the others have ended before anything else is tried
         for future in waiting:
             future.cancel()
-        wait(waiting)
+        wait(() if interrupted else waiting)
 
 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:

@@ -11,6 +11,7 @@ import numpy as np
 from fulcrum.errors import DataError, MissingExtraError, in_one_line
 
 _SPLITS = {"train", "test"}
+_ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,8 +41,11 @@ def read_image_folder(root: Path) -> Images:
         for part in parts:
             for silo in _folders(part) if by_silo else [part]:
                 for group in _folders(silo):
-                    files = sorted(file for file in group.iterdir() if file.is_file() and not file.name.startswith("."))
+                    files = sorted(
+                        file for file in group.iterdir() if not file.is_dir() and not file.name.startswith(".")
+                    )
                     found += [(file, group.name, silo.name, part.name) for file in files]
+        _check_all_found(root, {file for file, *_ in found}, by_silo=by_silo)
     except OSError as error:
         raise DataError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
     if not found:
@@ -53,6 +57,20 @@ def read_image_folder(root: Path) -> Images:
         silo=[name for _, _, name, _ in found] if by_silo else None,
         split=[name for _, _, _, name in found] if parts != [root] else None,
     )
+
+
+def _check_all_found(root: Path, found: set[Path], *, by_silo: bool) -> None:
+    """Raises `DataError` for an image that stands anywhere else: it would be passed over in silence."""
+    stray = next((file for file in sorted(root.rglob("[!.]*")) if _is_image(file) and file not in found), None)
+    if stray is not None:
+        where = "silo/class/image" if by_silo else "class/image or silo/class/image"
+        raise DataError(
+            f"{stray} is out of place: images stand in {where}, below train and test where these are the two folders"
+        )
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in _ENDINGS and not file.is_dir()
 
 
 def decoded(images: Sequence[bytes], names: Sequence[str]) -> Any:
@@ -70,10 +88,17 @@ def decoded(images: Sequence[bytes], names: Sequence[str]) -> Any:
     for data, name in zip(images, names, strict=True):
         try:
             with Image.open(io.BytesIO(data)) as image:
+                kind = image.mode
                 flat = image.convert("RGBA") if "transparency" in image.info else image
                 found.append(np.asarray(flat.convert("RGB")).transpose(2, 0, 1))
         except Exception as error:  # a decoder fails in its own way on a broken file
-            raise DataError(f"{name} is not an image that Pillow reads: {in_one_line(error)}") from None
+            told = in_one_line(error).partition(" <_io")[0]
+            raise DataError(f"{name} is not an image that Pillow reads: {told}") from None
+        if kind.startswith(("I", "F")):  # which Pillow cuts off at 255
+            raise DataError(
+                f"{name} has grey levels beyond 8 bits (mode {kind}), which would be cut off. Scale them to 8 bits, "
+                "or put the numbers into an .npz"
+            )
         if found[-1].shape != found[0].shape:
             sizes = [f"{each.shape[2]} x {each.shape[1]}" for each in (found[-1], found[0])]
             raise DataError(f"{name} is {sizes[0]} pixels and {names[0]} {sizes[1]}. Bring all images to one size")

@@ -72,8 +72,16 @@ def train_model(
         return together, ()
     fitted = model.on(task) if isinstance(model, TorchModel) else model
     notes = fitted.notes if isinstance(fitted, TorchModel) else ()
-    where = device if isinstance(device, TorchDevice) else TorchDevice(name="cpu" if device is None else device)
+    where = device if isinstance(device, TorchDevice) else TorchDevice(name="cpu" if device is None else str(device))
     rounds, runs = jobs[0].arms.rounds, list[FederationRun]()
+
+    def note(said: str) -> None:
+        nonlocal notes
+        if said not in notes:  # jobs that are slow are slow for the same reason
+            notes += (said,)
+            if on_note is not None:
+                on_note(said)
+
     for number, job in enumerate(jobs):
         arms, place = job.arms.distinct()
 
@@ -94,11 +102,9 @@ def train_model(
         alone = replace(job, arms=arms)
         if isinstance(fitted, TorchModel):
             try:
-                run = train_on_tensors(alone, task, training, fitted, device=where, **options)
+                run = train_on_tensors(alone, task, training, fitted, device=where, on_note=note, **options)
             except NotBatchedError as error:
-                notes += (f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.",)
-                if on_note is not None:
-                    on_note(notes[-1])
+                note(f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.")
                 fitted = fitted.as_model(learning_rate=training.learning_rate)
         if isinstance(fitted, Model):
             with _seeded(job.seed) if isinstance(model, TorchModel) else nullcontext():

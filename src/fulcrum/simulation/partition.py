@@ -11,17 +11,19 @@ the defaults p spans [0.173, 0.827] and its entropy is that of the paper at ever
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.errors import DataError, ParameterError
+from fulcrum.errors import DataError, ParameterError, listing, suggestion
 from fulcrum.federation.structure import Federation
 from fulcrum.simulation.tasks import Task
 
 REACH = 0.327
 COUPLING = 0.7
 
+_NAMES_COMPARED = 10_000  # for a suggestion
 _STREAM = 0x7061727473  # keeps these draws apart from every other use of the same seed
 
 
@@ -115,18 +117,35 @@ def partition_by_share(
     return _dealt(pools, counts, of_sensitive)
 
 
+def check_silos_known(task: Task, federation: Federation) -> None:
+    """Raises `DataError` for records, to train or to test on, of a silo that the federation does not have."""
+    if task.silo is None and task.silo_test is None:
+        return
+    known = dict.fromkeys(federation.silo_names.tolist())
+    for what, names in (("records", task.silo or ()), ("test records", task.silo_test or ())):
+        unknown = next((name for name in names if name not in known), None)
+        if unknown is not None:
+            few = list(islice(known, _NAMES_COMPARED))
+            near = suggestion(unknown, few) or suggestion(unknown.casefold(), few)
+            raise DataError(
+                f"{task.name} has {what} of silo {unknown!r}, which {federation.name} does not know.{near} "
+                f"It knows: {listing(known)}"
+            )
+
+
 def declared_partition(task: Task, federation: Federation) -> Partition:
     """Gives every silo the records that the data's own silo column names."""
     if task.silo is None:
         raise DataError(f"{task.name} names no silos. Add a column 'silo', or leave the partition to Fulcrum")
+    check_silos_known(task, federation)
     index = {name: number for number, name in enumerate(federation.silo_names.tolist())}
-    unknown = next((name for name in task.silo if name not in index), None)
-    if unknown is not None:
-        raise DataError(f"{task.name} has records of silo {unknown!r}, which {federation.name} does not know")
     owner = np.array([index[name] for name in task.silo])
     counts = np.bincount(owner, minlength=len(federation))
     if not counts.all():
-        raise DataError(f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name}")
+        raise DataError(
+            f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name} to train on. Give it "
+            "some, or plan for the silos that have"
+        )
     sensitive = _sensitive(task).astype(float)
     return Partition(
         records=np.argsort(owner, kind="stable"),

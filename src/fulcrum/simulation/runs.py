@@ -9,6 +9,7 @@
 import io
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining
 from fulcrum.simulation.metrics import tested_silos
 from fulcrum.simulation.model_engines import metric_of, model_of, train_model
 from fulcrum.simulation.models import Model
-from fulcrum.simulation.partition import Partition, coupled_partition, declared_partition
+from fulcrum.simulation.partition import Partition, check_silos_known, coupled_partition, declared_partition
 from fulcrum.simulation.regional import class_mixes, worst_region_accuracy, worst_region_of_silos
 from fulcrum.simulation.tasks import Task
 from fulcrum.simulation.torch_engine import TorchDevice
@@ -297,12 +298,10 @@ def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
     if task.silo_test is not None:
         names = tested_silos(task)
         numbers = {job.arms.silo_name(silo): int(region) for silo, region in enumerate(job.arms.region_of)}
-        unknown = next((name for name in names if name not in numbers), None)
-        if unknown is not None:
-            raise DataError(f"{task.name} has test records of silo {unknown!r}, which the federation does not know")
-        counts = np.array([task.silo_test.count(name) for name in names])
+        held = Counter(task.silo_test)
+        counts = np.array([held[name] for name in names])
         return worst_region_of_silos(run.by_silo, names, counts, numbers)
-    if not task.classes:
+    if np.isnan(run.recall).all():  # no classes, or outputs that say none
         return np.full(run.recall.shape[1], np.nan)
     classes = len(task.classes)
     mixes = class_mixes(job.partition, task.labels_train, job.arms.region_of, classes=classes)
@@ -327,6 +326,7 @@ def partition_of(task: Task, federation: Federation, *, seed: int, records: floa
                 f"{task.name} names its silos, so records={records:g} a silo cannot be met. Leave it out"
             )
         return declared_partition(task, federation)
+    check_silos_known(task, federation)
     return coupled_partition(task, federation, seed=seed, records=records)
 
 

@@ -9,7 +9,6 @@ components one for each column. A federation that fits them on its silos' data s
 accounts for: fit them on public data, or declare that release.
 """
 
-import math
 import os
 import struct
 import zipfile
@@ -22,9 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, listing, suggestion
+from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
 from fulcrum.simulation.columns import csv_columns, image_column, parquet_columns, text_column
 from fulcrum.simulation.images import read_image_folder
+from fulcrum.simulation.records import Records, checked_records, parted_at_random
 from fulcrum.simulation.sentences import sentence_features
 from fulcrum.simulation.texts import Texts, holds_texts, read_text_folder
 
@@ -33,8 +33,8 @@ DATA_VARIABLE = "FULCRUM_DATA"
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
-_TEST_SHARE = 0.2
 _IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
+_SHOWN = 40  # characters of a value that a message repeats
 _UNSCALABLE = "features are too large or too small to be scaled. Give them in other units"
 
 
@@ -110,6 +110,31 @@ class Task:
             )
         if self.classes and not self.sensitive:
             object.__setattr__(self, "sensitive", (len(self.classes) - 1,))
+        for part in ("train", "test"):
+            self._check(part)
+        shapes = self.features_train.shape[1:], self.features_test.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{self.name}: records of shape {shapes[0]} to train on, of {shapes[1]} to test on")
+
+    def check_finite(self) -> None:
+        """Raises `DataError` for a feature that is not finite."""
+        for part, features in (("train", self.features_train), ("test", self.features_test)):
+            if features.dtype.kind == "f" and not np.isfinite(features).all():
+                worst = int(np.argmin(np.isfinite(features.reshape(len(features), -1)).all(axis=1)))
+                raise DataError(f"{self.name}: {part} record {worst} has a feature that is not finite")
+
+    def _check(self, part: str) -> None:
+        """Raises `DataError` for records, targets and silos of a split that do not fit each other."""
+        features, labels = (np.asarray(getattr(self, f"{what}_{part}")) for what in ("features", "labels"))
+        object.__setattr__(self, f"features_{part}", features)
+        object.__setattr__(self, f"labels_{part}", labels)
+        silo = self.silo if part == "train" else self.silo_test
+        for what, count in (("labels", len(labels)), *((("silos", len(silo)),) if silo is not None else ())):
+            if count != len(features):
+                raise DataError(f"{self.name}: {len(features)} {part} records and {count} {what}. Give one each")
+        whole = labels.dtype.kind in "iu" and labels.ndim == 1
+        if self.classes and not (whole and (labels >= 0).all() and (labels < len(self.classes)).all()):
+            raise DataError(f"{self.name}: {part} labels must be classes 0 .. {len(self.classes) - 1}, one a record")
 
     @property
     def width(self) -> int:
@@ -160,10 +185,11 @@ def load_task(
         raise ParameterError(f"targets that are {targets} are read from an .npz file, got {name}")
     try:
         if name == "digits":
-            train, test = _split(_digits(), seed)
+            train, test = parted_at_random(_digits(), seed)
         elif path.is_dir() and name not in BUILT_IN:
             train, test = _from_folder(path, seed)
         elif kind in (".csv", ".parquet"):
+            path.stat()  # which says what is wrong with a file that is not there
             columns = csv_columns(path) if kind == ".csv" else parquet_columns(path)
             train, test = _from_columns(path, columns, label or "label", silo, seed)
         elif kind in ("", ".npz"):
@@ -185,96 +211,11 @@ def load_task(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Records:
-    """Features, labels and silos as they were read, each checked against the others."""
-
-    where: str
-    features: FloatArray
-    labels: list[Any]
-    silo: list[str] | None = None
-
-    def part(self, chosen: _Array) -> "_Records":
-        """Returns the chosen records."""
-        rows = np.flatnonzero(chosen).tolist()
-        if not rows:
-            raise DataError(
-                f"{self.where} must have records to train on and records to test on. Give more of them and, where a "
-                "column says the split, both train and test"
-            )
-        return _Records(
-            where=self.where,
-            features=self.features[chosen],
-            labels=[self.labels[row] for row in rows],
-            silo=None if self.silo is None else [self.silo[row] for row in rows],
-        )
-
-
-def _records(
-    where: str,
-    what: str,
-    features: _Array,
-    labels: _Array,
-    silo: _Array | None = None,
-    *,
-    targets: str = "classes",
-) -> _Records:
-    """Checks features against their labels and silos; what is missing or does not fit is refused."""
-    if features.ndim < 2 or features.dtype.kind not in "fiu":
-        raise DataError(f"{where}: features must be a table of numbers, got {features.dtype} of shape {features.shape}")
-    if not math.prod(features.shape[1:]):
-        raise DataError(f"{where} has no features")
-    if not len(features):
-        raise DataError(f"{where} has no {what}records")
-    found: dict[str, list[Any]] = {}
-    for name, values in (("label", labels), ("silo", silo)):
-        if values is None:
-            continue
-        if name == "label" and targets != "classes":
-            found[name] = _numbers(where, what, targets, values, len(features))
-            continue
-        if values.ndim != 1:
-            raise DataError(f"{where}: give one {name} a record, in one dimension, got the shape {values.shape}")
-        if len(values) != len(features):
-            raise DataError(f"{where}: {len(features)} {what}features and {len(values)} {name}s. Give one {name} each")
-        found[name] = [_word(value) for value in values.tolist()]
-        if "" in found[name]:
-            missing = found[name].index("") + 1
-            raise DataError(f"{where}: {what}record {missing} has no {name}. Give it one, or leave the record out")
-    # Rows are scaled in double precision. Anything else stays as it is, in single, and bytes become 0 to 1.
-    numbers: _Array = features.astype(np.float64 if features.ndim == 2 else np.float32)
-    if features.ndim > 2 and features.dtype == np.uint8:
-        numbers /= 255
-    broken = ~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1)
-    if broken.any():
-        raise DataError(f"{where}: {what}record {int(np.argmax(broken)) + 1} has a feature that is not finite")
-    return _Records(where=where, features=numbers, labels=found["label"], silo=found.get("silo"))
-
-
-def _numbers(where: str, what: str, targets: str, values: _Array, records: int) -> list[Any]:
-    """Checks targets that are no classes, and returns them by record."""
-    shape = "(records,) or (records, numbers)" if targets == "numbers" else "(records, labels)"
-    if values.dtype.kind not in "fiub" or values.ndim not in ((1, 2) if targets == "numbers" else (2,)):
-        raise DataError(f"{where}: {targets} must be of shape {shape}, got {values.dtype} of shape {values.shape}")
-    if len(values) != records:
-        raise DataError(f"{where}: {records} {what}features and {len(values)} {targets}. Give as many")
-    right = np.isfinite(values) if targets == "numbers" else (values == 0) | (values == 1)
-    if not right.all():
-        rule = "finite" if targets == "numbers" else "0 or 1"
-        worst = int(np.argmin(right.reshape(records, -1).all(axis=1))) + 1
-        raise DataError(f"{where}: {targets} must be {rule}, unlike those of {what}record {worst}")
-    return values.astype(np.float64).tolist()  # type: ignore[no-any-return]
-
-
-def _word(value: Any) -> str:
-    """Returns a label or a silo's name as text: whole numbers without a point, nothing for what is missing."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    text = "" if value is None else str(value).strip()
-    return "" if text == "nan" else text
-
-
 def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
+    if Path(name).name != name:
+        raise DataError(
+            f"{name} does not exist. Give a folder, an .npz, CSV or Parquet file, or the name of known data"
+        )
     folder = data_dir or os.environ.get(DATA_VARIABLE)
     if not folder and name in BUILT_IN:
         raise DataError(
@@ -293,15 +234,15 @@ def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
     return path
 
 
-def _digits() -> _Records:
+def _digits() -> Records:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise MissingExtraError("the digits come with scikit-learn. Run: pip install 'fulcrum-dp[train]'") from None
-    return _records("digits", "", *load_digits(return_X_y=True))
+    return checked_records("digits", "", *load_digits(return_X_y=True))
 
 
-def _from_npz(path: Path, seed: int, targets: str) -> tuple[_Records, _Records]:
+def _from_npz(path: Path, seed: int, targets: str) -> tuple[Records, Records]:
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
@@ -312,12 +253,17 @@ def _from_npz(path: Path, seed: int, targets: str) -> tuple[_Records, _Records]:
     if single:
         raise DataError(f"{path} is a single array, not an archive. Write it with: np.savez(path, X=X, y=y)")
     silo = arrays.get("silo")
+    odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
+    if odd is not None:
+        raise DataError(
+            f"{path} holds {odd!r}. Call the silos of training records silo, those of test records silo_test"
+        )
     if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
-        train = _records(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
+        train = checked_records(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
         tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
-        return train, _records(path.name, "test ", *tested, targets=targets)
+        return train, checked_records(path.name, "test ", *tested, targets=targets)
     if {"X", "y"} <= set(arrays):
-        return _split(_records(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
+        return parted_at_random(checked_records(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
     raise DataError(
         f"{path} must hold X_train, y_train, X_test and y_test, or X and y. It holds: {listing(arrays) or 'nothing'}"
     )
@@ -325,16 +271,25 @@ def _from_npz(path: Path, seed: int, targets: str) -> tuple[_Records, _Records]:
 
 def _from_columns(
     path: Path, columns: Mapping[str, Sequence[Any]], label: str, silo: str | None, seed: int
-) -> tuple[_Records, _Records]:
+) -> tuple[Records, Records]:
     if label not in columns:
         raise DataError(f"{path} has no label column {label!r}. Name it with --label.{suggestion(label, columns)}")
     if silo is not None and silo not in columns:
         raise DataError(f"{path} has no silo column {silo!r}.{suggestion(silo, columns)}")
+    odd = next((name for name in columns if name != "silo" and name.strip().lower() == "silo"), None)
+    if silo is None and odd is not None and "silo" not in columns:
+        raise DataError(f"{path} has a column {odd!r}. If it names silos, say so with --silo-column {odd!r}")
     silo = silo or "silo"
     names = [name for name in columns if name not in (label, silo, "split")]
     if not names or not len(columns[label]):
         raise DataError(f"{path} has no {'features' if not names else 'records'}")
     features: _Array
+    whole = next((name for name in (_IMAGE, _TEXT) if name in names and _is_content(columns[name][0])), None)
+    if whole is not None and len(names) > 1:
+        other = next(name for name in names if name != whole)
+        raise DataError(
+            f"{path}: beside the column {whole!r} may stand the label, the silo and split alone, not {other!r}. Drop it"
+        )
     if names == [_IMAGE]:
         features = image_column(path, columns[_IMAGE])
     elif names == [_TEXT]:
@@ -342,30 +297,40 @@ def _from_columns(
     else:
         features = _number_columns(path, {name: columns[name] for name in names})
     silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
-    records = _records(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
+    records = checked_records(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
     return _parted(records, columns.get("split"), path, seed)
 
 
 def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
     try:
-        return np.array(list(columns.values()), dtype=np.float64).T
+        found: _Array = np.array(list(columns.values()), dtype=np.float64).T
     except (TypeError, ValueError, OverflowError):
+        found = np.empty(0)
+    if found.ndim != 2:
         column, value = next((name, each) for name in columns for each in columns[name] if not _is_number(each))
-        raise DataError(f"{path}: column {column!r} must hold numbers, got {value!r}. Drop it or encode it") from None
+        told = in_one_line(repr(value))
+        told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
+        raise DataError(f"{path}: column {column!r} must hold numbers, got {told}. Drop it or encode it")
+    return found
 
 
-def _from_folder(path: Path, seed: int) -> tuple[_Records, _Records]:
+def _is_content(value: Any) -> bool:
+    """Whether a cell is an encoded image or words, and no number."""
+    return isinstance(value, (bytes, dict)) or (isinstance(value, str) and not _is_number(value))
+
+
+def _from_folder(path: Path, seed: int) -> tuple[Records, Records]:
     found = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
     features: _Array = sentence_features(found.texts) if isinstance(found, Texts) else found.pixels
     labels = np.array(found.labels, dtype=object)
     silos = None if found.silo is None else np.array(found.silo, dtype=object)
-    return _parted(_records(path.name, "", features, labels, silos), found.split, path, seed)
+    return _parted(checked_records(path.name, "", features, labels, silos), found.split, path, seed)
 
 
-def _parted(records: _Records, told: Sequence[Any] | None, path: Path, seed: int) -> tuple[_Records, _Records]:
+def _parted(records: Records, told: Sequence[Any] | None, path: Path, seed: int) -> tuple[Records, Records]:
     """Parts records as the data says, or at random where it does not."""
     if told is None:
-        return _split(records, seed)
+        return parted_at_random(records, seed)
     split = np.array([str(value) for value in told])
     unknown = set(split.tolist()) - {"train", "test"}
     if unknown:
@@ -381,21 +346,9 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _split(records: _Records, seed: int) -> tuple[_Records, _Records]:
-    """Holds out records at random, but neither the first drawn of a class nor the first drawn of a silo."""
-    order = np.random.default_rng(seed).permutation(len(records.labels)).tolist()
-    stays: set[int] = set()
-    for values in (records.labels if isinstance(records.labels[0], str) else [], records.silo or []):
-        stays |= set({values[row]: row for row in reversed(order)}.values()) if values else set()
-    free = [row for row in order if row not in stays]
-    held_out = np.zeros(len(order), dtype=bool)
-    held_out[free[max(0, len(free) - round(_TEST_SHARE * len(order))) :]] = True
-    return records.part(~held_out), records.part(held_out)
-
-
 def _task(
-    train: _Records,
-    test: _Records,
+    train: Records,
+    test: Records,
     *,
     name: str,
     known: BuiltIn | None,
@@ -432,13 +385,13 @@ def _task(
     )
 
 
-def _classes(train: _Records, test: _Records, known: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
+def _classes(train: Records, test: Records, known: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
     """Returns the names of the classes, and their numbers by record."""
     if known:
         classes = tuple(known.classes)
         number = {str(label): place for place, group in enumerate(known.classes.values()) for label in group}
     else:
-        classes = _in_order(set(train.labels))
+        classes = in_order(set(train.labels))
         number = {label: place for place, label in enumerate(classes)}
     if len(classes) < 2:
         raise DataError(f"{train.where} has one class, {classes[0]!r}. There is nothing to learn")
@@ -451,7 +404,7 @@ def _classes(train: _Records, test: _Records, known: BuiltIn | None) -> tuple[tu
     return classes, labels_train, labels_test
 
 
-def _in_order(labels: set[str]) -> tuple[str, ...]:
+def in_order(labels: set[str]) -> tuple[str, ...]:
     """Sorts numbers as numbers, and everything else as text."""
     try:
         return tuple(sorted(labels, key=lambda label: (float(label), label)))
@@ -459,14 +412,14 @@ def _in_order(labels: set[str]) -> tuple[str, ...]:
         return tuple(sorted(labels))
 
 
-def _numbered(records: _Records, what: str, number: Mapping[str, int]) -> IntArray:
+def _numbered(records: Records, what: str, number: Mapping[str, int]) -> IntArray:
     unknown = next((label for label in records.labels if label not in number), None)
     if unknown is not None:
         raise DataError(f"{records.where}: {what} label {unknown} is outside the head. Known: {listing(number)}")
     return np.array([number[label] for label in records.labels])
 
 
-def _scaled(train: _Records, test: _Records, components: int | None) -> tuple[FloatArray, FloatArray]:
+def _scaled(train: Records, test: Records, components: int | None) -> tuple[FloatArray, FloatArray]:
     """Fits components and one scale, or without components a scale for each column, on the training split."""
     varies = train.features.max(axis=0) > train.features.min(axis=0)
     if not varies.any():

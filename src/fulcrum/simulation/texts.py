@@ -47,6 +47,12 @@ def read_text_folder(root: Path) -> Texts:
             except UnicodeDecodeError:
                 raise DataError(f"{file} is not UTF-8. Save it in UTF-8") from None
             rows += [(line, file.stem, file.parent.name, part.name) for line in lines if line.strip()]
+    files = (file for depth in range(4) for file in sorted(root.glob(f"{'*/' * depth}[!.]*")))
+    other = next((file for file in files if file.is_file() and file.suffix != _ENDING), None)
+    if other is not None:
+        raise DataError(
+            f"{root} holds texts ({_ENDING}) and {other} beside them. Keep texts alone in a folder, or images"
+        )
     if not rows:
         raise DataError(f"{root} holds no texts. Put them into files class.txt or silo/class.txt, one text a line")
     texts, labels, silos, splits = (list(column) for column in zip(*rows, strict=True))

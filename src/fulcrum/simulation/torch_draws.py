@@ -1,7 +1,7 @@
 """Batches and noise for a chunk of silos, as tensors: those of the other engines, or drawn where silos train."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ DRAWS = ("shared", "device")
 
 _BLOCKS_KEPT = 2  # of which chunks in work use parts
 _BATCH_BITS = 31
+_SILOS_A_PIECE = 1_008
 
 
 class ChunkDraws(Protocol):
@@ -24,8 +25,8 @@ class ChunkDraws(Protocol):
     def picks(self, first: int, last: int, round_number: int) -> Any:
         """Returns the records of each batch, (steps, silos, batch)."""
 
-    def noise(self, first: int, last: int, round_number: int) -> Any:
-        """Returns standard normal draws, (silos, parameters), shared by all arms."""
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
 
 
 def draws_of(kind: str, job: Job, training: LocalTraining, model: TorchModel, device: str) -> ChunkDraws:
@@ -46,9 +47,7 @@ class SharedDraws:
     """The draws of the other engines, to the bit."""
 
     def __init__(self, job: Job, training: LocalTraining, model: TorchModel, device: str) -> None:
-        torch = require_torch()
         self._job, self._training, self._device, self._width = job, training, device, model.parameters
-        self._kind = np.float32 if model.dtype == torch.float32 else np.float64  # rounded block by block
         self._in_parts: dict[tuple[str, int, int], Any] = {}
         self._lock = threading.Lock()
 
@@ -58,25 +57,27 @@ class SharedDraws:
         def draw(block: int) -> Any:
             return batch_picks(self._job, block, round_number, self._training).swapaxes(0, 1)
 
-        drawn = self._drawn("picks", draw, first, last, round_number)
-        return require_torch().as_tensor(drawn.swapaxes(0, 1)).to(self._device)
+        drawn = [part for _, _, part in self._drawn("picks", draw, first, last, round_number)]
+        return require_torch().as_tensor(np.concatenate(drawn).swapaxes(0, 1)).to(self._device)
 
-    def noise(self, first: int, last: int, round_number: int) -> Any:
-        """Returns standard normal draws, (silos, parameters), shared by all arms."""
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
 
         def draw(block: int) -> Any:
-            return block_noise(self._job, block, round_number, self._width).astype(self._kind, copy=False)
+            return block_noise(self._job, block, round_number, self._width)
 
-        drawn = self._drawn("noise", draw, first, last, round_number)
-        return require_torch().as_tensor(drawn).to(self._device)
+        for begin, end, part in self._drawn("noise", draw, first, last, round_number):
+            yield begin, end, require_torch().as_tensor(part).to(self._device)
 
-    def _drawn(self, use: str, draw: Callable[[int], Any], first: int, last: int, round_number: int) -> Any:
-        """Returns what blocks draw for a run of silos, silos first; a block used in parts is kept for the next."""
-        parts = []
+    def _drawn(
+        self, use: str, draw: Callable[[int], Any], first: int, last: int, round_number: int
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Yields what blocks draw for a run of silos, silos first; a block used in parts is kept for the next."""
         for block in range(first // SILOS_A_BLOCK, -(-last // SILOS_A_BLOCK)):
-            begin, end = first - block * SILOS_A_BLOCK, last - block * SILOS_A_BLOCK
-            if begin <= 0 and end >= SILOS_A_BLOCK:
-                parts.append(draw(block))
+            start = block * SILOS_A_BLOCK
+            begin, end = max(first, start), min(last, start + SILOS_A_BLOCK)
+            if end - begin == SILOS_A_BLOCK:
+                yield begin, end, draw(block)
                 continue
             key = use, round_number, block
             with self._lock:
@@ -85,8 +86,8 @@ class SharedDraws:
                     for old in others[: len(others) + 1 - _BLOCKS_KEPT]:
                         del self._in_parts[old]
                     self._in_parts[key] = draw(block)
-                parts.append(self._in_parts[key][max(begin, 0) : end])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+                part = self._in_parts[key][begin - start : end - start]
+            yield begin, end, part
 
 
 class DeviceDraws:
@@ -109,8 +110,11 @@ class DeviceDraws:
         places = ((drawn * self._counts[first:last, None]) >> _BATCH_BITS) + self._starts[first:last, None]
         return self._records[places].reshape(-1, steps, batch).transpose(0, 1)
 
-    def noise(self, first: int, last: int, round_number: int) -> Any:
-        """Returns standard normal draws, (silos, parameters), shared by all arms."""
-        return self._draws.standard_normal(
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+        drawn = self._draws.standard_normal(
             round_number=round_number, first=first, last=last, width=self._width, dtype=self._dtype
         )
+        for begin, part in enumerate(drawn.split(_SILOS_A_PIECE)):
+            start = first + begin * _SILOS_A_PIECE
+            yield start, start + len(part), part

@@ -5,7 +5,6 @@ buffers stay as the module has them: batch statistics are never sent, because no
 """
 
 import copy
-import fnmatch
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DataError, FulcrumError, MissingExtraError, ParameterError, in_one_line, listing
+from fulcrum.errors import DataError, FulcrumError, MissingExtraError, ParameterError, in_one_line
 from fulcrum.simulation.metrics import Metric
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.torch_modules import chosen_parameters, copied, keep_statistics_home, only_layer
 
 Tensors = dict[str, Any]
 """Tensors by name."""
@@ -190,14 +190,8 @@ class TorchModel:
                 told = f"{type(error).__name__}: {in_one_line(error)}"
                 what = f"{self.name} does not take the records of {task.name}, of shape {shape}"
                 raise DataError(f"{what}: {told}") from error
-            if not isinstance(said, torch.Tensor):
-                raise DataError(f"{self.name} gives a {type(said).__name__} for records: it must give one tensor")
+            self._check_outputs(said, task, targets, by_default=self.loss is None)
             given = tuple(said.shape)
-            if self.loss is None and task.targets == "classes" and given != (len(inputs), count):
-                raise DataError(
-                    f"{self.name} gives outputs of shape {given} for {len(inputs)} records of {task.name}, which has "
-                    f"{count} classes: it must give {(len(inputs), count)}"
-                )
             try:
                 value = fitted.loss(said, targets)  # type: ignore[misc]  # it was set above
             except Exception as error:  # whatever a user's loss does
@@ -213,9 +207,38 @@ class TorchModel:
                 "for parameters that do not start finite, or a division by 0"
             )
         self._try_step(leaves, value)
+        trial._try_testing(task)
         if self.loss is None and task.targets == "classes" and trial._ends_in_head(inputs, count):
             return replace(fitted, classes=count)
         return fitted
+
+    def _check_outputs(self, said: Any, task: Task, targets: Any, *, by_default: bool) -> None:
+        """Raises `DataError` for outputs that are no tensor, or do not fit the task's own loss or metric."""
+        torch = require_torch()
+        if not isinstance(said, torch.Tensor):
+            raise DataError(f"{self.name} gives a {type(said).__name__} for records: it must give one tensor")
+        if not by_default:
+            return
+        wanted = (len(targets), len(task.classes)) if task.targets == "classes" else tuple(targets.shape)
+        alike = task.targets == "numbers" and said.shape[:1] == targets.shape[:1] and said.numel() == targets.numel()
+        if tuple(said.shape) != wanted and not alike:
+            what = f"{len(task.classes)} classes" if task.targets == "classes" else task.targets
+            own = "" if self.loss is None else ", or come with a metric of its own (metric=)"
+            raise DataError(
+                f"{self.name} gives outputs of shape {tuple(said.shape)} for {len(targets)} records of {task.name}, "
+                f"which has {what}: it must give {wanted}{own}"
+            )
+
+    def _try_testing(self, task: Task) -> None:
+        """Raises for a module that cannot be tested on the task's records; nothing is trained before."""
+        torch = require_torch()
+        few = slice(0, 4)
+        inputs, targets = self.as_tensor(task.features_test[few]), self.as_tensor(task.labels_test[few])
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), self.mode(training=False):
+            parts = self.split(torch.as_tensor(self.start).to(self.dtype))
+            with self.telling("testing"):
+                said = self.outputs(parts, self.fixed(), inputs.clone())
+        self._check_outputs(said, task, targets, by_default=self.metric is None)
 
     def _try_step(self, leaves: Tensors, loss: Any) -> None:
         """Raises `ParameterError` for a loss without gradients, or an optimiser that cannot use them."""
@@ -326,7 +349,7 @@ def torch_model(
         seed: Of the module's own start, where it is made here.
     """
     torch = require_torch()
-    patterns = [trained] if isinstance(trained, str) else list(trained)
+    patterns = [trained] if isinstance(trained, str) else list(trained or ())
     given = model if isinstance(model, (TorchModel, torch.nn.Module)) else _made(model, seed)
     if isinstance(given, TorchModel):
         if patterns != ["*"] or loss or optimiser or metric:
@@ -334,9 +357,9 @@ def torch_model(
         return given
     if not isinstance(given, torch.nn.Module):
         raise ParameterError(f"{_called(model)}() must give a torch.nn.Module, got {type(given).__name__}")
-    module = copy.deepcopy(given)
-    chosen = _chosen(module, patterns)
-    frozen, notes = _keep_statistics_home(module, chosen)
+    module = copied(given)
+    chosen = chosen_parameters(module, patterns)
+    frozen, notes = keep_statistics_home(module, chosen)
     total, count = (
         sum(math.prod(module.get_parameter(name).shape) for name in names)
         for names in (dict(module.named_parameters()), chosen)
@@ -350,7 +373,7 @@ def torch_model(
         optimiser=optimiser,
         metric=metric,
         frozen_layers=frozen,
-        layer=_only_layer(module, chosen),
+        layer=only_layer(module, chosen),
         notes=tuple(notes),
     )
 
@@ -360,12 +383,21 @@ def load_torch_model(name: str, *, trained: str | Sequence[str] = "*") -> TorchM
     module_name, _, attribute = name.partition(":")
     require_torch()
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # whatever the user's module does when it is imported
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
         told = in_one_line(error)
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
         raise ParameterError(
-            f"model {name!r} cannot be loaded: {told}. Name a class or function as module:Net"
+            f"model {name!r} cannot be loaded: {kind}{told}. Name it as module:Net, where mynet.py in the current "
+            "folder is the module mynet"
         ) from error
+    if not hasattr(module, attribute):
+        where = getattr(module, "__file__", None) or "a folder"
+        raise ParameterError(
+            f"model {name!r} cannot be loaded: module {module_name!r} ({where}) has no attribute {attribute!r}. Name a "
+            "class or function as module:Net"
+        )
+    found = getattr(module, attribute)
     return torch_model(found, trained=trained)
 
 
@@ -378,7 +410,7 @@ def _made(model: Any, seed: int) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return model()
-    except Exception as error:  # whatever the user's code does
+    except (Exception, SystemExit) as error:  # whatever the user's code does
         told = f"{type(error).__name__}: {in_one_line(error)}"
         raise ParameterError(
             f"{_called(model)} must make a module when it is called without arguments. It raised {told}"
@@ -387,62 +419,6 @@ def _made(model: Any, seed: int) -> Any:
 
 def _called(model: Any) -> str:
     return str(getattr(model, "__name__", type(model).__name__))
-
-
-def _chosen(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the parameters that are trained; all of them must be of one kind of number."""
-    torch, kind = require_torch(), type(module).__name__
-    named = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    idle = [pattern for pattern in patterns if not fnmatch.filter(named, pattern)]
-    if idle:
-        raise ParameterError(
-            f"no parameter of {kind} that requires gradients is called {idle[0]!r}. Known: {listing(named) or 'none'}"
-        )
-    chosen = tuple(name for name in named if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
-    lazy = [name for name in chosen if isinstance(named[name], torch.nn.parameter.UninitializedParameter)]
-    if lazy:
-        raise ParameterError(f"{kind} has no shape for {lazy[0]} yet. Call it on a record first, or name its width")
-    kinds = {named[name].dtype for name in chosen}
-    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
-        met = ", ".join(sorted(map(str, kinds)))
-        raise ParameterError(f"the trained parameters of {kind} must all be float32 or all float64, got {met}")
-    return chosen
-
-
-def _only_layer(module: Any, trained: Sequence[str]) -> str | None:
-    """Returns the linear layer whose weight and bias are all that is trained, where it is so."""
-    for name, part in module.named_modules():
-        own = tuple(f"{name}.{each}" if name else each for each in ("weight", "bias"))
-        if isinstance(part, require_torch().nn.Linear) and own == tuple(trained):
-            return str(name)
-    return None
-
-
-def _keep_statistics_home(module: Any, trained: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Has no layer write batch statistics, which would have to travel; returns the layers that keep theirs, and notes.
-
-    A normalisation layer that is trained, or has seen nothing yet, goes by each batch alone. A frozen one that comes
-    with statistics keeps them.
-    """
-    torch, kind = require_torch(), type(module).__name__
-    buffers = list(dict(module.named_buffers()))
-    keeps, by_batch = [], []
-    for name, part in module.named_modules():
-        if not isinstance(part, torch.nn.modules.batchnorm._BatchNorm) or not part.track_running_stats:
-            continue
-        own = [f"{name}.{each}" if name else each for each, _ in part.named_parameters(recurse=False)]
-        if part.num_batches_tracked and not set(own) & set(trained):
-            keeps.append(name)
-            continue
-        part.track_running_stats = False
-        part.running_mean = part.running_var = part.num_batches_tracked = None
-        by_batch.append(name)
-    notes = []
-    if buffers:
-        notes.append(f"Buffers of {kind}, such as {buffers[0]}, do not travel: the plan does not count them.")
-    if by_batch:
-        notes.append(f"Batch normalisation of {kind} goes by each batch alone, in training and in testing.")
-    return tuple(keeps), notes
 
 
 def _losses() -> Mapping[str, Loss]:

@@ -1,0 +1,142 @@
+"""Records as they were read: features, labels and silos, checked against each other, and parted to train and test."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fulcrum.arrays import BoolArray, FloatArray
+from fulcrum.errors import DataError
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+
+_TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Records:
+    """Features, labels and silos as they were read, each checked against the others."""
+
+    where: str
+    features: FloatArray
+    labels: list[Any]
+    silo: list[str] | None = None
+
+    def part(self, chosen: _Array) -> "Records":
+        """Returns the chosen records."""
+        rows = np.flatnonzero(chosen).tolist()
+        if not rows:
+            raise DataError(
+                f"{self.where} must have records to train on and records to test on. Give more of them and, where a "
+                "column says the split, both train and test"
+            )
+        return Records(
+            where=self.where,
+            features=self.features[chosen],
+            labels=[self.labels[row] for row in rows],
+            silo=None if self.silo is None else [self.silo[row] for row in rows],
+        )
+
+
+def checked_records(
+    where: str,
+    what: str,
+    features: _Array,
+    labels: _Array,
+    silo: _Array | None = None,
+    *,
+    targets: str = "classes",
+) -> Records:
+    """Checks features against their labels and silos; what is missing or does not fit is refused."""
+    if features.ndim < 2 or features.dtype.kind not in "fiu":
+        raise DataError(f"{where}: features must be a table of numbers, got {features.dtype} of shape {features.shape}")
+    if not math.prod(features.shape[1:]):
+        raise DataError(f"{where} has no features")
+    if not len(features):
+        raise DataError(f"{where} has no {what}records")
+    found: dict[str, list[Any]] = {}
+    for name, values in (("label", labels), ("silo", silo)):
+        if values is None:
+            continue
+        if name == "label" and targets != "classes":
+            found[name] = _numbers(where, what, targets, values, len(features))
+            continue
+        if values.ndim != 1:
+            otherwise = ". For numbers or several labels a record give --targets" if name == "label" else ""
+            raise DataError(
+                f"{where}: give one {name} a record, in one dimension, got the shape {values.shape}{otherwise}"
+            )
+        if len(values) != len(features):
+            raise DataError(f"{where}: {len(features)} {what}features and {len(values)} {name}s. Give one {name} each")
+        found[name] = [word_of(value) for value in values.tolist()]
+        if "" in found[name]:
+            missing = found[name].index("") + 1
+            raise DataError(f"{where}: {what}record {missing} has no {name}. Give it one, or leave the record out")
+    # Rows are scaled in double precision. Anything else stays as it is, in single, and bytes become 0 to 1.
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        numbers: _Array = features.astype(np.float64 if features.ndim == 2 else np.float32)
+    if features.ndim > 2 and features.dtype == np.uint8:
+        numbers /= 255
+    broken = ~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1)
+    if broken.any():
+        single = "" if features.ndim == 2 else " in single precision"
+        raise DataError(f"{where}: {what}record {int(np.argmax(broken)) + 1} has a feature that is not finite{single}")
+    return Records(where=where, features=numbers, labels=found["label"], silo=found.get("silo"))
+
+
+def _numbers(where: str, what: str, targets: str, values: _Array, records: int) -> list[Any]:
+    """Checks targets that are no classes, and returns them by record."""
+    shape = "(records,) or (records, numbers)" if targets == "numbers" else "(records, labels)"
+    if values.dtype.kind not in "fiub" or values.ndim not in ((1, 2) if targets == "numbers" else (2,)):
+        raise DataError(f"{where}: {targets} must be of shape {shape}, got {values.dtype} of shape {values.shape}")
+    if len(values) != records:
+        raise DataError(f"{where}: {records} {what}features and {len(values)} {targets}. Give as many")
+    right = np.isfinite(values) if targets == "numbers" else (values == 0) | (values == 1)
+    if not right.all():
+        rule = "finite" if targets == "numbers" else "0 or 1"
+        worst = int(np.argmin(right.reshape(records, -1).all(axis=1))) + 1
+        raise DataError(f"{where}: {targets} must be {rule}, unlike those of {what}record {worst}")
+    return values.astype(np.float64).tolist()  # type: ignore[no-any-return]
+
+
+def word_of(value: Any) -> str:
+    """Returns a label or a silo's name as text: whole numbers without a point, nothing for what is missing.
+
+    >>> word_of(3.0), word_of(" lyon "), word_of(b"lyon"), word_of(float("nan"))
+    ('3', 'lyon', 'lyon', '')
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    text = "" if value is None else str(value).strip()
+    return "" if text == "nan" else text
+
+
+def parted_at_random(records: Records, seed: int) -> tuple[Records, Records]:
+    """Returns records to train on, and a fifth of them held out; see `held_out`."""
+    out = held_out(
+        records.labels if isinstance(records.labels[0], str) else None, records.silo, len(records.labels), seed
+    )
+    return records.part(~out), records.part(out)
+
+
+def held_out(labels: Sequence[Any] | None, silo: Sequence[str] | None, records: int, seed: int) -> BoolArray:
+    """Returns which records are tested on: a fifth at random, but not the first drawn of a class or of a silo.
+
+    Args:
+        labels: The class of each, where there are classes.
+        silo: The silo of each, where it is known.
+        records: How many there are.
+        seed: Of the draw.
+    """
+    order = np.random.default_rng(seed).permutation(records).tolist()
+    stays: set[int] = set()
+    for values in (labels, silo):
+        stays |= set({values[row]: row for row in reversed(order)}.values()) if values is not None else set()
+    free = [row for row in order if row not in stays]
+    chosen = np.zeros(records, dtype=bool)
+    chosen[free[max(0, len(free) - round(_TEST_SHARE * records)) :]] = True
+    return chosen

@@ -1,0 +1,18 @@
+import torch
+
+from fulcrum.simulation.torch_model import torch_model
+from fulcrum.simulation.torch_steps import SiloSteps
+
+SILOS, BATCH = 3, 5
+
+
+def steps_of(model, task):
+    """Steps, and what they take for a few silos."""
+    fitted = torch_model(model).on(task)
+    chosen = torch.arange(SILOS * BATCH).reshape(SILOS, BATCH)
+    leaves = {
+        name: (part + torch.randn(SILOS, *part.shape) / 10).requires_grad_()
+        for name, part in fitted.split(torch.as_tensor(fitted.start).to(fitted.dtype)).items()
+    }
+    inputs, targets = fitted.as_tensor(task.features_train)[chosen], fitted.as_tensor(task.labels_train)[chosen]
+    return SiloSteps(fitted, fitted.fixed()), (leaves, inputs, targets)

@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 import fulcrum
-from fulcrum.audit.mechanism import OVERSIZE, Mechanism, region_sum, silo_release
+from fulcrum.audit.replays.mechanism import OVERSIZE, Mechanism, region_sum, silo_release
 from fulcrum.masking import masks
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SecureNoise, SeededNoise
@@ -47,14 +47,17 @@ def no_clip(plan):
 class HalfSensitivity(Plan):
     """A plan that counts a silo's change as C, and not as 2C."""
 
+    times = 2.0
+
     def _shift(self, tier, *, colluders=None, dropouts=None):
-        return super()._shift(tier, colluders=colluders, dropouts=dropouts) / 2
+        return super()._shift(tier, colluders=colluders, dropouts=dropouts) / self.times
 
 
-def half_sensitivity(plan):
+def half_sensitivity(plan, times=2.0):
     """The noise is half of what the plan should have, and the plan states the epsilon of the whole."""
     fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.init}
-    return Mechanism(plan=HalfSensitivity(**fields | {"noise_multiplier": plan.noise_multiplier / 2}))
+    stating = type("Understated", (HalfSensitivity,), {"times": times})
+    return Mechanism(plan=stating(**fields | {"noise_multiplier": plan.noise_multiplier / times}))
 
 
 def one_silo_silent(plan, silent=3):

@@ -3,17 +3,20 @@
 import json
 import tomllib
 
+import msgspec
 import pytest
 from faults import made
 
 import fulcrum
-from fulcrum.audit import auditing
-from fulcrum.audit.findings import read_audit
+from fulcrum.audit.evidence.findings import Finding, read_audit
+from fulcrum.audit.replays import auditing
 from fulcrum.cli.app import run
 from fulcrum.errors import DataError
 from fulcrum.planning.signing import new_key, sign_plan
 from fulcrum.roles.site import FORMAT, SiteSettings, site_toml
+from fulcrum.rounding import shown as shown_up
 from fulcrum.simulation.runs import save_run, train
+from fulcrum.views.audit_tables import observer_of
 
 
 @pytest.fixture
@@ -51,6 +54,38 @@ def test_json_holds_every_bound_and_csv_a_row_an_observer(plan_file, capsys):
     assert len(out.splitlines()) == len(told["findings"]) + 1
 
 
+@pytest.mark.parametrize(
+    ("plan", "options"),
+    [({}, []), ({}, ["--silo", "south-2"]), ({"aggregation": "masked"}, []), ({"injection": "aggregator"}, [])],
+)
+def test_json_is_plain_and_holds_the_figures_of_the_table(tmp_path, capsys, plan, options):
+    made(rounds=3, **plan).save(tmp_path / "plan.json")
+    common = [tmp_path / "plan.json", *options, "--trials", "1000", "--seed", "1", "--confidence", "0.9999"]
+    _, table, _ = said(capsys, *common)
+    _, out, _ = said(capsys, *common, "--format", "json")
+    check_same_figures(json.loads(out, parse_constant=pytest.fail), table)
+
+
+def check_same_figures(told, table):
+    """Every figure of a table, as it stands there, is one of the JSON."""
+    shown = " ".join(table.split())
+    assert f"verdict {told['verdict']}: " in shown
+    assert [line for line in told["notes"] if line not in shown] == []
+    rows = [line.split() for line in table.splitlines()]
+    for found in told["findings"]:
+        who = f"{found['node']}, {observer_of(msgspec.convert(found, Finding))}".split()
+        row = next(row[len(who) :] for row in rows if row[: len(who)] == who)
+        assert row[0] == ("none" if found["stated"] is None else f"{shown_up(found['stated']):.4g}")
+        bounds = [found["assumption_free"], found["gaussian"]]
+        assert [float(bound) for bound in row[1:3]] == pytest.approx(bounds, rel=0.01, abs=1e-3)
+        noise = found["noise_ratio"]
+        assert row[3:-1] == ([] if noise is None else [f"{round(100 * noise, 2):.1f}"])
+        assert row[-1] == found["verdict"].split()[0]
+    for probe in told["probes"]:
+        measured = "" if probe["noise_ratio"] is None else f"{100 * probe['noise_ratio']:.1f} "
+        assert f"{probe['node']} {probe['values']:,} {measured}{probe['verdict']}" in shown
+
+
 def test_a_folder_gets_the_audit_and_its_picture(plan_file, tmp_path, capsys):
     folder = tmp_path / "out"
     said(capsys, plan_file, "--trials", "2000", "--seed", "1", "-o", folder)
@@ -85,20 +120,22 @@ def test_a_recorded_run_is_tested_too(tmp_path, capsys):
     plan.save(tmp_path / "plan.json")
     plan = fulcrum.read_plan(tmp_path / "plan.json")
     save_run(train(plan, "digits"), tmp_path / "run")
-    code, out, _ = said(
-        capsys,
-        tmp_path / "plan.json",
-        "--run",
-        tmp_path / "run",
-        "--trials",
-        "1000",
-        "--seed",
-        "1",
-        "--confidence",
-        "0.9999",
-    )
+    options = ["--run", tmp_path / "run", "--trials", "1000", "--seed", "1", "--confidence", "0.9999"]
+    code, out, _ = said(capsys, tmp_path / "plan.json", *options)
     assert code == 0
     assert out.count("the recorded run") == 3
+    whole = {name: (tmp_path / "run" / name).read_bytes() for name in ("run.json", "observed.npz")}
+    for name, content in whole.items():
+        for cut in (0, 100, len(content) // 2, len(content) - 30):
+            (tmp_path / "run" / name).write_bytes(content[:cut])
+            code, out, err = said(capsys, tmp_path / "plan.json", *options)
+            assert (code, out, len(err.splitlines())) == (2, "", 1)
+            assert "does not hold what fulcrum train writes" in err
+        (tmp_path / "run" / name).write_bytes(content)
+    made(parameters=None, rounds=4).save(tmp_path / "other.json")
+    code, out, err = said(capsys, tmp_path / "other.json", *options)
+    assert (code, out) == (2, "")
+    assert "run.json is of another plan" in err
 
 
 @pytest.fixture
@@ -109,7 +146,7 @@ def site(tmp_path):
     issuer = new_key(tmp_path / "issuer.key")
     made("deployment").save(folder / "plan.json")
     sign_plan(folder / "plan.json", tmp_path / "issuer.key")
-    settings = SiteSettings(format=FORMAT, role="silo", name="north-1", issuer=issuer, train="none")
+    settings = SiteSettings(format=FORMAT, role="silo", name="north-1", issuer=issuer, policy=True, train="none")
     (folder / "site.toml").write_text(site_toml(settings))
     (folder / "policy.toml").write_text("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 9.0\n")
     (folder / "state").mkdir()
@@ -132,6 +169,39 @@ def test_a_silos_operator_audits_alone_and_its_ledger_is_not_touched(site, capsy
     told = json.loads(out)
     assert {found["silo"] for found in told["findings"]} == {"north-1"}
     assert {probe["of"] for probe in told["probes"]} == {"release"}
+    assert "The silo's own ledger was not opened: fulcrum ledger verify checks it." in told["notes"]
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:100]), lambda path: path.unlink()])
+def test_a_silos_audit_neither_reads_nor_mends_a_ledger_that_is_damaged_or_missing(site, capsys, damage):
+    damage(site / "state" / "north-1.ledger")
+    before = contents(site)
+    code, _, _ = said(capsys, site, "--silo", "north-1", "--trials", "1000", "--confidence", "0.9999")
+    assert code == 0
+    assert contents(site) == before
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.json.sig", "site.toml", "policy.toml"])
+def test_a_site_with_a_file_missing_or_cut_short_is_refused_in_one_line(site, capsys, name):
+    settings = (site / "site.toml").read_text().replace("policy = false", "policy = true")
+    (site / "site.toml").write_text(settings)
+    content = (site / name).read_bytes()
+    for left in (content[:40], b"", None):
+        (site / name).unlink()
+        if left is not None:
+            (site / name).write_bytes(left)
+        code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert name in err
+        (site / name).write_bytes(content)
+
+
+def test_a_plan_that_another_issuer_signed_is_refused(site, tmp_path, capsys):
+    new_key(tmp_path / "other.key")
+    made("deployment", rounds=3).save(site / "plan.json")
+    sign_plan(site / "plan.json", tmp_path / "other.key")
+    code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
 
 
 def test_a_silos_policy_holds_in_its_audit(site, capsys):
@@ -140,6 +210,7 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
     code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
     assert (code, out) == (2, "")
     assert "allows epsilon 0.5 inside" in err
+    assert "Replaying" not in err, "nobody waits for an audit that is refused"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +219,14 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "--silo", "nobody"], "the plan knows no silo 'nobody'"),
         (["plan.json", "--trials", "5"], "trials must be from 1,000 to 100,000,000, got 5"),
         (["plan.json", "--trials", "many"], "--trials must be a whole number, got 'many'"),
+        (["plan.json", "--confidence", "nan"], "confidence must be at least 0.5 and below 1, got nan"),
+        (["plan.json", "--seed", "-1"], "seed must be a whole number from 0 to 2147483647, got -1"),
+        (["plan.json", "--shadows", "10001"], "--shadows must be 0, or from 20 to 10,000, got 10001"),
+        (["plan.json", "--steps", "3"], "needs --shadows or --run. Add one, or leave it out"),
+        (["plan.json", "--shadows", "20", "--records", "9"], "leave --records out"),
+        (["plan.json", "--shadows", "20", "--batch", "0"], "batch must be a whole number of at least 1, got 0"),
+        (["plan.json", "--run", "nowhere", "--batch", "8"], "leave out how they train, or add --shadows"),
+        (["plan.json", "-o", "plan.json"], "plan.json cannot be made a folder to write to: File exists"),
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
         (["plan.json", "--engine", "flare"], "engine must be one of nvflare, flower, got 'flare'"),
@@ -182,8 +261,19 @@ def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
     assert "no privacy" in out
     assert "told apart" in out
     assert "Training shadows: 20 of 20" in err
+    _, learned, _ = said(
+        capsys,
+        *[tmp_path / "plan.json", "--shadows", "20", "--trials", "1000", "--seed", "1", "--confidence", "0.9999"],
+        *["--format", "json"],
+    )
+    told = json.loads(learned, parse_constant=pytest.fail)
+    check_same_figures(told, out)
+    assert [one for one in told["properties"] if f"{one['error']:.3f}" not in out] == []
+    assert [one for one in told["records"] if f"{one['right_at_least']:.3f}" not in out] == []
+    assert told["properties"]
+    assert told["records"]
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
     code, _, err = said(capsys, tmp_path / "plan.json", "--shadows", "3")
-    assert (code, "--shadows must be 0 or at least 20, got 3" in err) == (2, True)
+    assert (code, "--shadows must be 0, or from 20 to 10,000, got 3" in err) == (2, True)
     code, _, err = said(capsys, tmp_path / "plan.json", "--silo", "north-1", "--shadows", "20")
     assert (code, "--silo looks at one silo's releases" in err) == (2, True)

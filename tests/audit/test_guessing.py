@@ -7,7 +7,7 @@ from hypothesis.strategies import floats, integers
 from scipy import stats
 from scipy.optimize import brentq
 
-from fulcrum.audit.guessing import Tally, rate_at_least, rate_at_most, tally, thresholds_from
+from fulcrum.audit.evidence.guessing import Tally, rate_at_least, rate_at_most, tally, thresholds_from
 from fulcrum.privacy.accounting import epsilon_of_shift
 
 DELTA = 1e-5

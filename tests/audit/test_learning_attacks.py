@@ -2,24 +2,27 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from faults import made
 from scipy import stats
 
 import fulcrum
-from fulcrum.audit.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.plans_beside import plans_beside
-from fulcrum.audit.property_inference import (
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.learning.plans_beside import plans_beside
+from fulcrum.audit.learning.property_inference import (
     NO_PRIVACY,
     drawn_concentrations,
     information_at_least,
     property_findings,
 )
-from fulcrum.audit.record_attacks import record_findings
+from fulcrum.audit.learning.record_attacks import record_findings
+from fulcrum.audit.replays.auditing import audit
 from fulcrum.privacy.prior import lateral_floor
 from fulcrum.simulation.engine import LocalTraining
 from fulcrum.simulation.tasks import Task
+from fulcrum.views.audit_tables import reasons_of
 
 TRAINING = LocalTraining(learning_rate=0.3)
 SIZES = {"north": [100] * 6, "west": [100]}
@@ -141,6 +144,8 @@ def test_a_bound_that_is_too_small_is_found_out():
     modest = Modest(**{name: getattr(plan, name) for name in names})
     findings = property_findings({"modest": modest}, TASK, training=TRAINING, shadows=60, seed=3)
     assert one(findings, "west", "modest", "all").verdict == VIOLATED
+    told = msgspec.structs.replace(audit(plan, trials=1_000, seed=1), properties=findings)
+    assert any("west, modest: " in text and "are allowed" in text for _, text in reasons_of(told))
 
 
 def test_nats_of_normal_estimates_are_those_of_their_error():
@@ -165,7 +170,7 @@ def test_concentrations_follow_the_declared_prior():
 
 
 def test_too_few_shadows_are_refused():
-    with pytest.raises(fulcrum.ParameterError, match="shadows must be at least 20, got 3"):
+    with pytest.raises(fulcrum.ParameterError, match="shadows must be from 20 to 10,000, got 3"):
         property_findings({"plan": made(sizes=SIZES)}, TASK, training=TRAINING, shadows=3)
 
 
@@ -192,6 +197,17 @@ def test_records_that_leak_more_than_is_allowed_are_found_out():
     boastful = Boastful(**{name: getattr(plan, name) for name in names})
     findings = record_findings(boastful, TASK, training=TRAINING, seed=1, draws=60)
     assert {each.verdict for each in findings} == {VIOLATED}
+    told = [
+        text for _, text in reasons_of(msgspec.structs.replace(audit(plan, trials=1_000, seed=1), records=findings))
+    ]
+    assert sum("one record of silo" in text and "50.0% are allowed" in text for text in told) == 2
+
+
+def test_a_silo_without_noise_inside_has_no_bound_on_its_records():
+    plan = made(sizes={"north": [100] * 3}, rounds=6)
+    silent = plan.with_noise("optimal", plan.noise_multiplier * [0, 1, 1])
+    [found] = record_findings(silent, TASK, training=TRAINING, seed=1, draws=20, records=2)
+    assert (found.silo, found.epsilon, found.allowed, found.verdict) == ("north-1", None, None, CONSISTENT)
 
 
 def test_where_aggregators_inject_no_release_is_concealed_and_none_is_attacked():

@@ -8,14 +8,15 @@ import pytest
 from faults import made, masks_from_short_seeds, one_silo_silent, reused_noise
 
 import fulcrum
-from fulcrum.audit.auditing import Errors, audit, observer_words
-from fulcrum.audit.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.mask_attacks import KEYS, MASKS_A_TRIAL, MOST_MASKS, OWN, PAIRS, mask_probes, seed_bits
-from fulcrum.audit.masked_sums import masked_probes
-from fulcrum.audit.mechanism import Mechanism
-from fulcrum.audit.observers import stages_of
-from fulcrum.audit.record_attacks import record_findings
-from fulcrum.audit.recorded import made_up_task
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.evidence.judging import Errors
+from fulcrum.audit.learning.record_attacks import record_findings
+from fulcrum.audit.real_parts.mask_attacks import KEYS, MASKS_A_TRIAL, MOST_MASKS, OWN, PAIRS, mask_probes, seed_bits
+from fulcrum.audit.real_parts.masked_sums import masked_probes
+from fulcrum.audit.real_parts.recorded import made_up_task
+from fulcrum.audit.replays.auditing import audit, observer_words
+from fulcrum.audit.replays.mechanism import Mechanism
+from fulcrum.audit.replays.observers import stages_of
 from fulcrum.audit.whole import whole_audit
 from fulcrum.masking import masks
 from fulcrum.masking import silo as masking_silo

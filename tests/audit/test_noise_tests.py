@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fulcrum.audit.noise_tests import (
+from fulcrum.audit.evidence.noise_tests import (
     Width,
     bare_bits,
     binned,

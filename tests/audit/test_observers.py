@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-from faults import made
+from faults import made, narrow_noise
 
 import fulcrum
-from fulcrum.audit.auditing import audit
-from fulcrum.audit.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.observers import MOST_REGIONS, stages_of
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.replays import auditing
+from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.mechanism import Mechanism, silo_release
+from fulcrum.audit.replays.observers import MOST_REGIONS, MOST_RELEASES, stages_of
 from fulcrum.privacy.accounting import epsilon_of_shift
 
 
@@ -122,6 +124,16 @@ def test_a_plan_that_forgets_its_colluders_is_found_out():
     assert one.verdict == VIOLATED
 
 
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.95, "; 9 is stated, and the plan's noise should give "), (0.8, "; 9 is stated.")]
+)
+def test_a_broken_claim_is_named_for_what_it_is_the_epsilon_stated_or_that_of_the_noise(share, said):
+    plan = made(sizes={"north": [100]}, epsilon=9.0, accountant="renyi")
+    found = audit(plan, trials=100_000, seed=1, mechanism=narrow_noise(plan, share))
+    [reason] = [one for one in finding(found, "north", "above").reasons if "on a Gaussian trade-off" in one]
+    assert said in reason
+
+
 def test_noise_that_aggregators_inject_conceals_above_and_not_inside():
     plan = made(injection="aggregator")
     found = audit(plan, trials=4_000, seed=2, confidence=0.9999)
@@ -141,9 +153,53 @@ def test_of_many_regions_the_most_exposed_smallest_and_largest_are_audited_and_t
     assert any("24 of 40 regions were audited" in note for note in found.notes)
 
 
+def test_of_100_000_silos_no_more_are_replayed_than_time_and_memory_allow():
+    plan = made(sizes={f"r{number}": [100] * (500 * number) for number in range(1, 20)} | {"rest": [1] * 5_000})
+    assert len(plan.federation) == 100_000
+    sums = [stage for stage in stages_of(plan) if stage.tier == "region"]
+    assert 0 < plan.rounds * sum(stage.silos for stage in sums) <= MOST_RELEASES
+    assert not [stage for stage in stages_of(plan) if stage.tier == "federation"]
+    assert {"r1", "rest"} <= {stage.node for stage in sums}, "small and exposed ones first, as far as they fit"
+
+
+def test_sums_that_are_too_large_to_replay_are_left_out_and_owned_up_to():
+    plan = made(sizes={"north": [100] * 100_000})
+    found = audit(plan, trials=1_000, seed=3)
+    assert {one.observer for one in found.findings} == {"inside"}
+    assert any(note.startswith("No sum was replayed") for note in found.notes)
+    assert audit(plan, trials=1_000, seed=3, silo="north-7").findings[0].silo == "north-7"
+    for epsilon in (1.0, {"federation": 1.0}):
+        masked = made(sizes={"north": [100] * 20_000}, aggregation="masked", epsilon=epsilon, parameters=None)
+        with pytest.raises(fulcrum.ParameterError, match=r"of 20,000 silos over 10 rounds, .* at most 10,000 silos"):
+            audit(masked, trials=1_000, seed=3)
+
+
+def test_large_deployments_verify_the_plan_for_as_few_silos_as_take_minutes():
+    plan = made("deployment", sizes={f"r{number}": [100] * 10 for number in range(2_000)}, rounds=2)
+    sums = [stage for stage in stages_of(plan) if stage.tier == "region" and len(stage.views) > 1]
+    assert sum(stage.silos for stage in sums) == 200
+
+
+def test_no_more_numbers_are_held_at_once_than_memory_allows(monkeypatch):
+    held = []
+
+    def released(path, silo, number, signs, seed):
+        held.append(len(signs))
+        return silo_release(path, silo, number, signs, seed)
+
+    monkeypatch.setattr("fulcrum.audit.replays.replaying._AT_ONCE", 2_000)
+    plan = made(sizes={"north": [100] * 20}, rounds=2)
+    found = audit(plan, trials=1_000, seed=3, mechanism=Mechanism(plan=plan, released=released), confidence=0.9999)
+    assert held.count(100) == 2 * 20 * 10  # of each of 20 silos, in two rounds: ten times a hundred replays
+    assert set(held) == {100, 200, 800}  # the observer inside sees one silo: the pilot, then the rest
+    assert {one.trials for one in found.findings} == {800}
+    assert found.verdict == CONSISTENT
+
+
 def test_one_silo_alone_is_audited_in_its_region():
     plan = made()
     found = audit(plan, trials=1_000, seed=3, silo="south-2")
+    assert "Silo 'south-2' alone was audited, and no other." in found.notes
     assert {one.silo for one in found.findings} == {"south-2"}
     assert {one.observer for one in found.findings} == {"above", "colluding", "inside"}
     with pytest.raises(fulcrum.ReleaseError, match="knows no silo 'south-9'"):
@@ -159,6 +215,16 @@ def test_a_pooling_server_shows_no_more_than_the_sums_it_was_given():
     assert model.verdict != VIOLATED
     assert 0 < model.gaussian <= above
     assert not [one for one in found.findings if one.tier == "federation" and one.observer == "above"]
+
+
+def test_models_that_are_attacked_less_or_not_at_all_are_owned_up_to(monkeypatch):
+    plan = made(sizes={"north": [100] * 3, "south": [100] * 2}, rounds=2, recipe="joint", epsilon=3.0)
+    monkeypatch.setattr(auditing, "MOST_MODELS", 1_000)
+    assert "The server's models were replayed 1,000 times." in audit(plan, trials=1_500, seed=5).notes
+    monkeypatch.setattr(auditing, "MOST_POOLED", 4)
+    found = audit(plan, trials=1_000, seed=5)
+    assert "The server's models were not attacked: the plan has more than 4 silos." in found.notes
+    assert "model" not in {one.observer for one in found.findings}
 
 
 @pytest.mark.parametrize(

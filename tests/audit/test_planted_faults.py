@@ -18,16 +18,16 @@ from faults import (
 from scipy import stats
 
 import fulcrum
-from fulcrum.audit.auditing import audit
-from fulcrum.audit.findings import CONSISTENT, LOOSER, VIOLATED
+from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
+from fulcrum.audit.replays.auditing import audit
 
 RESEARCH = made()
 AUDITS = 20
 TRIALS = 3_000
 
 LATTICES = fulcrum.plan(
-    fulcrum.Federation.from_sizes({"heavy": [10_000] * 6, "light": [1] * 4}),
-    rounds=10,
+    fulcrum.Federation.from_sizes({"heavy": [10_000] * 3, "light": [1] * 2}),
+    rounds=8,
     epsilon={"federation": 1.0},
     purpose="deployment",
     parameters=40,
@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_in_every_audit(fault, verdict, why):
 def test_sums_of_different_lattices_are_found_in_every_audit_and_their_low_bits_read():
     mechanism = lattices_of_their_own(LATTICES)
     for seed in range(AUDITS):
-        found = audit(LATTICES, trials=8_000, seed=seed, mechanism=mechanism)
+        found = audit(LATTICES, trials=5_000, seed=seed, mechanism=mechanism)
         [light] = [one for one in found.findings if one.tier == "federation" and one.silo.startswith("light")]
         assert light.verdict == VIOLATED
         assert "Noise does not reach the low bits" in reasons_of(found)
@@ -88,7 +88,7 @@ def test_noise_used_again_leaves_nothing_concealed_and_not_only_a_correlation():
 
 def test_false_alarms_over_200_audits_are_as_few_as_stated():
     plan = made(sizes={"north": [120, 80, 100], "south": [300, 200], "west": [150]}, rounds=6)
-    alarms = sum(audit(plan, trials=2_000, seed=seed).verdict == VIOLATED for seed in range(200))
+    alarms = sum(audit(plan, trials=1_000, seed=seed).verdict == VIOLATED for seed in range(200))
     assert alarms <= stats.binom.ppf(0.999, 200, 0.05)
 
 

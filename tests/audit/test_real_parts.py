@@ -8,11 +8,11 @@ import pytest
 from faults import made
 
 import fulcrum
-from fulcrum.audit import releases
-from fulcrum.audit.auditing import Errors
-from fulcrum.audit.findings import CONSISTENT, LOOSER, VIOLATED
-from fulcrum.audit.recorded import engine_probes, made_up_task, read_recorded_run, run_probes
-from fulcrum.audit.releases import probed_silos, region_probes, release_probes
+from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
+from fulcrum.audit.evidence.judging import Errors
+from fulcrum.audit.real_parts import releases
+from fulcrum.audit.real_parts.recorded import engine_probes, made_up_task, read_recorded_run, run_probes
+from fulcrum.audit.real_parts.releases import probed_silos, region_probes, release_probes
 from fulcrum.errors import DataError
 from fulcrum.noise.sources import SecureNoise
 from fulcrum.simulation import engine

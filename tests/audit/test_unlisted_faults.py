@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from faults import SIZES, Mechanism, made, silo_release
 
-from fulcrum.audit.auditing import Errors, audit
-from fulcrum.audit.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.observers import stages_of
-from fulcrum.audit.recorded import probe
-from fulcrum.audit.replaying import replayed
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.observers import stages_of
+from fulcrum.audit.replays.replaying import replayed
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SeededNoise
 from fulcrum.roles.releasing import perturbed

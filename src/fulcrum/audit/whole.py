@@ -13,16 +13,17 @@ from functools import partial
 
 import msgspec
 
-from fulcrum.audit.auditing import CONFIDENCE, TRIALS, Errors, audit
-from fulcrum.audit.engine_runs import check_engine, engine_run_probes
-from fulcrum.audit.findings import Audit, Probe
-from fulcrum.audit.mask_attacks import MASKS_A_TRIAL, MOST_MASKS, mask_probes
-from fulcrum.audit.masked_sums import masked_probes
-from fulcrum.audit.plans_beside import plans_beside
-from fulcrum.audit.property_inference import property_findings
-from fulcrum.audit.record_attacks import record_findings
-from fulcrum.audit.recorded import RecordedRun, engine_probes, run_probes
-from fulcrum.audit.releases import probed_silos, region_probes, release_probes
+from fulcrum.audit.evidence.findings import Audit, Probe
+from fulcrum.audit.evidence.judging import Errors
+from fulcrum.audit.learning.plans_beside import plans_beside
+from fulcrum.audit.learning.property_inference import property_findings
+from fulcrum.audit.learning.record_attacks import record_findings
+from fulcrum.audit.real_parts.engine_runs import check_engine, engine_run_probes
+from fulcrum.audit.real_parts.mask_attacks import MASKS_A_TRIAL, MOST_MASKS, mask_probes
+from fulcrum.audit.real_parts.masked_sums import masked_probes
+from fulcrum.audit.real_parts.recorded import RecordedRun, engine_probes, run_probes
+from fulcrum.audit.real_parts.releases import probed_silos, region_probes, release_probes
+from fulcrum.audit.replays.auditing import CONFIDENCE, TRIALS, audit
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.policy import Policy
 from fulcrum.simulation.engine import LocalTraining

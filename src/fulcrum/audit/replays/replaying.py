@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.audit.guessing import Tally, Thresholds, tally, thresholds_from
-from fulcrum.audit.mechanism import Mechanism, Values
-from fulcrum.audit.noise_tests import BINS, Width, binned, moduli, phases
-from fulcrum.audit.observers import Stage, View, known_signal, silos_of
+from fulcrum.audit.evidence.guessing import Tally, Thresholds, tally, thresholds_from
+from fulcrum.audit.evidence.noise_tests import BINS, Width, binned, moduli, phases
+from fulcrum.audit.replays.mechanism import Mechanism, Values
+from fulcrum.audit.replays.observers import Stage, View, known_signal, silos_of
 
 CHUNK = 16_384
-"""Replays that are worked through together."""
+"""Replays that are worked through together, at most."""
+
+_AT_ONCE = 2**24  # numbers of silos, or of what observers see over the rounds, that a thread holds: 128 MiB
+_MOST_THREADS = 8
 
 MOST_PILOT = 20_000
 """Replays that a pilot needs at most."""
@@ -67,7 +70,7 @@ class Reading:
         noise: What it saw beyond the canary; None where no noise is claimed.
         turns: By modulus, the sum of exp(i phase) of what it saw; empty in research.
         looked_at: How many sums that was.
-        shape: How many of some sums' noise fell into each interval (`fulcrum.audit.noise_tests.binned`).
+        shape: How many of some sums' noise fell into each interval (`fulcrum.audit.evidence.noise_tests.binned`).
         modulus: The modulus its score looks at, if it does.
         messages: How many messages a region sent up in a round.
     """
@@ -170,12 +173,14 @@ def replayed(
         seed: Of signs, and of the noise in research; deployment draws noise that nobody can draw again.
         error: What each bound may fail with; the pilot chooses thresholds for it.
         on_replays: Called with how many are done.
-        threads: How many chunks advance at once; the processor count by default. It does not change the result.
+        threads: How many chunks advance at once; the processor count by default, at most 8. It does not change the
+            result.
     """
     plan, rounds = path.plan, path.plan.rounds
     pilot = min(MOST_PILOT, max(trials // 5, 1))
-    sizes = [*_chunks(pilot), *_chunks(trials - pilot)]
-    pilots = len(list(_chunks(pilot)))
+    together = min(CHUNK, max(_AT_ONCE // max(stage.silos, rounds * len(stage.views)), 1))
+    sizes = [*_chunks(pilot, together), *_chunks(trials - pilot, together)]
+    pilots = len(list(_chunks(pilot, together)))
     compare = min(sizes[0], max(_FEWEST_COMPARED, _PAIRS_LOOKED_AT // (stage.silos * rounds)))
     pattern = pattern_of(rounds)
     silos = silos_of(stage)
@@ -189,7 +194,7 @@ def replayed(
     rules: list[tuple[Score, Thresholds]] = []
     first: list[_Chunk] = []
     done = 0
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
         played = pool.map(
             lambda number: _played(path, stage, sizes[number], (seed << 20) + number, compare=0 if number else compare),
             range(len(sizes)),
@@ -242,9 +247,9 @@ def pattern_of(rounds: int) -> FloatArray:
     return np.where(np.arange(rounds) % 2 == 0, 1.0, -1.0)
 
 
-def _chunks(replays: int) -> Iterator[int]:
-    for start in range(0, replays, CHUNK):
-        yield min(CHUNK, replays - start)
+def _chunks(replays: int, most: int) -> Iterator[int]:
+    for start in range(0, replays, most):
+        yield min(most, replays - start)
 
 
 def _played(path: Mechanism, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:

@@ -5,21 +5,18 @@ batches from the seed, and updates from both. What sums hold beyond the clipped,
 for each coordinate, round, region and seed, and it must be what the plan says.
 """
 
-import math
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from scipy import special
 
 from fulcrum.arrays import FloatArray
-from fulcrum.audit.auditing import Errors, judge_freshness, judge_rounds, judge_shape, judge_width
-from fulcrum.audit.findings import Probe, Reasons
-from fulcrum.audit.noise_tests import Width, binned, chained, narrowest
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.errors import DataError
 from fulcrum.noise.sources import SILOS_A_BLOCK
 from fulcrum.planning.plan import Plan
@@ -67,13 +64,13 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
     """Reads run.json and observed.npz of a folder; a run of another plan, or without sums, is refused."""
     try:
         told = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
-        with np.load(folder / "observed.npz", allow_pickle=False) as arrays:
+        with (folder / "observed.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             sums = np.asarray(arrays["regional_sums"], dtype=np.float64) if "regional_sums" in arrays else None
     except OSError as error:
         raise DataError(
             f"{error.filename or folder} cannot be read: {error.strerror}. Run: fulcrum train PLAN -o {folder}"
         ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, zipfile.BadZipFile) as error:
+    except (msgspec.MsgspecError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(f"{folder} does not hold what fulcrum train writes: {error}") from None
     if told.plan_digest != plan.digest:
         raise DataError(
@@ -197,52 +194,6 @@ def probes_of_noise(plan: Plan, noise: Sequence[FloatArray], errors: Errors, *, 
         scaled = np.concatenate([run[:, region] for run in noise], axis=1) / width[region]
         found.append(probe(of, name, scaled, errors, parameters=noise[0].shape[2]))
     return found
-
-
-def probe(
-    of: str, node: str, scaled: FloatArray, errors: Errors, known: FloatArray | None = None, *, parameters: int
-) -> Probe:
-    """Returns what some noise says, (rounds, values), divided by the width that the plan states.
-
-    Args:
-        of: What drew it.
-        node: Where.
-        scaled: What is left when clipped updates are taken off.
-        errors: What each test may fail with.
-        known: Those updates, divided alike, where they are known to be larger before they are clipped: what arrives of
-            them beyond that is no noise.
-        parameters: How many coordinates an update has; `scaled` holds those of several runs one after the other.
-    """
-    reasons = Reasons()
-    measured = Width(squares=float(np.einsum("tv,tv->", scaled, scaled)), count=scaled.size)
-    if known is not None:
-        power = float(np.einsum("tv,tv->", known, known))
-        excess = float(np.einsum("tv,tv->", scaled, known)) / math.sqrt(power)  # standard normal
-        if special.ndtr(-excess) < errors.noise:
-            times = 1 + excess / math.sqrt(power)
-            reasons.violated.append(f"Canaries arrive {times:.3g} times as large as the clip admits.")
-    judge_width(f"The noise of {of}", measured, errors.noise, reasons)
-    judge_freshness(f"The noise of {of}", scaled @ scaled.T, scaled.shape[1], errors.noise, reasons)
-    judge_rounds(f"the noise of {of}", np.einsum("tv,tv->t", scaled, scaled), scaled.shape[1], errors.noise, reasons)
-    judge_shape(f"The noise of {of}", binned(scaled), errors.noise, reasons)
-    _judge_coordinates(of, scaled.reshape(-1, parameters), errors, reasons)
-    facts: dict[str, Any] = {"verdict": reasons.verdict, "reasons": reasons.sentences}
-    return Probe(of=of, node=node, values=scaled.size, noise_ratio=measured.ratio, **facts)
-
-
-def _judge_coordinates(of: str, draws: FloatArray, errors: Errors, reasons: Reasons) -> None:
-    """Adds whether noise, (draws, coordinates), is in every coordinate and drawn anew for each."""
-    least = narrowest(np.einsum("dc,dc->c", draws, draws), len(draws))
-    if least.p_value < errors.noise:
-        reasons.violated.append(
-            f"In coordinate {least.place} the noise of {of} is {least.ratio:.1%} as wide as the plan says."
-        )
-    chain = chained(draws)
-    if chain is not None and chain.p_value < errors.noise:
-        reasons.violated.append(
-            f"The noise of {of} is not drawn anew for every coordinate: between those {chain.distance} apart its "
-            f"correlation is {chain.correlation:.3f}."
-        )
 
 
 def _job(plan: Plan, task: Task, seed: int, records: float | None) -> Job:

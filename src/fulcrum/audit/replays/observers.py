@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import ParameterError
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.accounting import epsilon_of_shift
@@ -25,6 +26,11 @@ each region, one at least: they take what they know themselves, updates and nois
 
 MOST_REGIONS = 24
 """Regions that are audited; of more, those with the highest epsilons, and the smallest and largest."""
+
+MOST_RELEASES = 100_000
+"""Releases of one replay, over all regions that are audited: more of them would take hours."""
+
+_MOST_VERIFIED = 4_000_000  # silos that verify a deployment plan, times silos of the plan: two minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +114,19 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
     """
     federation = plan.federation
     inner, region_of = federation.innermost, federation.innermost.parent_of
+    room = _room(plan)
     if plan.aggregation == "masked" and plan.group_tier == ROOT:  # nobody sees a sum further in
+        if len(federation) > room:
+            raise _too_large(plan, ROOT, len(federation), room)
         everyone = {region: _silos_of(plan, region) for region in range(len(inner.nodes))}
         return _stages_of_group(plan, ROOT, ROOT, everyone, silo)
-    chosen = _regions(plan, regions) if silo is None else [int(region_of[silo])]
+    wanted = _by_turns(plan) if silo is None else [int(region_of[silo])]
+    chosen = _fitting(plan, wanted, regions, room)
     members = {region: _silos_of(plan, region) for region in chosen}
+    if not chosen:
+        if plan.aggregation == "masked":
+            raise _too_large(plan, inner.name, int(np.bincount(region_of)[wanted].min()), room)
+        return (_stage_inside(plan, int(np.argmax(plan.epsilon_inside)) if silo is None else silo),)
     found: list[Stage] = []
     for region in chosen:
         found += _stages_of_group(plan, inner.name, inner.nodes[region], {region: members[region]}, silo)
@@ -150,19 +164,41 @@ def whole_federation(plan: Plan, observer: str) -> Stage:
     return Stage(tier=ROOT, node=ROOT, silo=silo, members=members, views=(view,))
 
 
-def _regions(plan: Plan, most: int) -> list[int]:
+def _room(plan: Plan) -> int:
+    """Returns how many silos may release in a replay: each of them does in every round, and verifies a deployment."""
+    most = MOST_RELEASES // plan.rounds
+    return most if plan.purpose == "research" else min(most, _MOST_VERIFIED // len(plan.federation))
+
+
+def _too_large(plan: Plan, tier: str, silos: int, room: int) -> ParameterError:
+    return ParameterError(
+        f"the masked sum of a {tier} is of {silos:,} silos over {plan.rounds:,} rounds, and an audit replays at most "
+        f"{room:,} silos of such a plan. Audit a plan of fewer silos or rounds"
+    )
+
+
+def _fitting(plan: Plan, wanted: list[int], most: int, room: int) -> list[int]:
+    """Returns the regions that are audited, the first of those wanted that there is room for."""
+    sizes = np.bincount(plan.federation.innermost.parent_of)
+    found: list[int] = []
+    for region in wanted:
+        if len(found) < most and sizes[region] <= room:
+            found.append(region)
+            room -= int(sizes[region])
+    return sorted(found)
+
+
+def _by_turns(plan: Plan) -> list[int]:
+    """Returns all regions: by turns that with the highest epsilon above, inside, the smallest and the largest."""
     region_of = plan.federation.innermost.parent_of
     count = len(plan.federation.innermost.nodes)
-    if count <= most:
-        return list(range(count))
     above, inside = np.zeros(count), np.zeros(count)
     np.maximum.at(above, region_of, np.minimum(plan.epsilon_above, 1e300))
     np.maximum.at(inside, region_of, np.minimum(plan.epsilon_inside, 1e300))
     sizes = np.bincount(region_of, minlength=count)
     orders = [np.argsort(-above, kind="stable"), np.argsort(-inside, kind="stable")]
     orders += [np.argsort(sizes, kind="stable"), np.argsort(-sizes, kind="stable")]
-    by_turns = [int(order[place]) for place in range(count) for order in orders]
-    return sorted(list(dict.fromkeys(by_turns))[:most])
+    return list(dict.fromkeys(int(order[place]) for place in range(count) for order in orders))
 
 
 def _silos_of(plan: Plan, region: int) -> tuple[int, ...]:
@@ -183,9 +219,14 @@ def _stages_of_group(
         missing = plan.dropouts
         inside = _view(plan, SILO, single, INSIDE, colluders=max(1, plan.colluders), dropouts=missing)
         return (sums, Stage(tier=SILO, node=name, silo=single, members=members, views=(inside,)))
-    region = int(plan.federation.innermost.parent_of[single])
-    inside = _view(plan, SILO, single, INSIDE)
-    return (sums, Stage(tier=SILO, node=name, silo=single, members={region: (single,)}, views=(inside,)))
+    return (sums, _stage_inside(plan, single))
+
+
+def _stage_inside(plan: Plan, silo: int) -> Stage:
+    """Returns the game against who sees the single releases of a silo."""
+    inner = plan.federation.innermost
+    region, view = int(inner.parent_of[silo]), _view(plan, SILO, silo, INSIDE)
+    return Stage(tier=SILO, node=inner.nodes[region], silo=silo, members={region: (silo,)}, views=(view,))
 
 
 def _views_of_sums(plan: Plan, tier: str, target: int) -> tuple[View, ...]:

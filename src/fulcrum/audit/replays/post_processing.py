@@ -9,11 +9,11 @@ import math
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray
-from fulcrum.audit.guessing import tally, thresholds_from
-from fulcrum.audit.mechanism import Mechanism
-from fulcrum.audit.noise_tests import BINS
-from fulcrum.audit.observers import Stage
-from fulcrum.audit.replaying import Reading, Replays, pattern_of
+from fulcrum.audit.evidence.guessing import tally, thresholds_from
+from fulcrum.audit.evidence.noise_tests import BINS
+from fulcrum.audit.replays.mechanism import Mechanism
+from fulcrum.audit.replays.observers import Stage
+from fulcrum.audit.replays.replaying import Reading, Replays, pattern_of
 from fulcrum.estimation.arms import PoolingArms
 
 MODEL = "model"

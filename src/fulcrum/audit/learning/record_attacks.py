@@ -19,9 +19,9 @@ import numpy as np
 from scipy import special
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.audit.findings import CONSISTENT, VIOLATED, RecordFinding, finite
-from fulcrum.audit.guessing import rate_at_least, rate_at_most
-from fulcrum.audit.observers import stages_of
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, RecordFinding, finite
+from fulcrum.audit.evidence.guessing import rate_at_least, rate_at_most
+from fulcrum.audit.replays.observers import stages_of
 from fulcrum.federation.structure import SILO
 from fulcrum.noise.clipping import clip
 from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
@@ -126,8 +126,8 @@ def _finding(
                 target = with_bias(task.features_train[[record]])[0]
                 found.append(_resemblance(shown - without, target, len(task.classes)))
                 bare.append(_resemblance(holds - without, target, len(task.classes)))
-    shift = 2 * math.sqrt(plan.rounds) / float(plan.effective_multiplier(SILO)[silo])
-    allowed = float(special.ndtr(shift / 2))
+    multiplier = float(plan.effective_multiplier(SILO)[silo])
+    allowed = float(special.ndtr(math.sqrt(plan.rounds) / multiplier)) if multiplier else None
     at_least = rate_at_least(right, trials, error)
     return RecordFinding(
         node=plan.federation.innermost.nodes[plan.federation.innermost.parent_of[silo]],
@@ -139,7 +139,7 @@ def _finding(
         resemblance=float(np.mean(found)),
         bare_resemblance=float(np.mean(bare)),
         trials=trials,
-        verdict=VIOLATED if at_least > allowed else CONSISTENT,
+        verdict=VIOLATED if allowed is not None and at_least > allowed else CONSISTENT,
     )
 
 

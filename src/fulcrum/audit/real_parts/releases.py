@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.audit.auditing import Errors
-from fulcrum.audit.canary_training import ARRAY, OVERSIZE, direction
-from fulcrum.audit.findings import Probe
-from fulcrum.audit.mechanism import PARAMETERS
-from fulcrum.audit.recorded import probe
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.real_parts.canary_training import ARRAY, OVERSIZE, direction
+from fulcrum.audit.replays.mechanism import PARAMETERS
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.layout import Layout, in_units
 from fulcrum.exchange.membership import members_of
@@ -82,7 +81,7 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
 
     Its silos release through scratch ledgers, seal to a scratch key, and the region opens, checks and sums, as it does
     on a real federation. Plans of several tiers, those in which aggregators inject, and those whose sums are masked
-    (`fulcrum.audit.masked_sums`) have no such region.
+    (`fulcrum.audit.real_parts.masked_sums`) have no such region.
     """
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)

@@ -22,8 +22,8 @@ import numpy as np
 from scipy import special
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.audit.findings import CONSISTENT, VIOLATED, PropertyFinding
-from fulcrum.audit.recorded import noise_of_sums
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, PropertyFinding
+from fulcrum.audit.real_parts.recorded import noise_of_sums
 from fulcrum.errors import ParameterError
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
@@ -41,7 +41,7 @@ FLOOR, SUMS, ALL = "floor", "sums", "all"
 NO_PRIVACY = "no privacy"
 """The arm with neither clip nor noise, and the first plan's weights; one with other weights is named after its plan."""
 
-LEAST_SHADOWS = 20
+LEAST_SHADOWS, MOST_SHADOWS = 20, 10_000
 
 _STREAM = 0x70726F70
 _FINEST = 400
@@ -82,8 +82,8 @@ def property_findings(
         confidence: With which all lower estimates of information hold together, as far as errors average out.
         on_shadow: Called with how many are trained, and of how many.
     """
-    if shadows < LEAST_SHADOWS:
-        raise ParameterError(f"shadows must be at least {LEAST_SHADOWS}, got {shadows}")
+    if not LEAST_SHADOWS <= shadows <= MOST_SHADOWS:
+        raise ParameterError(f"shadows must be from {LEAST_SHADOWS} to {MOST_SHADOWS:,}, got {shadows}")
     first = next(iter(plans.values()))
     coupling = first.coupling or COUPLING
     targets = [int(np.argmax(np.where(first.federation.innermost.parent_of == region, first.epsilon_above, -1.0)))

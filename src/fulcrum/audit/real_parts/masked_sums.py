@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.audit.auditing import Errors
-from fulcrum.audit.canary_training import ARRAY, direction, start, train
-from fulcrum.audit.findings import Probe
-from fulcrum.audit.recorded import probe
-from fulcrum.audit.releases import MOST_MEMBERS, REGION_ROUNDS, VALUES_A_SILO
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.real_parts.canary_training import ARRAY, direction, start, train
+from fulcrum.audit.real_parts.releases import MOST_MEMBERS, REGION_ROUNDS, VALUES_A_SILO
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.layout import Layout, in_units
 from fulcrum.exchange.membership import members_of, senders_of

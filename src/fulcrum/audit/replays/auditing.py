@@ -9,19 +9,18 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from scipy import special
 
-from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.audit.findings import PROVES_NOTHING, Audit, Finding, Probe, Reasons, finite
-from fulcrum.audit.mechanism import Mechanism
-from fulcrum.audit.noise_tests import Width, bare_bits, narrowest, repetition, shape_p_value
-from fulcrum.audit.observers import ABOVE, COLLUDING, DROPOUTS, INSIDE, Stage, stages_of, whole_federation
-from fulcrum.audit.post_processing import MODEL, models_replayed
-from fulcrum.audit.post_processing import MOST_TRIALS as MOST_MODELS
-from fulcrum.audit.replaying import Reading, Replays, replayed
+from fulcrum.audit.evidence.findings import PROVES_NOTHING, Audit, Finding, Probe, Reasons, finite
+from fulcrum.audit.evidence.judging import Errors, judge_freshness, judge_rounds, judge_shape, judge_width
+from fulcrum.audit.evidence.noise_tests import bare_bits, repetition
+from fulcrum.audit.replays.mechanism import Mechanism
+from fulcrum.audit.replays.observers import ABOVE, COLLUDING, DROPOUTS, INSIDE, Stage, stages_of, whole_federation
+from fulcrum.audit.replays.post_processing import MODEL, models_replayed
+from fulcrum.audit.replays.post_processing import MOST_TRIALS as MOST_MODELS
+from fulcrum.audit.replays.replaying import Reading, Replays, replayed
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.accounting import epsilon_of_shift
@@ -35,43 +34,8 @@ TRIALS = 20_000
 LEAST_TRIALS = 1_000
 MOST_TRIALS = 100_000_000
 
-_NOISE_SHARE = 0.1
-"""The part of the allowed error that tests of the noise share; the bounds on epsilon share the rest."""
-
-_BOUNDS = 3  # of a view: two lower bounds on epsilon, and what its observer does not reach beyond
-
-_NOISE_TESTS = 12
-"""Of a view: clip, too little and too much noise, its narrowest round, freshness, shape, low bits; and of single silos'
-noise too little, too much, freshness, shape, and whether two silos draw the same."""
-
-_PROBE_TESTS = 8
-"""Of a probe: clip, too little and too much noise, its narrowest round and coordinate, freshness, shape, chains."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """What each test may fail with, so that all together fail with one minus the confidence at most.
-
-    Attributes:
-        bound: Of each of the two lower bounds of a view, and of the upper one.
-        noise: Of each test of noise.
-        tests: How many that is together.
-    """
-
-    bound: float
-    noise: float
-    tests: int
-
-    @classmethod
-    def shared(cls, views: int, probes: int, confidence: float) -> "Errors":
-        """Returns the errors of so many views, and of so many probes beside them."""
-        allowed = 1 - confidence
-        bounds, noise = _BOUNDS * views, _NOISE_TESTS * views + _PROBE_TESTS * probes
-        return cls(
-            bound=(1 - _NOISE_SHARE) * allowed / max(bounds, 1),
-            noise=_NOISE_SHARE * allowed / noise,
-            tests=bounds + noise,
-        )
+MOST_POOLED = 2_000
+"""Silos of a plan whose server's models are attacked: all of them release in every replay."""
 
 
 def audit(
@@ -108,10 +72,9 @@ def audit(
     path = mechanism or Mechanism(plan=plan)
     index = None if silo is None else index_of(plan, silo)
     stages = stages_of(plan, silo=index)
-    # A server that pools over so many silos that their releases take too long is left out, and said to be.
     pooled = (
         whole_federation(plan, MODEL)
-        if plan.server != "sum" and silo is None and len(plan.federation) <= 2_000
+        if plan.server != "sum" and silo is None and len(plan.federation) <= MOST_POOLED
         else None
     )
     views = sum(len(stage.views) for stage in stages) + (pooled is not None)
@@ -147,7 +110,7 @@ def audit(
         findings=findings,
         probes=found,
         aggregation=plan.aggregation,
-        notes=[PROVES_NOTHING, *_notes(plan, stages, alone=silo is not None)],
+        notes=[PROVES_NOTHING, *_notes(plan, stages, trials=trials, alone=silo is not None)],
     )
 
 
@@ -164,15 +127,27 @@ def _check(trials: int, seed: int, confidence: float) -> None:
         raise ParameterError(f"confidence must be at least 0.5 and below 1, got {confidence}")
 
 
-def _notes(plan: Plan, stages: Sequence[Stage], *, alone: bool) -> list[str]:
+def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> list[str]:
     found = []
     inner = plan.federation.innermost
-    looked_at = len({region for stage in stages for region in stage.members})
-    if not alone and looked_at < len(inner.nodes):
+    summed = {region for stage in stages if not stage.views[0].single for region in stage.members}
+    if alone:
+        found.append(f"Silo {plan.federation.silo_name(stages[0].silo)!r} alone was audited, and no other.")
+        if plan.purpose == "deployment":
+            found.append("The silo's own ledger was not opened: fulcrum ledger verify checks it.")
+    if not summed:
+        found.append("No sum was replayed: those of this plan have too many silos and rounds.")
+    elif not alone and len(summed) < len(inner.nodes):
         found.append(
-            f"{looked_at} of {len(inner.nodes):,} regions were audited: those with the highest epsilons, the smallest "
-            "and the largest."
+            f"{len(summed)} of {len(inner.nodes):,} regions were audited: those with the highest epsilons, the "
+            "smallest and the largest, as many as can be replayed. Sums further out were audited where all regions "
+            "below them were."
         )
+    if plan.server != "sum" and not alone:
+        if len(plan.federation) > MOST_POOLED:
+            found.append(f"The server's models were not attacked: the plan has more than {MOST_POOLED:,} silos.")
+        elif trials > MOST_MODELS:
+            found.append(f"The server's models were replayed {MOST_MODELS:,} times.")
     if plan.follows:
         found.append("Epsilons here are those of this plan's rounds. What silos released before cannot be replayed.")
     if plan.aggregation == "masked":
@@ -205,9 +180,10 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
     how = "" if reading.modulus is None else f", reading sums modulo {reading.modulus:,} steps of the lattice"
     for bound, which in ((free, "whatever the mechanism"), (gaussian, "on a Gaussian trade-off")):
         if bound > claim.epsilon:
-            reasons.violated.append(
-                f"Epsilon is at least {bound:.4g}, {which}, and {claim.epsilon:.4g} is claimed{how}."
-            )
+            gives = f"{claim.stated:.4g} is stated"
+            if bound <= claim.stated:
+                gives += f", and the plan's noise should give {claim.exact:.4g} at most"
+            reasons.violated.append(f"Epsilon is at least {bound:.4g}, {which}{how}; {gives}.")
     if reading.messages > 1:
         reasons.violated.append(f"The region sends {reading.messages} messages up in a round, and not one sum.")
     if reach < claim.stated:
@@ -284,37 +260,6 @@ def _judge_silos(plan: Plan, played: Replays, errors: Errors, reasons: Reasons) 
         reasons.violated.append(
             f"Silos {first!r} and {second!r} do not draw noise of their own: its correlation is "
             f"{alike.correlation:.3f}."
-        )
-
-
-def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None:
-    """Adds what the width of some noise says."""
-    if width.too_little < error:
-        reasons.violated.append(f"{what} is {width.ratio:.1%} as wide as the plan says.")
-    elif width.too_much < error:
-        reasons.looser.append(f"{what} is {width.ratio:.3g} times as wide as the plan says.")
-
-
-def judge_rounds(what: str, squares: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds what the width of some noise says round by round."""
-    found = narrowest(squares, count)
-    if found.p_value < error:
-        reasons.violated.append(f"In round {found.place} {what} is {found.ratio:.1%} as wide as the plan says.")
-
-
-def judge_shape(what: str, counts: IntArray, error: float, reasons: Reasons) -> None:
-    """Adds whether some noise is distributed as the plan says."""
-    if shape_p_value(counts) < error:
-        reasons.violated.append(f"{what} is not Gaussian, whatever its width.")
-
-
-def judge_freshness(what: str, products: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds whether some noise is fresh in every round."""
-    repeated = repetition(products, count)
-    if repeated is not None and repeated.p_value < error:
-        first, second = repeated.two
-        reasons.violated.append(
-            f"{what} is not fresh: between rounds {first} and {second} its correlation is {repeated.correlation:.3f}."
         )
 
 

@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.audit.auditing import Errors
-from fulcrum.audit.findings import Probe
-from fulcrum.audit.masked_sums import canaries_of
-from fulcrum.audit.recorded import probe
-from fulcrum.audit.releases import VALUES_A_SILO
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.real_parts.masked_sums import canaries_of
+from fulcrum.audit.real_parts.releases import VALUES_A_SILO
 from fulcrum.engines.flower.simulation import simulate
 from fulcrum.engines.flower.sites import check_deployable as check_on_flower
 from fulcrum.engines.nvflare.common import FOLDER
@@ -39,7 +38,7 @@ from fulcrum.roles.kept_sums import read_kept_sums
 ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
 """Engines that canaries are sent through, and what they are called."""
 
-CANARIES = "fulcrum.audit.canary_training"
+CANARIES = "fulcrum.audit.real_parts.canary_training"
 """The training module that every site is given."""
 
 SECONDS = 120.0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fulcrum.audit.findings import CONSISTENT, VIOLATED, Probe
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, Probe
 from fulcrum.masking import masks as silos_masks
 from fulcrum.masking import silo as masking_silo
 from fulcrum.masking.messages import Session

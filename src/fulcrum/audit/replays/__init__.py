@@ -1,0 +1,6 @@
+"""Every observer of a plan, played by replay through the code that makes every release.
+
+Change it for another observer. What it measures, `evidence` judges.
+
+Imports from: base, federation, privacy, estimation, planning, noise, roles, simulation, audit.evidence.
+"""

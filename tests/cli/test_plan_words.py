@@ -160,8 +160,22 @@ def test_a_masked_deployment_is_told_which_engine_runs_it(command):
     asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--purpose", "deployment")
     _, said, _ = command(*asked, "--aggregation", "masked")
     assert "Masked sums run on Flower: `fulcrum deploy flower`." in said
+    assert "nvflare" not in said
+    assert "will refuse" not in said
     _, said, _ = command(*asked)
     assert "Flower" not in said
+
+
+def test_what_flower_will_refuse_of_a_masked_deployment_is_said_when_it_is_planned(command):
+    Path("silos.csv").write_text("silo,records,region\nZürich,10,x\nb,10,x\nc,10,x\n", encoding="utf-8")
+    asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--aggregation", "masked")
+    _, said, _ = command(*asked, "--purpose", "deployment")
+    assert (
+        "! `fulcrum deploy flower` will refuse this plan: 'Zürich' cannot name a site's folder: letters, digits, "
+        in said
+    )
+    assert "nvflare" not in said
+    assert "Masked sums run on Flower" not in said
 
 
 def test_deploying_refuses_with_the_words_of_the_plan(command):

@@ -8,6 +8,7 @@ from fulcrum.cli.app import run
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.releasing import release
+from fulcrum.storage import payloads
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
 CSV = "silo,records,region\nlille,100,north\nmetz,80,north\nnice,120,south\n"
@@ -105,6 +106,32 @@ def test_ledgers_are_shown_and_verified(command):
     assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
     code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
     assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_a_ledger_without_its_large_releases_tells_what_is_spent_and_an_older_copy_tells_nothing(command, monkeypatch):
+    monkeypatch.setattr(payloads, "MOST_INSIDE", 10)
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released(rounds=1)
+    ledger, beside = Path("ledgers/lille.ledger"), Path("ledgers/lille.ledger-payloads")
+    older = ledger.read_bytes()
+    released(rounds=2)
+    replan = ("replan", "plan.json", "--federation", "silos.csv", "--ledgers", "ledgers", "-o", "rest.json")
+    beside.rename("aside")
+    assert command("ledger", "show", ledger)[0] == 0
+    code, out, _ = command("ledger", "verify", ledger)
+    assert (code, "is missing" in " ".join(out.split())) == (1, True)
+    code, out, err = command(*replan)
+    assert (code, out, "lille.ledger-payloads is missing" in err) == (2, "", True)
+    Path("aside").rename(beside)
+    assert command(*replan)[0] == 0
+    Path("rest.json").unlink()
+    ledger.write_bytes(older)
+    for arguments in (("ledger", "show", ledger), ("ledger", "verify", ledger), replan):
+        code, out, err = command(*arguments)
+        assert (code, out) == (2, "")
+        assert "lille.ledger is an older copy, or damaged" in err
+        assert err.count("\n") == 1
+    assert not Path("rest.json").exists()
 
 
 def test_a_ledger_gives_the_terminal_no_orders(command):

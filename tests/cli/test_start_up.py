@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from fulcrum.cli.app import app
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.making import plan
 
 PROBE = """
 import json, sys
@@ -16,7 +18,7 @@ code = run(sys.argv[1:])
 sys.stderr.write(json.dumps([code, sorted(sys.modules)]))
 """
 OF_SCIPY = {"scipy.special", "scipy.optimize"}
-OF_COMMANDS = {"exposure", "floor", "plans", "training", "report", "page", "silos", "engines"}
+OF_COMMANDS = {"exposure", "floor", "plans", "training", "report", "page", "silos", "deployments", "nvflare", "flower"}
 
 
 def loaded_by(*arguments):
@@ -49,6 +51,32 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
     floors = {name.split(".")[1] for name in loaded if name.startswith("fulcrum.")}
     assert not floors & {"planning", "noise", "ledger", "exchange", "roles", "simulation", "engines"}
     assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure"}
+
+
+AS_A_SILO = """
+import sys
+import fulcrum.roles.masked_silo
+from fulcrum.planning.plan_reading import read_plan
+from fulcrum.roles.terms import terms_of
+terms_of(read_plan(sys.argv[1]), "silo-1")
+print(sorted({"scipy.optimize", "scipy.sparse"} & set(sys.modules)))
+"""
+SPECIAL_ALONE = "import sys, scipy.special; print(sorted({'scipy.optimize', 'scipy.sparse'} & set(sys.modules)))"
+
+
+def test_a_silo_that_checks_its_plan_loads_no_solver(tmp_path):
+    """On Flower every message starts a process, and a solver takes longer to load than such a message to answer."""
+    sizes = {"north": {f"silo-{k}": 100 for k in range(1, 5)}}
+    made = plan(Federation.from_sizes(sizes), rounds=2, epsilon=1.0, parameters=10, purpose="deployment")
+    made.save(tmp_path / "plan.json")
+    as_a_silo, special_alone = (
+        subprocess.run(
+            [sys.executable, "-c", script, tmp_path / "plan.json"], capture_output=True, text=True, check=True
+        ).stdout
+        for script in (AS_A_SILO, SPECIAL_ALONE)
+    )
+    assert as_a_silo == special_alone  # old versions of scipy.special load matrices of their own
+    assert "optimize" not in as_a_silo
 
 
 def test_the_list_of_commands_says_of_each_what_its_docstring_says():

@@ -43,6 +43,15 @@ class Untested(Net):
             raise ValueError("not made for tests")
         return super().forward(inputs)
 
+class Printing(Net):
+    def __init__(self):
+        super().__init__()
+        print("made")
+
+    def forward(self, inputs):
+        print("called")
+        return super().forward(inputs)
+
 class Pixels(torch.nn.Sequential):
     def __init__(self):
         super().__init__(torch.nn.Flatten(), torch.nn.Linear(12, 1))
@@ -94,6 +103,20 @@ def test_allocations_are_compared_with_a_model(here, capsys):
     assert "need --train" in capsys.readouterr().err
 
 
+def test_what_a_model_prints_is_no_part_of_the_result(here, capsys):
+    capsys.readouterr()
+    for command in (
+        ["train", "plan.json"],
+        ["compare", "isic-paper", "--rounds=1", "--epsilon=50", "--train", "--seeds=1"],
+    ):
+        assert run([*command, "--model", "cli_nets:Printing", "--steps", "2", "--format", "json"]) == 0
+        told = capsys.readouterr()
+        assert json.loads(told.out)
+        assert "called\n" in told.err
+    assert run(["plan", "isic-paper", "--rounds=1", "--epsilon=50", "--model=cli_nets:Printing", "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
 def test_numbers_are_learnt_from_an_archive(here, capsys):
     inputs = np.random.default_rng(0).random((200, 3, 2, 2), dtype=np.float32)
     np.savez(here / "photos.npz", X=inputs, y=inputs.sum(axis=(1, 2, 3)))
@@ -102,6 +125,11 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
     assert json.loads(capsys.readouterr().out)["metric"] == "explained variance"
     assert run([*options, "--learning-rate", "0.05"]) == 0
     assert "explained variance" in capsys.readouterr().out
+    compared = ["compare", "isic-paper", "--rounds=1", "--epsilon=50", "--train", "--seeds=1", *options[2:]]
+    assert run([*compared, "--learning-rate", "0.05"]) == 0
+    told = capsys.readouterr()
+    assert "What is called accuracy is the explained variance" in told.out
+    assert "round 1 of 1, explained variance" in told.err
 
 
 @pytest.mark.parametrize(
@@ -123,6 +151,10 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
         (["--model", "cli_nets:Net", "--device", ""], "the device '' is not here"),
         (["--model", "cli_nets:Net", "--device", "meta"], "the device 'meta' is not here"),
         (["--model", "cli_nets:Net", "--trained", ""], "no parameter of Net that requires gradients is called ''"),
+        (
+            ["--data", "photos/lyon"],
+            "photos/lyon does not exist. Give a folder, an .npz, CSV or Parquet file, or the name",
+        ),
         (["--trained", "head.*"], "--trained head.* says which parameters of --model are trained"),
         (["--device", "cpu"], "a device is for a PyTorch module"),
     ],

@@ -1,6 +1,6 @@
 import shlex
 
-from fulcrum.cli.engines import SiteOptions
+from fulcrum.cli.deployments import SiteOptions
 from fulcrum.cli.options import words_of
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions

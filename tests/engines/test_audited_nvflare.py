@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from faults import made
 
-from fulcrum.audit.auditing import Errors
-from fulcrum.audit.engine_runs import engine_run_probes
-from fulcrum.audit.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.evidence.judging import Errors
+from fulcrum.audit.real_parts.engine_runs import engine_run_probes
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytestmark = pytest.mark.engines

@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
+from fulcrum.engines.flower.gate import _MOST_WAITING
 from fulcrum.engines.flower.loopback import free_port
 
 HEAD = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: gate\r\n"
@@ -23,7 +24,7 @@ HEAD = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: gate\r\n"
 class Behind:
     """A gate in a process of its own, and behind it a listener that keeps the bytes of every connection."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *words):
         home = folder / "server"
         home.mkdir()
         write_certificates(folder, home, "127.0.0.1")
@@ -34,7 +35,7 @@ class Behind:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.seen, self.port = [], free_port()
         threading.Thread(target=self.listen, daemon=True).start()
-        words = ["--host", "127.0.0.1", "--port", self.port, "--superlink", self.listener.getsockname()[1]]
+        words = ["--host", "127.0.0.1", "--port", self.port, "--superlink", self.listener.getsockname()[1], *words]
         gate = [sys.executable, "-m", "fulcrum.engines.flower.gate", *map(str, words)]
         self.process = subprocess.Popen(gate, cwd=home)
         deadline = time.monotonic() + 60
@@ -72,8 +73,8 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path):
-    made = Behind(tmp_path)
+def behind(tmp_path, request):
+    made = Behind(tmp_path, *getattr(request, "param", ()))
     yield made
     made.process.terminate()
     made.process.wait(30)
@@ -101,3 +102,58 @@ def test_the_head_of_a_request_is_bounded_before_anybody_is_known(behind):
     """Who this is comes with the request: a head without end would be kept in memory for anybody."""
     assert behind.status(HEAD + b"X: " + b"x" * 2**20) == b"400"
     assert behind.seen == []
+
+
+IMPATIENT = pytest.mark.parametrize("behind", [("--patience", 2)], indirect=True, ids=["patience 2"])
+
+
+def seconds_until_dropped(outside, drop, most=15.0):
+    """Sends a byte now and then, and returns when the gate gave the connection up."""
+    began = time.monotonic()
+    with contextlib.suppress(OSError):
+        while time.monotonic() < began + most:
+            outside.sendall(drop)
+            outside.settimeout(0.3)
+            with contextlib.suppress(TimeoutError):
+                if not outside.recv(1):
+                    break
+    return time.monotonic() - began
+
+
+@IMPATIENT
+@pytest.mark.parametrize(
+    "begun", [b"POST /v1/fleet/pull-", HEAD + b"Content-Length: 5000\r\n\r\n"], ids=["the head", "the content"]
+)
+def test_whoever_sends_a_byte_now_and_then_is_given_up(behind, begun):
+    """A request that never ends costs its sender nothing, and would hold a connection for ever."""
+    with behind.asked(begun) as outside:
+        assert 1 < seconds_until_dropped(outside, b"x") < 10
+    assert not any(data.endswith(b"x" * 5000) for data in behind.seen)
+
+
+@IMPATIENT
+def test_whoever_sends_much_has_the_time_that_it_takes(behind):
+    content = bytes(99_995) + b"whole"
+    with behind.asked(HEAD + b"Content-Length: 100000\r\n\r\n") as outside:
+        for start in range(0, len(content), 10_000):
+            outside.sendall(content[start : start + 10_000])
+            time.sleep(0.3)
+        assert outside.recv(12)[-3:] == b"200"
+
+
+@IMPATIENT
+def test_a_connection_that_says_nothing_is_given_up(behind):
+    with behind.asked(b"") as outside:
+        began = time.monotonic()
+        assert outside.recv(1) == b""
+        assert 1 < time.monotonic() - began < 10
+
+
+def test_silent_strangers_take_the_place_of_each_other_and_not_of_whoever_sends(behind):
+    content = bytes(199_995) + b"whole"
+    with contextlib.ExitStack() as held, behind.asked(HEAD + b"Content-Length: 200000\r\n\r\n") as outside:
+        outside.sendall(content[:100_000])
+        strangers = [held.enter_context(behind.asked(b"")) for _ in range(_MOST_WAITING + 8)]
+        outside.sendall(content[100_000:])
+        assert outside.recv(12)[-3:] == b"200"
+        assert strangers[0].recv(1) == b""

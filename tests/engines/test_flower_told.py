@@ -197,8 +197,8 @@ def test_settings_of_the_run_that_change_within_a_round_are_refused(world):
     assert world.ledger("caen") == []
 
 
-def test_settings_of_the_run_that_change_between_two_requests_for_one_update_are_refused(world):
-    """The first request was taken in and its training ended the process, so that nothing is in the ledger yet."""
+def interrupted(world):
+    """The training of one silo is interrupted, as its operator does; returns the silo, and what it was asked."""
     ended = []
 
     def ends_once(message, context):
@@ -207,22 +207,40 @@ def test_settings_of_the_run_that_change_between_two_requests_for_one_update_are
             raise KeyboardInterrupt
         return half_a_step(message, context)
 
-    rate = {"lr": 0.1}
-    telling(world, lambda node: dict(rate))
     world.train = ends_once
     grid = world.grid()
     with pytest.raises(KeyboardInterrupt):
         start(world, grid)
     asked = grid.sent[-1]
     assert asks_to_train(asked)
-    node, silo = asked.metadata.dst_node_id, world.silos[asked.metadata.dst_node_id - 1]
+    return world.silos[asked.metadata.dst_node_id - 1], asked
+
+
+def asked_again(world, asked):
+    content = RecordDict(dict(asked.content.items()))
+    return world.answer(Message(content, dst_node_id=asked.metadata.dst_node_id, message_type="train", ttl=60.0))
+
+
+def test_an_interrupt_of_training_leaves_no_answer_and_no_charge_and_the_round_may_be_asked_for_again(world):
+    silo, asked = interrupted(world)
+    assert world.ledger(silo) == []
+    assert not any(left == silo for left, _ in world.check_replies())
+    world.restart()
+    assert not asked_again(world, asked).has_error()
+    assert world.ledger(silo) == [1]
+    assert (silo, 1) in world.check_replies()
+
+
+def test_settings_of_the_run_that_change_between_two_requests_for_one_update_are_refused(world):
+    """The first request was taken in and its training ended the process, so that nothing is in the ledger yet."""
+    rate = {"lr": 0.1}
+    telling(world, lambda node: dict(rate))
+    silo, asked = interrupted(world)
     rate["lr"] = 1e9
-    again = Message(RecordDict(dict(asked.content.items())), dst_node_id=node, message_type="train", ttl=60.0)
-    assert world.answer(again).has_error()
+    assert asked_again(world, asked).has_error()
     assert world.ledger(silo) == []
     rate["lr"] = 0.1
-    again = Message(RecordDict(dict(asked.content.items())), dst_node_id=node, message_type="train", ttl=60.0)
-    assert not world.answer(again).has_error()
+    assert not asked_again(world, asked).has_error()
     assert world.ledger(silo) == [1]
 
 

@@ -137,10 +137,22 @@ def test_a_message_without_any_name_is_judged_by_its_signature(kits, north):
     assert north.process_child_update(answer_of(kits, "a1"), bare)[0]
 
 
+def insists(site, *, no_more=False):
+    """Has a site insist on more than the plan gives, or on nothing any more."""
+    said, wanted = ("policy = true", "policy = false") if no_more else ("policy = false", "policy = true")
+    settings = (site / "site.toml").read_text()
+    assert said in settings
+    (site / "site.toml").write_text(settings.replace(said, wanted))
+    if no_more:
+        (site / "policy.toml").unlink()
+    else:
+        (site / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 0.1\n")
+
+
 def test_a_silo_that_declines_is_not_waited_for_and_nobody_declines_for_it(kits, north, caplog):
     for silo in ("a2", "a3"):
         north.process_child_update(answer_of(kits, silo), context(kits / "north", silo))
-    (kits / "a1/local/fulcrum/policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 0.1\n")
+    insists(kits / "a1/local/fulcrum")
     declined = answer_of(kits, "a1")
     assert RELEASE not in declined
     forged = shareable(**{DECLINE: declined[DECLINE].replace(b"a1", b"a2")})
@@ -158,9 +170,9 @@ def test_a_silo_that_declines_is_not_waited_for_and_nobody_declines_for_it(kits,
 
 def test_a_decline_says_nothing_but_who_and_when(kits):
     ledger = kits / "a1/local/fulcrum/state/a1.ledger"
-    (kits / "a1/local/fulcrum/policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 0.1\n")
+    insists(kits / "a1/local/fulcrum")
     strict = answer_of(kits, "a1")
-    (kits / "a1/local/fulcrum/policy.toml").unlink()
+    insists(kits / "a1/local/fulcrum", no_more=True)
     ledger.unlink()
     lost = answer_of(kits, "a1")
     assert strict[DECLINE] == lost[DECLINE]

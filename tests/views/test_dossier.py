@@ -1,15 +1,19 @@
 """What a deployment must state: questions answered or owned up to, an entry for the registry, and the audit's section."""
 
+import dataclasses
+import math
 import re
 
 import msgspec
 import pytest
 
 import fulcrum
-from fulcrum.audit.auditing import audit
-from fulcrum.audit.findings import save_audit
+from fulcrum.audit.evidence.findings import save_audit
+from fulcrum.audit.replays.auditing import audit
 from fulcrum.cli.app import run
 from fulcrum.errors import DataError
+from fulcrum.privacy.accounting import epsilon_of_shift
+from fulcrum.views.audit_tables import audit_chart, audit_section, verdict_lines
 from fulcrum.views.dossier import UNANSWERED, Answers, answers_template, questions_of, read_answers
 from fulcrum.views.registry import SHAPE, as_yaml, check_shape, registry_entry
 from fulcrum.views.report import report
@@ -32,8 +36,44 @@ def test_every_question_is_answered_or_owned_up_to():
         assert question.unanswered or question.answer != UNANSWERED
     assert not any(question.unanswered for question in questions_of(PLAN, FULL))
     epsilon = asked[0].answer
-    assert "At most 1 for any silo" in epsilon
-    assert "6.873" in epsilon, "both observers are reported"
+    assert epsilon.startswith(PLAN.promise), "rounds, delta, unit and both observers in one sentence"
+    assert "epsilon 6.873 against whoever sees its own updates" in epsilon
+
+
+def test_mu_is_stated_for_both_observers_and_is_that_of_the_noise():
+    answer = questions_of(PLAN, Answers())[1].answer
+    above, inside = re.search(r"at most ([\d.]+) for any silo .*, and ([\d.]+) against the one inside", answer).groups()
+    for mu, tier in ((above, "region"), (inside, "silo")):
+        least = PLAN.effective_multiplier(tier).min()
+        assert 0 <= float(mu) - 2 * math.sqrt(10) / least < 1e-3
+        assert epsilon_of_shift(float(mu), delta=1e-5) == pytest.approx(PLAN.worst_epsilon(tier), rel=2e-3)
+
+
+def test_a_plan_for_research_says_wherever_it_states_epsilon_that_it_protects_nobody():
+    research, deployed = PLAN, fulcrum.plan("consortium", rounds=10, epsilon=1.0, purpose="deployment", parameters=34)
+    for plan, told in ((research, True), (deployed, False)):
+        asked = questions_of(plan, Answers())
+        details = registry_entry(plan, Answers())["deployment"]["privacy_loss"]["privacy_parameters_details"]
+        assert ["protects nobody" in text for text in (asked[0].answer, asked[12].answer, details)] == [told] * 3
+        assert ("ledger keeps what it spent under every plan" in asked[3].answer) is not told
+    assert "how long a silo takes to answer is seen" in questions_of(deployed, Answers())[12].answer
+
+
+def test_sizes_that_stay_secret_are_not_called_declared():
+    federation = fulcrum.Federation.from_sizes({"north": [1, 1, 1], "south": [1, 1]})
+    secret = fulcrum.plan(dataclasses.replace(federation, sizes_known=False), rounds=2, epsilon=1.0, weights="equal")
+    known = fulcrum.plan(federation, rounds=2, epsilon=1.0)
+    for plan, said in ((secret, False), (known, True)):
+        entry = registry_entry(plan, FULL)["deployment"]
+        for text in (*entry["dp_variant"].values(), entry["privacy_loss"]["privacy_unit_details"]):
+            assert ("declared size" in text) == (said and text != "Approximate DP")
+
+
+def test_an_entry_marks_what_people_were_asked_for_and_did_not_say():
+    for answers, marked in ((Answers(), True), (FULL, False)):
+        entry = registry_entry(PLAN, answers)["deployment"]
+        assert ("Trust: Unanswered." in entry["deployment_model"]["actors"]) is marked
+        assert ("Why this epsilon: Unanswered." in entry["privacy_loss"]["privacy_parameters_details"]) is marked
 
 
 def test_answers_that_people_give_are_shown_beside_what_the_plan_says():
@@ -139,6 +179,19 @@ def audited():
     return audit(PLAN, trials=1_000, seed=1, confidence=0.9999)
 
 
+def test_what_an_audit_found_is_evidence_only_as_far_as_it_goes(audited):
+    sound = questions_of(PLAN, Answers(), audit=audited)[7].answer
+    assert "at a confidence of 99.99% for all bounds and verdicts together its verdict is consistent" in sound
+    assert "is not proven by that" in sound
+    broken = msgspec.structs.replace(audited.findings[0], verdict="violated", reasons=["Too little noise."])
+    told = msgspec.structs.replace(audited, findings=[broken, *audited.findings[1:]])
+    said = questions_of(PLAN, Answers(), audit=told)[7].answer
+    assert "its verdict is violated: the claim is broken. Release nothing under this plan" in said
+    assert "proven" not in said
+    assert "at most 0.01% say so by chance" in dict(verdict_lines(told))["next"]
+    assert "It was not audited." in questions_of(PLAN, Answers())[7].answer
+
+
 def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
     page = report(PLAN, audit=audited, answers=Answers(intended_use="<b>x</b>"))
     assert 'id="audit"' in page
@@ -172,3 +225,12 @@ def test_the_command_writes_report_registry_and_a_file_to_fill_in(tmp_path, audi
     assert "Raw images are deleted." in (tmp_path / "r.html").read_text()
     assert "Raw images are deleted." in (tmp_path / "a.toml").read_text(), "what people wrote is not written over"
     assert (tmp_path / "r.yaml").read_text().startswith('url_slug: "consortium"')
+
+
+def test_epsilons_of_an_audit_are_rounded_up_where_claimed_and_down_where_proven(audited):
+    first = msgspec.structs.replace(audited.findings[0], stated=1.00001, exact=1.00001, gaussian=0.99999)
+    told = msgspec.structs.replace(audited, findings=[first])
+    [row] = audit_section(told)["rows"]
+    assert row[1:4:2] == ("1.001", "0.999")
+    [point, *_, lower] = audit_chart(told)["layer"][-1]["data"]["values"][:2]
+    assert (point["shown"], lower["shown"]) == ("1.001", "0.999")

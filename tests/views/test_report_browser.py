@@ -34,6 +34,13 @@ def ready(page):
     return page
 
 
+def narrowed(page, width):
+    """The page, drawn anew in a window of that width."""
+    page.set_viewport_size({"width": width, "height": 844})
+    page.reload()
+    return ready(page)
+
+
 def column(page, number):
     return page.locator(f"#rows tbody tr:not(.gap) td:nth-child({number})").all_inner_texts()
 
@@ -126,10 +133,7 @@ def test_without_scripts_everything_is_still_to_be_read(visit, consortium):
 
 @pytest.mark.parametrize("width", [390, 768])
 def test_a_narrow_window_does_not_scroll_sideways(width, visit, consortium):
-    page = visit(consortium)
-    page.set_viewport_size({"width": width, "height": 844})
-    page.reload()
-    ready(page)
+    page = narrowed(visit(consortium), width)
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -239,10 +243,7 @@ def hospitals(tmp_path_factory):
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_names_of_silos_are_never_cut(width, visit, hospitals):
-    page = visit(hospitals)
-    page.set_viewport_size({"width": width, "height": 844})
-    page.reload()
-    ready(page)
+    page = narrowed(visit(hospitals), width)
     cells = page.locator("#rows tbody td").evaluate_all(
         "(cells) => cells.map((c) => [c.scrollWidth - c.clientWidth, c.getBoundingClientRect().height])"
     )
@@ -275,9 +276,7 @@ def test_the_tree_uses_its_width_and_is_stacked_on_phones(visit, hospitals):
     bars = "(live) => [...live.querySelectorAll('.mark-rule')].length"
     assert figure.locator(".live svg").bounding_box()["width"] >= 0.95 * figure.bounding_box()["width"]
     assert figure.locator(".live").evaluate(bars) == 2  # bars of influence, rows of dots
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.reload()
-    ready(page)
+    narrowed(page, 390)
     assert figure.locator(".live").evaluate(bars) == 1  # rows of dots: bars are for those who have the width
     assert "wider" not in figure.get_attribute("class")
     texts = figure.locator(".live svg text").all_text_contents()

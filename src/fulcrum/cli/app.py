@@ -114,7 +114,7 @@ app.command(ledger)
 
 deploy = App(name="deploy", help="Write start-up kits for every site of a plan.")
 deploy.command(
-    "fulcrum.cli.engines:deploy_nvflare",
+    "fulcrum.cli.nvflare:deploy_nvflare",
     name="nvflare",
     help="Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open.",
 )
@@ -127,7 +127,7 @@ app.command(deploy)
 
 up = App(name="up", help="Run a plan as a federation of processes on this machine.")
 up.command(
-    "fulcrum.cli.engines:up_nvflare",
+    "fulcrum.cli.nvflare:up_nvflare",
     name="nvflare",
     help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end.",
 )
@@ -148,7 +148,7 @@ app.command(simulated)
 
 follow = App(name="follow", help="Start a deployed plan, or resume it, and follow it to its last round.")
 follow.command(
-    "fulcrum.cli.engines:follow_nvflare",
+    "fulcrum.cli.nvflare:follow_nvflare",
     name="nvflare",
     help="Submit the job to a running federation and follow it; one that broke off goes on from its checkpoint.",
 )
@@ -175,6 +175,9 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
     except OSError as error:
         where = f"{str(error.filename)[:80]!r} cannot be used" if error.filename else "the output cannot be written"
         sys.stderr.write(f"fulcrum: {where}: {error.strerror or error}\n")
+        return 2
+    except MemoryError as error:
+        sys.stderr.write(f"fulcrum: there is not enough memory. {' '.join(str(error).split())}".rstrip() + "\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.audit.auditing import CONFIDENCE, TRIALS
-from fulcrum.audit.engine_runs import check_engine
-from fulcrum.audit.findings import VIOLATED, save_audit
-from fulcrum.audit.property_inference import LEAST_SHADOWS
-from fulcrum.audit.recorded import read_recorded_run
+from fulcrum.audit.evidence.findings import VIOLATED, save_audit
+from fulcrum.audit.learning.property_inference import LEAST_SHADOWS, MOST_SHADOWS
+from fulcrum.audit.real_parts.engine_runs import check_engine
+from fulcrum.audit.real_parts.recorded import read_recorded_run
+from fulcrum.audit.replays.auditing import CONFIDENCE, TRIALS
 from fulcrum.audit.whole import Learning, whole_audit
 from fulcrum.cli.options import FormatOption, number, option
 from fulcrum.cli.training_options import TrainingOptions
@@ -61,7 +61,7 @@ def audit_command(
         if silo is not None:
             raise ParameterError("--silo looks at one silo's releases: leave --engine out")
         check_engine(engine, plan)
-    learned = _learning(plan, run, shadows, silo, learning or TrainingOptions())
+    learned = _learning(plan, run, shadows, silo, learning)
     if output is not None:
         run_folder(output)
     with phases() as tell:
@@ -93,19 +93,28 @@ def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
     site = read_site(where, "silo")
     if site.settings.name != silo:
         raise ParameterError(f"{where} is the site of silo {site.settings.name!r}, not of {silo!r}")
+    if site.policy is not None:
+        site.policy.check(site.plan, silo)  # before anybody waits for replays; releases ask it again
     return site.plan, site.policy
 
 
 def _learning(
-    plan: Plan, run: Path | None, shadows: int, silo: str | None, options: TrainingOptions
+    plan: Plan, run: Path | None, shadows: int, silo: str | None, given: TrainingOptions | None
 ) -> Learning | None:
-    """Returns what silos are trained on, where an attack needs it."""
-    if shadows and shadows < LEAST_SHADOWS:
-        raise ParameterError(f"--shadows must be 0 or at least {LEAST_SHADOWS}, got {shadows}")
+    """Returns what silos are trained on, where an attack needs it; an option that nothing would heed is refused."""
+    if shadows and not LEAST_SHADOWS <= shadows <= MOST_SHADOWS:
+        raise ParameterError(f"--shadows must be 0, or from {LEAST_SHADOWS} to {MOST_SHADOWS:,}, got {shadows}")
     if silo is not None and (run is not None or shadows):
         raise ParameterError("--silo looks at one silo's releases: leave --run and --shadows out")
     if run is None and not shadows:
+        if given is not None:
+            raise ParameterError("on what and how silos train needs --shadows or --run. Add one, or leave it out")
         return None
+    options = given or TrainingOptions()
+    if options.records is not None:
+        raise ParameterError("an audit deals out all records: leave --records out")
+    if not shadows and options.training != TrainingOptions().training:
+        raise ParameterError("silos trained as the recorded run says: leave out how they train, or add --shadows")
     recorded = None if run is None else read_recorded_run(run, plan)
     named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
     task = load_task(named, **options.data_options)

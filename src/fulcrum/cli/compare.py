@@ -7,13 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
-from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words
+from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words, prints_to_stderr
 from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, number, option, words_of
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.profiles import PROFILES
 from fulcrum.planning.comparing import Comparison, compared, summarised
+from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.runs import notes_on, partition_of, run_folder
 from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, compared_on, save_comparison, sized
@@ -58,7 +59,8 @@ def compare_command(
         model = None if own is None else own.loaded()
         if output is not None:
             run_folder(output)
-        with progress("Training every allocation", target.rounds) as advance:
+        metric = metric_of(model, task)
+        with progress("Training every allocation", target.rounds, metric=metric) as advance, prints_to_stderr():
             rows = trained = compare_trained(
                 found,
                 task,
@@ -80,6 +82,7 @@ def compare_command(
         told = notes_on(task, first, part, learning.training, records=learning.records)
         left_out = compared_on(task, found, target.allocation, arguments, model).left_out
         told += () if model is None else model.notes
+        told += () if metric == "accuracy" else (f"What is called accuracy is the {metric}, as the data asks for.",)
         told += tuple(f"{name} is left out: {why}" for name, why in left_out.items())
         if output is not None:
             who = federation if federation in PROFILES else "FEDERATION"

@@ -1,5 +1,7 @@
 """A user's own PyTorch model, as options."""
 
+import sys
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,6 +12,11 @@ from fulcrum.errors import ParameterError
 from fulcrum.simulation.torch_model import TorchModel, load_torch_model
 
 DeviceOption = Annotated[str | None, option("Where your own PyTorch model trains: cpu (default), cuda, cuda:1, ...")]
+
+
+def prints_to_stderr() -> AbstractContextManager[object]:
+    """Has what a user's own code prints go to stderr meanwhile: stdout is for results."""
+    return redirect_stdout(sys.stderr)
 
 
 @Parameter(name="*")
@@ -34,7 +41,8 @@ class ModelOptions:
             )
         look_here_for(self.model)
         patterns = [pattern.strip() for pattern in ("*" if self.trained is None else self.trained).split(",")]
-        return load_torch_model(self.model, trained=patterns)
+        with prints_to_stderr():
+            return load_torch_model(self.model, trained=patterns)
 
 
 def model_words(own: ModelOptions | None, device: str | None) -> str:

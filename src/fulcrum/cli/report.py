@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.audit.findings import read_audit
+from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.cli.options import FormatOption, PlanArgument, check_output, option
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan_reading import read_plan

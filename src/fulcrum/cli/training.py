@@ -8,12 +8,13 @@ import numpy as np
 from cyclopts import Parameter
 
 from fulcrum.arrays import FloatArray
-from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words
+from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words, prints_to_stderr
 from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, words_of
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions, count_of_seeds
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.simulation.embedding import check_features_path, embed_images, embed_texts, save_features
+from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.results import RoundResult
 from fulcrum.simulation.runs import run_folder, save_run, standard_error, train
 from fulcrum.simulation.tasks import load_task
@@ -43,7 +44,8 @@ def train_command(
         run_folder(output)
     with (
         (tracked or TrackingOptions()).open(made, engine="embedded") as tell,
-        progress("Training", made.rounds, listed=style == "table") as advance,
+        progress("Training", made.rounds, listed=style == "table", metric=metric_of(model, task)) as advance,
+        prints_to_stderr(),
     ):
 
         def on_round(number: int, found: list[FloatArray]) -> None:

@@ -36,7 +36,6 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError, in_one_line, listing, suggestion
 from fulcrum.federation.structure import SILO, Federation
 from fulcrum.privacy.exposure import largest_by, remaining_noise, sum_by
-from fulcrum.privacy.weights_by_program import Tree, solved
 
 WEIGHTS = ("sizes", "equal", "least-noise")
 """The rules that have a name; a number from 0 to 1 lies between the first and the last."""
@@ -193,6 +192,8 @@ def _by_program(
     federation: Federation, wished: FloatArray, asked: Mapping[str, FloatArray], scale: float, share: float
 ) -> FloatArray:
     """The optimum where several tiers ask; silos of a node that are asked alike, and wish alike, are one kind."""
+    from fulcrum.privacy.weights_by_program import Tree, solved  # with SciPy's sparse matrices, which few plans need
+
     tiers, single = list(asked), SILO in asked
     places = [federation.membership(tier) for tier in tiers]
     columns = [places[1 if single else 0], *asked.values(), *([] if share == 1 else [wished])]

@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from fulcrum.audit.findings import Audit
+from fulcrum.audit.evidence.findings import Audit
 from fulcrum.views.audit_tables import (
     COLUMNS,
     PROPERTY_COLUMNS,

@@ -1,6 +1,6 @@
 """What a person sees of an audit, wherever it is drawn: rows, sentences, and a chart of measured epsilons.
 
->>> from fulcrum.audit.auditing import audit
+>>> from fulcrum.audit.replays.auditing import audit
 >>> from fulcrum.planning.making import plan
 >>> found = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1)
 >>> audit_rows(found)[0]["where"], audit_chart(found)["width"]
@@ -10,14 +10,15 @@
 import math
 from typing import Any
 
-from fulcrum.audit.auditing import observer_words
-from fulcrum.audit.findings import CONSISTENT, LOOSER, VIOLATED, Audit, Finding
-from fulcrum.audit.observers import INSIDE
+from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED, Audit, Finding
+from fulcrum.audit.replays.auditing import observer_words
+from fulcrum.audit.replays.observers import INSIDE
 from fulcrum.privacy.leakage import shown_nats
+from fulcrum.rounding import shown
 from fulcrum.views.chart_style import ChartRow, Spec, short_names, spread_scale, tooltip
 from fulcrum.views.columns import Column
 from fulcrum.views.drawings import Drawing
-from fulcrum.views.numbers import figure, percent
+from fulcrum.views.numbers import figure, shown_epsilon
 
 VERDICT_WORDS = {
     VIOLATED: "the claim is broken. Release nothing under this plan until it is known why",
@@ -66,6 +67,9 @@ RECORD_NOTE = (
     "the silo's whole dataset. resemblance: the cosine of the record reconstructed and the true one."
 )
 
+_NO_GUARANTEE = "none"
+"""What stands where an epsilon would."""
+
 _MOST_CHARTED = 40
 """Findings that one chart shows."""
 
@@ -100,6 +104,7 @@ def shown_rows(audit: Audit) -> list[dict[str, Any]]:
         | {
             "who": f"{row['where']}, {row['observer']}",
             "says": row["verdict"].split()[0],
+            "stated": _NO_GUARANTEE if row["stated"] is None else row["stated"],
             "noise": None if row["noise"] is None else f"{row['noise']:.1f}",
         }
         | {
@@ -126,6 +131,11 @@ def observer_of(found: Finding) -> str:
     return ", ".join(with_whom) or found.observer
 
 
+def confidence_words(audit: Audit) -> str:
+    """Returns how sure an audit is, never rounded up to certainty."""
+    return f"{100 * audit.confidence:.10g}% for all bounds and verdicts together"
+
+
 def verdict_lines(audit: Audit) -> list[tuple[str, str]]:
     """Returns the verdict, and how sure it is."""
     rate = 1 - audit.confidence
@@ -133,7 +143,7 @@ def verdict_lines(audit: Audit) -> list[tuple[str, str]]:
         ("verdict", f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"),
         (
             "confidence",
-            f"{audit.confidence:.1%} for all bounds and verdicts together, corrected for {audit.tests} tests",
+            f"{confidence_words(audit)}, corrected for {audit.tests} tests",
         ),
         (
             "replays",
@@ -141,9 +151,8 @@ def verdict_lines(audit: Audit) -> list[tuple[str, str]]:
         ),
     ]
     if audit.verdict == VIOLATED:
-        lines.append(
-            ("next", f"run it again with another seed: of audits of a sound mechanism {percent(rate)} say so by chance")
-        )
+        by_chance = f"at most {100 * rate:.2g}% say so by chance"
+        lines.append(("next", f"run it again with another seed: of audits of a sound mechanism {by_chance}"))
     return lines
 
 
@@ -177,7 +186,7 @@ def record_rows(audit: Audit) -> list[dict[str, Any]]:
     return [
         {
             "node": one.node,
-            "epsilon": one.epsilon,
+            "epsilon": _NO_GUARANTEE if one.epsilon is None else one.epsilon,
             "right": f"{one.right_at_least:.3f}–{one.right_at_most:.3f}",
             "allowed": "" if one.allowed is None else f"{one.allowed:.3f}",
             "resemblance": f"{one.resemblance:.2f}",
@@ -214,6 +223,24 @@ def reasons_of(audit: Audit) -> list[tuple[bool, str]]:
         for one in audit.probes
         if one.reasons
     ]
+    found += [
+        (
+            True,
+            f"{one.node}, {one.arm}: {one.nats_at_least:.3f} nats at least were learned of silo {one.silo!r}, and "
+            f"{shown_nats(one.nats_at_most or 0.0)} are allowed.",
+        )
+        for one in audit.properties
+        if one.verdict == VIOLATED
+    ]
+    found += [
+        (
+            True,
+            f"{one.node}: one record of silo {one.silo!r} was told from another in {one.right_at_least:.1%} of games "
+            f"at least, and {one.allowed or 0.0:.1%} are allowed.",
+        )
+        for one in audit.records
+        if one.verdict == VIOLATED
+    ]
     found.sort(key=lambda line: not line[0])
     more = len(found) - 8
     return [*found[:8], *([(False, f"{more} more reasons are in --format json.")] if more > 0 else [])]
@@ -245,8 +272,8 @@ def audit_section(audit: Audit) -> dict[str, Any]:
 def _shown(row: dict[str, Any], column: Column) -> str:
     value = row[column.key]
     if value is None:
-        return "none" if column.epsilon else ""
-    return figure(value) if isinstance(value, float) else str(value)
+        return ""
+    return figure(shown(value) if column.epsilon else value) if isinstance(value, float) else str(value)
 
 
 def audit_drawing(audit: Audit) -> Drawing:
@@ -269,7 +296,12 @@ def audit_chart(audit: Audit) -> Spec:
             "at least, any mechanism": found.assumption_free,
         }
         points += [
-            common | {"what": what, "epsilon": epsilon, "shown": figure(epsilon)}
+            common
+            | {
+                "what": what,
+                "epsilon": epsilon,
+                "shown": shown_epsilon(epsilon) if what == "claimed" else _rounded_down(epsilon),
+            }
             for what, epsilon in measured.items()
             if epsilon is not None and (epsilon > 0 or what == "claimed")
         ]
@@ -300,7 +332,9 @@ def audit_chart(audit: Audit) -> Spec:
     told = ""
     if worst is not None:
         nearest = f"{worst.node}, {observer_of(worst)}"
-        told = f" The nearest to its claim is {nearest}: {worst.measured:.3g} of {worst.exact:.3g}."
+        told = (
+            f" The nearest to its claim is {nearest}: {_rounded_down(worst.measured)} of {shown_epsilon(worst.exact)}."
+        )
     layers: list[Spec] = [
         {
             "data": {"values": [bar for bar in bars if bar["epsilon"] > 0]},

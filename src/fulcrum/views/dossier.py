@@ -9,19 +9,22 @@ What a plan says is answered from the plan. What no software can know is asked f
 unanswered until it is given. The questions follow the draft of NIST SP 800-226 of December 2023.
 """
 
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from fulcrum.audit.findings import Audit, finite
+from fulcrum.audit.evidence.findings import VIOLATED, Audit
 from fulcrum.errors import DataError
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verdict import LEVELS, verdict
+from fulcrum.rounding import shown
 from fulcrum.simulation.results import Results
-from fulcrum.views.numbers import shown_epsilon, with_error
+from fulcrum.views.audit_tables import VERDICT_WORDS, confidence_words
+from fulcrum.views.numbers import figure, with_error
 
 FORMAT = "fulcrum.dossier/1"
 
@@ -87,12 +90,14 @@ class Question:
         text: What is asked.
         answer: What the plan and people say; `UNANSWERED` where nobody says anything.
         unanswered: Whether people were asked and did not say.
+        asks_for: The field of `Answers` that people say it in; empty where they are not asked.
     """
 
     number: int
     text: str
     answer: str
     unanswered: bool
+    asks_for: str = ""
 
     @property
     def answered_in_part(self) -> bool:
@@ -133,56 +138,41 @@ def questions_of(
     plan: Plan, answers: Answers, *, audit: Audit | None = None, results: Results | None = None
 ) -> list[Question]:
     """Returns the questions, answered from a plan, what people said, an audit and a run, where there are these."""
-    inner = plan.federation.innermost.name
-    above, inside = shown_epsilon(plan.worst_epsilon()), shown_epsilon(finite(plan.worst_epsilon(SILO)))
     deployed = plan.purpose == "deployment"
     asked: list[tuple[str, str, str, bool]] = [
         (
             "What is epsilon, and why is it acceptable?",
-            f"At most {above} for any silo against {plan.whom(inner)}, and {inside} against {plan.whom(SILO)}.",
-            answers.why_this_epsilon,
+            plan.promise if deployed else f"{plan.promise} {_PROTECTS_NOBODY}",
+            "why_this_epsilon",
             verdict(plan).level != LEVELS[0],  # a small one speaks for itself
         ),
-        (
-            "Which variant of differential privacy, with which parameter of its own?",
-            f"Approximate differential privacy, from Gaussian noise of known width, by the accountant "
-            f"{plan.accountant}. Noise multipliers stand in the plan, silo by silo.",
-            "",
-            False,
-        ),
+        ("Which variant of differential privacy, with which parameter of its own?", _variant(plan), "", False),
         ("What is delta, and that of any conversion?", _delta(plan), "", False),
         (
             "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
-            "A silo's whole dataset; neighbours replace it, at the declared size. A silo contributes one update a "
-            f"round, clipped to norm {plan.clip_norm:g}, so that its sensitivity is twice that. The budget never "
-            "starts anew: what was spent stays in the silo's ledger and in every later plan. Here "
-            f"{plan.rounds:,} rounds.",
+            f"The unit is a silo's whole dataset. Neighbouring federations {plan.adjacency}. A silo contributes one "
+            f"update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another dataset moves it "
+            f"by at most twice that norm. {_BUDGET[deployed]}",
             "",
             False,
         ),
-        ("Which harms does the unit miss?", "", answers.harms_beyond_the_unit, True),
-        (
-            "How is the loss composed, and what is the total budget?",
-            f"Gaussian releases add up in mu squared over {plan.rounds:,} rounds"
-            + (", and with all that silos released before." if plan.follows else ", from nothing released before."),
-            "",
-            False,
-        ),
-        ("What else was released from the same data without differential privacy?", "", answers.other_releases, True),
+        ("Which harms does the unit miss?", "", "harms_beyond_the_unit", True),
+        ("How is the loss composed, and what is the total budget?", _composition(plan), "", False),
+        ("What else was released from the same data without differential privacy?", "", "other_releases", True),
         (
             "What is the mechanism, and what is the evidence that it is right?",
             f"The Gaussian mechanism{', on a lattice' if deployed else ''}, drawn by {_who(plan)}. Its proof is in the "
-            f"documentation, its figures are recomputed by fulcrum verify. {_audited(audit)}",
+            f"documentation of Fulcrum; fulcrum verify recomputes the plan's figures. {_audited(audit)}",
             "",
             False,
         ),
         (
             "How useful is the result, and how uncertain is that?",
             _utility(plan, results),
-            answers.utility,
+            "utility",
             results is None or results.run is None or results.run.accuracy is None,
         ),
-        ("What systemic, human and statistical bias is there?", _voice(plan), answers.bias, True),
+        ("What systemic, human and statistical bias is there?", _voice(plan), "bias", True),
         (
             "Who may ask what, and how often?",
             "Nobody asks queries: each silo releases one update a round, and the model of every round is known to all "
@@ -193,39 +183,80 @@ def questions_of(
         (
             "What is the threat model: subjects, curator and consumers, and whether trust holds?",
             " ".join(f"{line[0].upper()}{line[1:]}." for line in plan.assumptions),
-            answers.trust,
+            "trust",
             True,
         ),
-        (
-            "Are floating point, timing and errors channels?",
-            (
-                "Releases are integers on a lattice; noise comes from a cryptographic source. What cannot be trained "
-                "is released as zero plus noise, so that errors do not show. How long training takes is not covered."
-                if deployed
-                else "This is a plan for research: its noise is seeded floating point, and protects nobody."
-            ),
-            "",
-            False,
-        ),
-        ("How are records secured, at rest and in use?", "", answers.security, True),
-        ("Who has access?", "", answers.access_control, True),
-        ("What is not collected, and what is deleted?", "", answers.minimisation, True),
+        ("Are floating point, timing and errors channels?", _CHANNELS[deployed], "", False),
+        ("How are records secured, at rest and in use?", "", "security", True),
+        ("Who has access?", "", "access_control", True),
+        ("What is not collected, and what is deleted?", "", "minimisation", True),
     ]
-    return [
-        Question(
-            number=number,
-            text=text,
-            answer=" ".join(part for part in (said, given) if part) or UNANSWERED,
-            unanswered=needed and not given,
-        )
-        for number, (text, said, given, needed) in enumerate(asked, 1)
-    ]
+    found = []
+    for number, (text, said, field, needed) in enumerate(asked, 1):
+        given = getattr(answers, field) if field else ""
+        answer = " ".join(part for part in (said, given) if part) or UNANSWERED
+        found.append(Question(number=number, text=text, answer=answer, unanswered=needed and not given, asks_for=field))
+    return found
+
+
+_PROTECTS_NOBODY = "The plan only aims at that: it is for research, its noise is seeded, and it protects nobody."
+
+_BUDGET = {
+    True: "The budget never starts anew: each silo's ledger keeps what it spent under every plan, and refuses a "
+    "release beyond the plan's total.",
+    False: "A plan for research is in no ledger: nothing stops a silo from releasing more.",
+}
+"""By whether a plan is deployed."""
+
+_CHANNELS = {
+    True: "Releases are integers on a lattice, and their noise comes from a cryptographic source. An update that is "
+    "not finite, or that training fails to make, is released as zero plus noise, so that no error shows it. Timing "
+    "is not covered: training, clipping and sampling do not take constant time, and how long a silo takes to answer "
+    "is seen.",
+    False: "This is a plan for research: its noise is seeded floating point, and protects nobody.",
+}
+
+
+def _variant(plan: Plan) -> str:
+    """Returns the variant, and mu for both observers."""
+    above, inside = (_shown_shift(plan.worst_shift(tier)) for tier in (None, SILO))
+    return (
+        "Approximate differential privacy, from Gaussian noise. The parameter of its own is mu, of Gaussian "
+        f"differential privacy: over all rounds{_and_before(plan)} at most {above} for any silo against the observer "
+        f"above its {plan.federation.innermost.name}, and {inside} against the one inside it. Epsilon follows from mu "
+        f"and delta by the accountant {plan.accountant}."
+    )
+
+
+def _shown_shift(shift: float) -> str:
+    return figure(shown(shift)) if math.isfinite(shift) else "without bound"
+
+
+def _and_before(plan: Plan) -> str:
+    return " of this plan, and all that silos released before," if plan.follows else " of this plan"
 
 
 def _delta(plan: Plan) -> str:
     reserve = plan.target.reserve
-    more = f" Of it {reserve:.2g} is kept back for what lattice noise costs." if reserve else ""
-    return f"{plan.delta:g}, over all rounds of this plan.{more}"
+    at = "Epsilon is computed from mu at this delta, and nothing else is converted."
+    if reserve:
+        at = (
+            f"Of it {reserve:.2g} is kept back for what lattice noise costs; epsilon is computed from mu at the rest, "
+            "and nothing else is converted."
+        )
+    return f"{plan.delta:g}, over all rounds{_and_before(plan).rstrip(',')}. {at}"
+
+
+def _composition(plan: Plan) -> str:
+    before = (
+        "What silos released before is counted in."
+        if plan.follows
+        else "The plan counts nothing that was released before it."
+    )
+    return (
+        f"Gaussian releases add up in mu squared, over the {plan.rounds:,} rounds of this plan. {before} The "
+        "epsilons that are stated are the total."
+    )
 
 
 def _who(plan: Plan) -> str:
@@ -235,9 +266,14 @@ def _who(plan: Plan) -> str:
 def _audited(audit: Audit | None) -> str:
     if audit is None:
         return "It was not audited."
-    return (
-        f"An audit of {len(audit.findings)} observers, {audit.trials:,} replays each, found it {audit.verdict}, at "
-        f"{audit.confidence:.0%} confidence for all together; that nothing was broken proves nothing."
+    found = f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"
+    notes = audit.notes[1:] if audit.verdict == VIOLATED else audit.notes  # the first: that nothing is proven
+    return " ".join(
+        [
+            f"An audit with Fulcrum {audit.version} played {len(audit.findings)} observers by up to {audit.trials:,} "
+            f"replays each; at a confidence of {confidence_words(audit)} its verdict is {found}.",
+            *notes,
+        ]
     )
 
 

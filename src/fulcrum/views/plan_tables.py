@@ -15,7 +15,7 @@ from fulcrum.ledger.ledger import LedgerCheck
 from fulcrum.planning.advice import learnt_at, signal_to_noise
 from fulcrum.planning.alternatives import other_weights
 from fulcrum.planning.comparing import Comparison
-from fulcrum.planning.deployable import refusals
+from fulcrum.planning.deployable import refusals, refusals_on_flower
 from fulcrum.planning.differences import NOISE_ON_SUM
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
@@ -164,9 +164,11 @@ def _refusals(made: Plan) -> list[tuple[bool, str]]:
     """Says what deploying would refuse, while the federation can still be changed."""
     if made.purpose != "deployment":
         return []
-    told = [(True, f"`fulcrum deploy nvflare` will refuse this plan: {reason}.") for reason in refusals(made)]
-    if made.aggregation == "masked":
-        return [*told, (False, "Masked sums run on Flower: `fulcrum deploy flower`.")]
+    masked = made.aggregation == "masked"
+    engine, found = ("flower", refusals_on_flower(made)) if masked else ("nvflare", refusals(made))
+    told = [(True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.") for reason in found]
+    if masked and not told:
+        return [(False, "Masked sums run on Flower: `fulcrum deploy flower`.")]
     return told
 
 

@@ -16,13 +16,14 @@ import json
 import re
 from typing import Any
 
-from fulcrum.audit.findings import Audit
-from fulcrum.errors import DataError
+from fulcrum.audit.evidence.findings import Audit
+from fulcrum.errors import DataError, listing
 from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
-from fulcrum.views.dossier import UNANSWERED, Answers, questions_of
+from fulcrum.views.dossier import UNANSWERED, Answers, Question, questions_of
+from fulcrum.views.recipe_words import recipe_words
 
 SHAPE: dict[str, Any] = {
     "url_slug": str,
@@ -71,7 +72,7 @@ SHAPE: dict[str, Any] = {
 
 def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) -> dict[str, Any]:
     """Returns a plan as an entry; what nobody said is unanswered, and the entry is a draft."""
-    asked = {question.number: question.answer for question in questions_of(plan, answers, audit=audit)}
+    asked = {question.number: _said(question) for question in questions_of(plan, answers, audit=audit)}
     name = answers.name or plan.federation.name
     told = {
         field: getattr(answers, field) or UNANSWERED for field in ("intended_use", "description", "region", "sector")
@@ -96,22 +97,24 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
-                "data_domain": f"The datasets of {len(plan.federation):,} silos, disjoint, each of its declared size.",
-                "unprotected_quantities": "Silos' declared sizes, regions, preferences and weights; "
-                f"{answers.other_releases or UNANSWERED}",
+                "data_domain": f"The datasets of {len(plan.federation):,} silos, taken to be disjoint, "
+                f"{'each of its declared size' if plan.federation.sizes_known else 'each of any size'}.",
+                "unprotected_quantities": f"Of every silo its {_public(plan)}, and in which rounds it took part. "
+                f"Other releases: {answers.other_releases or UNANSWERED}",
             },
             "privacy_loss": {
-                "privacy_unit": "silo",
+                "privacy_unit": "Silo-level: a silo's whole dataset",
                 "privacy_unit_details": asked[4],
                 "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
-                "privacy_parameters_details": f"{asked[1]} The parameter is the first of the two. {asked[3]}",
+                "privacy_parameters_details": f"{asked[1]} The epsilon of this entry is the first of these, against "
+                f"{plan.whom(plan.federation.innermost.name)}. {asked[2]} Delta: {asked[3]}",
             },
             "deployment_model": {
                 "model_name": "Federated",
                 "model_name_details": _model(plan),
                 "actors": asked[12],
                 "release_type": "Many releases",
-                "release_type_details": f"One release a silo and round, {plan.rounds:,} rounds. {asked[6]}",
+                "release_type_details": f"Each silo releases once a round, over {plan.rounds:,} rounds. {asked[6]}",
                 "data_source_type": "Static",
                 "data_source_type_details": "Each silo trains on one dataset in all rounds; its guarantee covers that "
                 "dataset as a whole.",
@@ -119,18 +122,18 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
                 "access_type_details": asked[11],
             },
             "accounting": {
-                "post_processing": f"The server's: {plan.server}. It reads what was released and nothing else.",
+                "post_processing": f"{recipe_words(plan)[-1]} It reads released sums and no records.",
                 "composition": asked[6],
             },
             "implementation": {
                 "preprocessing_and_hyperparameter_tuning": answers.preprocessing or UNANSWERED,
-                "mechanisms": f"{asked[8]} Library: fulcrum {package_version()}. {asked[13]} Security: {asked[14]} "
-                f"Access: {asked[15]}",
+                "mechanisms": f"{asked[8]} Library: Fulcrum; this entry was written by version {package_version()}. "
+                f"{asked[13]} Security: {asked[14]} Access: {asked[15]}",
                 "justification": answers.why_this_epsilon or UNANSWERED,
             },
             "administrative": {
                 "sources": answers.sources or UNANSWERED,
-                "notes": f"Plan of digest {plan.digest}.",
+                "notes": f"Plan for {plan.purpose}, digest {plan.digest}.",
                 "registry_authors": list(answers.registry_authors or [UNANSWERED]),
             },
         },
@@ -139,11 +142,28 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
     return entry
 
 
+def _said(question: Question) -> str:
+    """Returns an answer, and what people were asked for and did not say."""
+    if not question.answered_in_part:
+        return question.answer
+    return f"{question.answer} {question.asks_for.replace('_', ' ').capitalize()}: {UNANSWERED}"
+
+
+def _public(plan: Plan) -> str:
+    """Returns what is public of every silo."""
+    federation = plan.federation
+    known = ["name", federation.innermost.name, "weight"]
+    known += ["declared size"] if federation.sizes_known else []
+    known += ["declared preference"] if federation.preferences is not None else []
+    return listing(known)
+
+
 def _model(plan: Plan) -> str:
     """Returns who adds silos' releases up, and what they see."""
     inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
     if plan.aggregation != "masked":
-        return f"Silos report to {regions:,} aggregators, one for each {inner}, which forward sums alone."
+        do = "see single updates" if plan.injection == "silo" else "see single updates without noise, add the noise"
+        return f"Silos report to {regions:,} aggregators, one for each {inner}, which {do} and forward sums alone."
     if plan.group_tier == ROOT:
         return "Silos send masked releases, of which the server gets the sum of all and nothing finer."
     return (

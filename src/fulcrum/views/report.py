@@ -20,7 +20,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from fulcrum.audit.findings import Audit
+from fulcrum.audit.evidence.findings import Audit
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling

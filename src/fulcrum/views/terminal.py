@@ -219,10 +219,11 @@ class RoundProgress:
         what: What is being done.
         rounds: How many there are.
         listed: As of `progress`.
+        metric: What is measured.
     """
 
-    def __init__(self, what: str, rounds: int, *, listed: bool) -> None:
-        self._what, self._rounds, self._listed = what, rounds, listed
+    def __init__(self, what: str, rounds: int, *, listed: bool, metric: str = "accuracy") -> None:
+        self._what, self._rounds, self._listed, self._metric = what, rounds, listed, metric
         self._console = Console(stderr=True)
         self._begun = self._told = time.monotonic()
 
@@ -230,7 +231,7 @@ class RoundProgress:
         """Tells that a round is done, and the accuracies of everything in training."""
         if self._listed and self._silent_for() < QUIET_FOR:
             return
-        self._tell(f"round {done} of {self._rounds}, accuracy {_mean(accuracies):.3f}")
+        self._tell(f"round {done} of {self._rounds}, {self._metric} {_mean(accuracies):.3f}")
 
     def within(self, done: float) -> None:
         """Tells how many rounds are done, parts of one included, where no line was told for a while."""
@@ -263,7 +264,7 @@ class _RoundBar(RoundProgress):
 
 
 @contextmanager
-def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[RoundProgress]:
+def progress(what: str, rounds: int, *, listed: bool = False, metric: str = "accuracy") -> Iterator[RoundProgress]:
     """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
 
     Args:
@@ -271,14 +272,18 @@ def progress(what: str, rounds: int, *, listed: bool = False) -> Iterator[RoundP
         rounds: How many there are.
         listed: Whether the result lists the rounds. Then, where nobody is watching, a round is told only once
             `QUIET_FOR` seconds have passed without a line, so that a log of both streams has each round once.
+        metric: What is measured after a round, in words.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield RoundProgress(what, rounds, listed=listed)
+        yield RoundProgress(what, rounds, listed=listed, metric=metric)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[shown]}/{task.total}"))
     with Progress(
-        *columns, TextColumn("accuracy {task.fields[accuracy]}"), TimeRemainingColumn(), console=console
+        *columns,
+        TextColumn(f"{escape(printable(metric))} {{task.fields[accuracy]}}"),
+        TimeRemainingColumn(),
+        console=console,
     ) as bar:
         yield _RoundBar(what, rounds, bar)
 

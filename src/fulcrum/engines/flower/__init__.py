@@ -4,4 +4,6 @@
     FulcrumStrategy(site)              # fulcrum.engines.flower.server
 
 The server gets masked sums and nothing finer; see `fulcrum.masking`.
+
+Imports from: base, storage, planning, masking, roles, simulation, engines.
 """

@@ -10,11 +10,16 @@ of a kit listens on its own machine alone. Its gate listens for the others, and 
 import argparse
 import re
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fulcrum.connections import connection_class
 from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY
+
+if sys.platform != "win32":
+    import resource
 
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -22,7 +27,17 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _OF_SUPERNODES = re.compile(rb"/v1/fleet/[a-z-]+")
 _OF_ONE_CONNECTION = {b"connection", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
 _AWAY, _REFUSED = 502, 403
-_LONGEST = 600.0  # seconds that a SuperLink may take, or a SuperNode between two parts of what it sends
+_LONGEST = 600.0  # seconds that a SuperLink may take for a part of what it takes or answers
+
+_PATIENCE = 20.0
+"""Seconds that a connection may take for a request or for an answer, however short it is."""
+
+_SLOWEST = 20_000
+"""Bytes in each further second."""
+
+_MOST_WAITING = 256
+"""Connections that may be without a whole request at once; with what each may hold towards the SuperLink, half of the
+files that a process may usually open."""
 
 
 class Gate:
@@ -99,14 +114,19 @@ def main() -> None:
     given.add_argument("--host", required=True)
     given.add_argument("--port", type=int, required=True)
     given.add_argument("--superlink", type=int, required=True, help="the port on this machine that the SuperLink has")
+    given.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
     asked = given.parse_args()
+    if sys.platform != "win32":  # strangers that never begin TLS are counted by nobody
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvicorn.run(
         Gate(asked.superlink, Path(AUTHORITY)),
         host=asked.host,
         port=asked.port,
         ssl_certfile=CERTIFICATE,
         ssl_keyfile=KEY,
-        http="h11",  # it bounds the head of a request, before anybody is known
+        # By h11, which bounds the head of a request; before anybody is known, its time is bounded too.
+        http=connection_class(patience=asked.patience, slowest=_SLOWEST, most_waiting=_MOST_WAITING),
         ws="none",
         lifespan="off",
         log_level="warning",

@@ -1,8 +1,6 @@
 """All sites of a Flower federation on one machine: started, watched, and stopped without one left behind."""
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from fulcrum.engines.flower.sites import silos_of
 from fulcrum.engines.flower.telling import local_run, run_of
-from fulcrum.engines.processes import CALM, ending_on_signals, import_path, processes
+from fulcrum.engines.processes import CALM, check_running, end_all, ending_on_signals, import_path, processes
 from fulcrum.engines.sites import Deployment, LocalRun
 from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 from fulcrum.planning.deployable import SERVER
@@ -87,23 +85,19 @@ class Loopback(ClosedAtTheEnd):
         except subprocess.TimeoutExpired:
             raise EngineError(f"{self._kits / name} did not end within {limit:g} s") from None
         if done.returncode:
-            told = (done.stderr or done.stdout).strip().splitlines() or ["nothing was said"]
-            raise EngineError(f"{self._kits / name} failed: {in_one_line(told[-1])}")
+            lines = (done.stderr or done.stdout).splitlines()
+            told = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]  # Flower draws frames
+            raise EngineError(f"{self._kits / name} failed: {in_one_line(told[-1] if told else 'nothing was said')}")
         return done.stdout
 
     def check(self) -> None:
         """Raises `EngineError` if a site's process has ended by itself."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                log = self._kits / name / "output.log"
-                raise EngineError(f"the process of {name!r} ended with code {process.returncode}. See {log}")
+        check_running(self._processes, self._kits)
 
     def kill(self, name: str) -> None:
         """Kills a site: its own process, and those that Flower started for it."""
         process = self._processes.pop(name, None)
-        for pid in self.processes_of(name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(lambda: self.processes_of(name))
         if process is not None:
             process.wait()
 

@@ -12,8 +12,9 @@ perturbed, charged to its ledger, and masked so that the server learns the sum o
 1. Read the plan: `fulcrum verify plan.json` recomputes every number of it. Its digest is
    `{digest}`.
 2. Compare the issuer's public key in `site.toml` with the one you know. {keys}
-3. Write down what you insist on in `policy.toml`, set `policy = true` in `site.toml` so that this site releases nothing
-   without it, and check it: `fulcrum policy plan.json --silo {name} --policy policy.toml`
+3. Write down what you insist on in `policy.toml`, set `policy = true` in `site.toml`, and check it. From then on this
+   site releases nothing without it; with `policy = false` it releases nothing while it is there.
+   `fulcrum policy plan.json --silo {name} --policy policy.toml`
 4. Took part before? One ledger a silo, for life: set `state` in `site.toml` to the folder of yours, and move the record
    of masked rounds, `state/{name}.masking`, there if it holds none.
 5. Set the options of your training module in `site.toml`.

@@ -43,6 +43,7 @@ from fulcrum.masking.messages import request_from_bytes
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.learning import Assignment, Learner
 from fulcrum.roles.masked_silo import MaskedSilo
+from fulcrum.roles.releasing import tell_log
 from fulcrum.roles.site import Site, read_site
 
 SITE = "fulcrum-site"
@@ -56,7 +57,8 @@ REFUSED = 460
 
 Next = Callable[[Message, Context], Message]
 
-_logger = logging.getLogger(__name__)
+_tell = functools.partial(tell_log, logging.getLogger(__name__), logging.WARNING)
+"""Tells this site's own log. What a listener raises must not leave: Flower sends the text of an exception on."""
 
 
 class FulcrumMod:
@@ -70,6 +72,9 @@ class FulcrumMod:
       again with others, a round is refused. Identifiers and times of a message are each silo's own;
     - in deployment what training raises or returns is hidden, as `ReleasingSilo` hides it;
     - messages of any other type reach the app only where it declares them public, and what it raises then is refused.
+
+    An interrupt is handed on: it is the operator's, who wants the site to end. No answer leaves then, nothing is
+    charged, and the round may be asked for again.
 
     Args:
         public: Types of messages, such as "query.version", whose replies hold nothing that depends on records. They go
@@ -157,16 +162,6 @@ class _Station:
         if missing := set(model) - set(trained):
             raise DataError(f"the app's train function returned no array {min(missing)!r}")
         return {name: trained[name] for name in model}
-
-
-def _tell(text: str, *values: object, trace: bool = False) -> None:
-    """Tells this site's own log. What a listener raises must not leave: Flower sends the text of an exception on."""
-    try:
-        _logger.warning(text, *values, exc_info=trace)
-    except KeyboardInterrupt:  # the operator's
-        raise
-    except BaseException:  # noqa: S110 nobody is left to tell
-        pass
 
 
 def _model_in(content: RecordDict) -> dict[str, FloatArray]:

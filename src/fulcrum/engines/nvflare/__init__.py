@@ -2,4 +2,6 @@
 
 The components take no arguments: what a site does, it reads from its own folder (`fulcrum.roles.site`), so a job can
 start it and cannot steer it.
+
+Imports from: base, storage, planning, exchange, roles, simulation, engines.
 """

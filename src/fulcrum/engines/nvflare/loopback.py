@@ -1,8 +1,6 @@
 """All sites of a deployment on one machine: started, watched, and stopped without a process left behind."""
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 from fulcrum.engines.nvflare.common import FOLDER
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.failures import Failures
-from fulcrum.engines.processes import CALM, ending_on_signals, import_path, processes
+from fulcrum.engines.processes import CALM, check_running, end_all, ending_on_signals, import_path, processes
 from fulcrum.engines.sites import Deployment, LocalRun
 from fulcrum.errors import EngineError
 from fulcrum.planning.deployable import SERVER
@@ -63,16 +61,11 @@ class Loopback(ClosedAtTheEnd):
 
     def check(self) -> None:
         """Raises `EngineError` if a site's process has ended by itself."""
-        for name, process in self._processes.items():
-            if process.poll() is not None:
-                log = self._kits / name / "output.log"
-                raise EngineError(f"the process of {name!r} ended with code {process.returncode}. See {log}")
+        check_running(self._processes, self._kits)
 
     def kill(self, name: str) -> None:
         """Kills a site: its own process and its job processes."""
-        for pid in processes_of(self._kits / name):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end_all(lambda: processes_of(self._kits / name))
         process = self._processes.pop(name, None)
         if process is not None:
             process.wait()

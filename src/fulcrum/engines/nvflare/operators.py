@@ -31,8 +31,9 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 1. Read the plan: `fulcrum verify local/fulcrum/plan.json` recomputes every number of it. Its digest is
    `{digest}`.
 2. Compare the issuer's public key in `local/fulcrum/site.toml` with the one you know. {keys}
-3. Write down what you insist on in `local/fulcrum/policy.toml`, set `policy = true` in `local/fulcrum/site.toml` so
-   that this site releases nothing without it, and check it:
+3. Write down what you insist on in `local/fulcrum/policy.toml`, set `policy = true` in `local/fulcrum/site.toml`, and
+   check it. From then on this site releases nothing without it; with `policy = false` it releases nothing while it is
+   there.
    `fulcrum policy local/fulcrum/plan.json --silo {name} --policy local/fulcrum/policy.toml`
 4. Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours.
 5. Set the options of your training module in `local/fulcrum/site.toml`.
@@ -41,9 +42,10 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 {start}
 ## Keep
 
-`local/fulcrum/state/{name}.ledger` is what this silo has spent. Never restore an old copy of it, never run two copies
-of this site. `fulcrum ledger verify` checks it. If it is lost, what it recorded is spent all the same: this site
-releases nothing more, and a new plan must count it.
+`local/fulcrum/state/{name}.ledger` is what this silo has spent; large releases stand in `{name}.ledger-payloads` beside
+it. Keep the folder whole, never restore an old copy of any file in it, never run two copies of this site.
+`fulcrum ledger verify` checks the ledger. If it is lost, what it recorded is spent all the same: this site releases
+nothing more, and a new plan must count it.
 """
 
 _REGION = """# {name}: a regional aggregator
@@ -59,8 +61,9 @@ Compare the issuer's public key in `local/fulcrum/site.toml` with the one you kn
 {start}
 ## Keep
 
-`local/fulcrum/state/sums.db` holds the one sum of every round. Never delete it while a plan runs, never run two copies
-of this site: two sums of one round with different members would expose a silo.
+`local/fulcrum/state/sums.db` holds the one sum of every round; large ones stand in `sums.db-payloads` beside it. Keep
+the folder whole while a plan runs, never run two copies of this site: two sums of one round with different members
+would expose a silo.
 
 ## When a round is withheld
 

@@ -1,0 +1,142 @@
+"""The commands that run a plan on NVIDIA FLARE: kits for its sites, the job, and all of it on one machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from fulcrum.cli.deployments import (
+    Further,
+    IssuerKeyOption,
+    KitsOption,
+    LocalOptions,
+    SiteOptions,
+    deployment_of,
+    notes_on_the_model,
+    run_locally,
+    show_kits,
+)
+from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, option
+from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
+from fulcrum.engines.deployed_run import save_deployed_run
+from fulcrum.engines.nvflare.console import follow
+from fulcrum.engines.nvflare.kits import write_kits
+from fulcrum.engines.nvflare.loopback import free_port, run_here
+from fulcrum.engines.sites import BUILT_IN, Deployment, LocalRun
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.plan_reading import read_plan
+from fulcrum.roles.site import ledger_name
+from fulcrum.simulation.results import RoundResult
+from fulcrum.simulation.runs import run_folder
+from fulcrum.views.run_tables import round_table
+from fulcrum.views.terminal import Result, check_format, facts, remarks, show, steps, working
+
+
+def deploy_nvflare(
+    plan_file: PlanArgument,
+    *,
+    output: KitsOption,
+    sites: SiteOptions | None = None,
+    training: TrainingOptions | None = None,
+    host: Annotated[str, option("The name under which sites reach the server.")] = "localhost",
+    port: Annotated[int, number("The server's port; the next one is the administrator's.")] = 8002,
+    key: IssuerKeyOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
+    check_format(style)
+    deployment = deployment_of(plan_file, sites, training, engine="nvflare", host=host, port=port)
+    notes = notes_on_the_model(deployment)
+    with working("Making certificates and kits"):
+        made = write_kits(deployment, output, issuer_key=key)
+    rows = [{"site": name, "role": role, "kit": str(output / name)} for name, role in deployment.sites.items()]
+    if sites is not None and sites.train != BUILT_IN:
+        notes.append((False, f"Install the module {sites.train} at every silo and at the server."))
+    notes.append(
+        (False, f"Hand each site its kit, start them with start.sh, then run: fulcrum follow nvflare {output}")
+    )
+    if made["keys_made"]:
+        notes.insert(0, (True, "Every private key was made here: whoever holds this folder can read every release."))
+    show_kits(deployment, output, made, rows, notes, style)
+    return 0
+
+
+def follow_nvflare(
+    kits: Annotated[Path, Parameter(help="The folder that `fulcrum deploy nvflare` wrote: admin and job are used.")],
+    *,
+    output: RunOption = None,
+    tracked: TrackingOptions | None = None,
+    style: FormatOption = "table",
+) -> int:
+    """Submit the job to a running federation and follow it; one that broke off goes on from its checkpoint."""
+    check_format(style)
+    if output is not None:
+        run_folder(output)
+    plan = read_plan(kits / "plan.json") if (kits / "plan.json").exists() else None  # who follows may lack it
+    with (tracked or TrackingOptions()).open(plan, engine="nvflare") as tell, steps("Following") as say:
+
+        def on_round(found: RoundResult) -> None:
+            say(found.in_words(of=plan.rounds if plan else None))
+            tell(found)
+
+        run = follow(kits, tick=lambda: None, on_status=say, on_round=on_round)
+    data: dict[str, Any] = {"kits": str(kits), "complete": True}
+    picture = [remarks([(False, "Every round of the plan is over.")])]
+    if run is None:
+        show(Result(data=data, rows=[data], picture=picture), style)
+        return 0
+    if output is not None:
+        run.command = "fulcrum follow nvflare KITS -o run"
+        save_deployed_run(run, output)
+        picture.append(facts([("written to", str(output))]))
+    picture = [round_table(f"{kits} on NVIDIA FLARE", run), *picture, remarks([(False, note) for note in run.notes])]
+    show(Result(data=data | msgspec.to_builtins(run), rows=run.round_rows(), picture=picture), style)
+    return 0
+
+
+def up_nvflare(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:
+    """Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end."""
+
+    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
+        with working("Making certificates and kits"):
+            write_kits(deployment, folder / "kits")
+        return run_here(deployment, folder / "kits", on_round=on_round, stall=60 + 3 * deployment.patience)
+
+    return run_locally(
+        plan_file,
+        options,
+        run,
+        command="up nvflare",
+        title="NVIDIA FLARE",
+        sites=lambda deployment: len(deployment.sites),
+        called="sites",
+        nodes="processes with mutual TLS, all stopped",
+        port=free_port(),
+        further=_further,
+    )
+
+
+def _further(deployment: Deployment, done: LocalRun, folder: Path) -> Further:
+    """Returns what is told of sites that never summed, silos that failed, and ledgers."""
+    plan, releases = deployment.plan, _releases(deployment, folder / "kits")
+    told = []
+    if plan.purpose == "deployment":
+        told.append(("ledgers", f"{sum(releases.values())} releases of {len(plan.federation)} silos charged"))
+    silent = sorted(set(deployment.regions) - {region for summary in done.history for region in summary["summed"]})
+    notes = [(True, f"{', '.join(silent)} never summed: log.txt in the kit says why.")] if silent else []
+    notes += [(True, f"{done.failed[0].upper()}{done.failed[1:]}")] if done.failed else []
+    data = {"sites": len(deployment.sites), "releases": releases, "failed": done.failed}
+    return Further(data=data, told=told, notes=notes)
+
+
+def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
+    """Returns how many releases each silo's ledger holds; research plans keep none."""
+    found = {}
+    for silo in deployment.plan.federation.silo_names.tolist():
+        path = kits / silo / "local" / "fulcrum" / "state" / ledger_name(silo)
+        if path.exists():
+            with Ledger.read(path) as ledger:
+                found[silo] = len(ledger.entries())
+    return found

@@ -92,6 +92,31 @@ def test_what_cannot_be_is_told_in_one_line(tmp_path):
     assert "cifar10.npz does not exist" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--silos", "59"], "argument --silos: must be a whole number of at least 60, got '59'"),
+        (["--seeds", "0"], "argument --seeds: must be a whole number of at least 1, got '0'"),
+        (["--hidden", "-3"], "argument --hidden: must be a whole number of at least 1, got '-3'"),
+        (["--ways", "best"], "argument --ways: invalid choice: 'best'"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_one_line(example, monkeypatch, capsys, options, told):
+    monkeypatch.setattr(sys, "argv", ["network_at_scale.py", *options])
+    with pytest.raises(SystemExit) as ended:
+        example.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith(f"error: {told}")
+    assert said.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_is_told_before_training(example, tmp_path):
+    options = argparse.Namespace(output=tmp_path / "none" / "found.json")
+    with pytest.raises(fulcrum.FulcrumError, match=r"found\.json cannot be written: No such file or directory"):
+        example.study(None, {}, options)
+
+
 @pytest.mark.skipif(not os.environ.get("FULCRUM_DATA"), reason="the feature files are not here")
 def test_the_example_tells_network_and_head_for_every_way():
     command = [sys.executable, str(EXAMPLE), "--silos", "100", "--epsilon", "50", "--hidden", "4", "--format", "json"]

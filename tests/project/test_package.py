@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -22,6 +23,9 @@ MODULES = sorted(
     if path.stem not in ("__init__", "__main__")
 )
 FLOORS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+PARTS = sorted(".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.glob("*/*/__init__.py"))
+"""The folders within floors."""
+
 BASE = "base"
 """The modules that stand in no folder."""
 
@@ -57,6 +61,11 @@ def source_of(module: str) -> str:
     return (SOURCE / f"{module.replace('.', '/')}.py").read_text()
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(source_of(module))
+
+
 def imports(tree: ast.AST) -> set[str]:
     """Every module imported when the code runs; imports for type checkers alone do not count."""
     found = set()
@@ -76,11 +85,16 @@ def floor_of(module: str) -> str:
     return first if first in FLOORS else BASE
 
 
-def declared(floor: str) -> set[str]:
-    """The floors that a folder says it imports from, in the last line of its docstring."""
-    doc = ast.get_docstring(ast.parse((SOURCE / floor / "__init__.py").read_text())) or ""
-    found = re.search(r"^Imports from: ([\w,\s]+)\.$", doc, re.MULTILINE)
-    assert found, f"{floor}/__init__.py must say what it imports from"
+def part_of(module: str) -> str:
+    """The folder within a floor that a module stands in, or the floor itself."""
+    return next((part for part in PARTS if module.startswith(f"{part}.")), floor_of(module))
+
+
+def declared(folder: str) -> set[str]:
+    """What a floor, or a folder within one, says it imports from, in the last line of its docstring."""
+    doc = ast.get_docstring(tree_of(f"{folder}.__init__")) or ""
+    found = re.search(r"^Imports from: ([\w.,\s]+)\.$", doc, re.MULTILINE)
+    assert found, f"{folder}/__init__.py must say what it imports from"
     return {name.strip() for name in found[1].split(",")}
 
 
@@ -90,9 +104,10 @@ def named(tree: ast.AST) -> set[str]:
     return {found[1] for text in texts if (found := re.fullmatch(r"(fulcrum[\w.]+):\w+", text))}
 
 
+@cache
 def used_by(module: str) -> set[str]:
     """The modules of this package that a module imports, at once or later."""
-    tree = ast.parse(source_of(module))
+    tree = tree_of(module)
     names = {name for name in imports(tree) | named(tree) if name.startswith("fulcrum")}
     return {name.removeprefix("fulcrum.") for name in names}
 
@@ -126,6 +141,21 @@ def test_a_floor_imports_from_every_floor_that_it_names(floor):
     assert declared(floor) <= used | {BASE}
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_folder_within_a_floor_imports_from_the_floors_and_folders_that_it_names(part):
+    floor = floor_of(part)
+    used = {name for module in MODULES if part_of(module) == part for name in used_by(module)}
+    found = {part_of(name) if floor_of(name) == floor else floor_of(name) for name in used}
+    assert declared(part) | {BASE} == (found - {part}) | {BASE}
+
+
+def test_the_folders_of_a_floor_stand_on_each_other_in_one_order():
+    used = {part: set() for part in map(part_of, MODULES)}
+    for module in MODULES:
+        used[part_of(module)] |= {part_of(name) for name in used_by(module)} - {part_of(module)}
+    assert circle(used) == []
+
+
 def test_no_two_modules_import_each_other_however_long_the_way():
     assert circle({module: used_by(module) & set(MODULES) for module in MODULES}) == []
 
@@ -140,13 +170,13 @@ def test_every_module_is_used():
 
 def test_only_engines_themselves_load_the_modules_that_import_them():
     for module in sorted(set(MODULES) - LOADED_BY_ENGINES):
-        used = {name.removeprefix("fulcrum.") for name in imports(ast.parse(source_of(module)))}
+        used = {name.removeprefix("fulcrum.") for name in imports(tree_of(module))}
         assert not used & LOADED_BY_ENGINES, module
 
 
 def test_only_core_packages_are_imported_at_the_top():
     for module in sorted(set(MODULES) - LOADED_BY_ENGINES):
-        tree = ast.parse(source_of(module))
+        tree = tree_of(module)
         for node in tree.body:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
@@ -173,7 +203,7 @@ def test_the_public_names_are_sorted_and_documented():
 
 
 def test_type_checkers_see_the_public_names_where_they_are():
-    tree = ast.parse(source_of("__init__"))
+    tree = tree_of("__init__")
     seen = {
         alias.asname: (node.module or "").removeprefix("fulcrum.")
         for node in ast.walk(tree)
@@ -282,5 +312,5 @@ def test_all_that_public_functions_return_and_say_they_raise_is_public():
 
 def test_no_module_validates_with_assert():
     for module in MODULES:
-        tree = ast.parse(source_of(module))
+        tree = tree_of(module)
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Assert)], module

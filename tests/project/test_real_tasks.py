@@ -1,3 +1,4 @@
+import importlib
 import json
 import subprocess
 import sys
@@ -13,24 +14,23 @@ torch = pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def images():
+def example(name):
+    """An example's module, as Python would import it from where it stands."""
     sys.path.insert(0, str(EXAMPLES))
     try:
-        import cifar10_images
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(EXAMPLES))
-    return cifar10_images
+
+
+@pytest.fixture(scope="module")
+def images():
+    return example("cifar10_images")
 
 
 @pytest.fixture(scope="module")
 def adapter():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import agnews_adapter
-    finally:
-        sys.path.remove(str(EXAMPLES))
-    return agnews_adapter
+    return example("agnews_adapter")
 
 
 @pytest.fixture

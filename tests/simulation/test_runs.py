@@ -107,3 +107,10 @@ def test_readers_are_told_that_the_last_of_many_classes_is_half_of_what_silos_ho
     assert [note for note in train(plan, task, records=5).notes if note.startswith(told)]
     named = dataclasses.replace(task, sensitive=(1, 2))
     assert not [note for note in train(plan, named, records=5).notes if "last class" in note]
+
+
+def test_readers_are_told_where_the_head_is_not_what_the_plan_was_made_for():
+    for parameters, told in ((610, True), (34, False), (None, False)):
+        plan = fulcrum.plan("isic-paper", rounds=1, epsilon=5.0, parameters=parameters)
+        said = "The plan is for 610 parameters, and the built-in head on digits trains 34. Was --model left out?"
+        assert (said in train(plan, "digits").notes) is told

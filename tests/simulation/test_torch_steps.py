@@ -151,27 +151,141 @@ def test_threads_and_records_change_nothing(task, model, monkeypatch):
     assert np.array_equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("model", [Net, Dropping])
-def test_a_record_that_is_right_no_longer_is_dropped_when_the_next_round_begins(task, model):
+class Heat:
+    now = 1.0
+
+
+def one_silo(leaves, inputs, targets):
+    return {name: leaf[:1].detach() for name, leaf in leaves.items()}, inputs[:1], targets[:1]
+
+
+class Gated(Net):
+    """A part of it counts only once training has opened it: before that, its gradients are zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Parameter(torch.zeros(()))
+
+    def scaled(self, said, heat):
+        return said * (1 + heat * self.gate**2)
+
+
+class Scaled(Net):
+    def scaled(self, said, heat):
+        return said * heat
+
+
+class ScaledAndDropping(Dropping, Scaled):
+    pass
+
+
+@pytest.mark.parametrize("model", [Scaled, ScaledAndDropping, Gated])
+def test_a_record_that_is_right_no_longer_is_dropped_when_the_next_round_begins(task, model, monkeypatch):
     class Annealed(model):
         def forward(self, inputs):
-            return super().forward(inputs) * Heat.now
-
-    class Heat:
-        now = 1.0
+            return self.scaled(super().forward(inputs), Heat.now)
 
     steps, given = steps_of(Annealed, task)
     mapped, _ = steps_of(Annealed, task)
-    assert steps.record(*given)
+    start = {name: leaf.detach().requires_grad_() for name, leaf in given[0].items()}
+    if "gate" in start:
+        start["gate"] = torch.zeros_like(start["gate"], requires_grad=True)
+    assert steps.record(start, *given[1:])
     for now in (1.0, 1.0, 0.5, 0.5):
-        Heat.now = now
-        steps.begin_round()
+        monkeypatch.setattr(Heat, "now", now)
+        steps.begin_round(*one_silo(*given))
         for _ in range(2):
             found = []
             for each in (steps, mapped):
                 torch.manual_seed(3)
                 found.append(each.gradients(*given))
             assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+class Capped(Net):
+    """What it caps lies below the cap until training has gone some way."""
+
+    def forward(self, inputs):
+        return super().forward(inputs).clamp(-Heat.now, Heat.now)
+
+
+def test_a_variable_that_counts_only_far_from_the_start_ends_records_too(task, monkeypatch):
+    plan = fulcrum.plan("severe", rounds=4, epsilon=20.0)
+    job = Job(seed=0, partition=coupled_partition(task, plan.federation, seed=0), arms=Arms.from_plans([plan]))
+    training, fitted, found = LocalTraining(learning_rate=0.5, steps=5, batch=8), torch_model(Capped).on(task), []
+
+    def lower(round_number, _):
+        Heat.now = 100.0 if round_number < 2 else 1.0
+
+    for worth in (1_000_000, 1):
+        monkeypatch.setattr(Heat, "now", 100.0)
+        monkeypatch.setattr(torch_engine, "_WORTH_RECORDING", worth)
+        found.append(train_on_tensors(job, task, training, fitted, on_round=lower).models)
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("worth", [1_000_000, 1])
+def test_a_module_that_fails_in_a_later_round_is_told_in_one_line(task, monkeypatch, worth):
+    class Failing(Net):
+        def forward(self, inputs):
+            if Heat.now < 1:
+                raise ValueError("too\ncold")
+            return super().forward(inputs)
+
+    monkeypatch.setattr(Heat, "now", 1.0)
+    monkeypatch.setattr(torch_engine, "_WORTH_RECORDING", worth)
+    with pytest.raises(fulcrum.ParameterError, match=r"^Failing fails in round 2: ValueError: too cold$"):
+        fulcrum.train(PLAN, task, model=Failing, training=TRAINING, on_round=lambda *_: setattr(Heat, "now", 0.5))
+
+
+class Prepared(Net):
+    scale = None
+
+    def forward(self, inputs):
+        if self.scale is None:
+            self.scale = torch.linspace(0.5, 1.5, inputs.shape[-1])
+        return super().forward(inputs * self.scale)
+
+
+class Halving(Net):
+    def __init__(self):
+        super().__init__()
+        self.double()  # as the records are, so that they need no copy
+
+    def forward(self, inputs):
+        return super().forward(inputs.mul_(0.5))
+
+
+class Rooted(Net):
+    """A step away from its start it may give no number."""
+
+    def __init__(self):
+        super().__init__()
+        self.small = torch.nn.Parameter(torch.full((8,), 0.005))
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.hidden(inputs)) * (1 + self.small.sqrt()))
+
+
+class Orthogonal(Net):
+    def __init__(self):
+        super().__init__()
+        torch.nn.utils.parametrizations.orthogonal(self.hidden)
+
+
+@pytest.mark.parametrize("model", [Prepared, Halving, Rooted, Orthogonal])
+def test_records_stay_while_nothing_else_changes(task, model):
+    steps, (leaves, inputs, targets) = steps_of(model, task)
+    if model is Rooted:
+        leaves["small"] = torch.full_like(leaves["small"], 0.005, requires_grad=True)
+    assert steps.record(leaves, inputs, targets)
+    for _ in range(3):
+        steps.begin_round(*one_silo(leaves, inputs, targets))
+        with torch.no_grad():
+            for leaf in leaves.values():
+                leaf.mul_(1.1)
+    steps.model.module.forward = None
+    steps.gradients(leaves, inputs, targets)
 
 
 class CountingInPython(Net):
@@ -260,28 +374,46 @@ def test_a_module_that_remembers_calls_is_trained_silo_by_silo_and_says_why(task
     )
 
 
+calls = 0
+
+
+def counting(outputs, targets):
+    global calls
+    calls += 1
+    return torch.nn.functional.cross_entropy(outputs, targets) / (1 + calls / 1_000)
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        return torch.nn.functional.cross_entropy(outputs, targets) / (1 + self.calls / 1_000)
+
+
+def counting_in_a_closure():
+    calls = []
+
+    def loss(outputs, targets):
+        calls.append(1)
+        return torch.nn.functional.cross_entropy(outputs, targets) / (1 + len(calls) / 1_000)
+
+    return loss
+
+
+@pytest.mark.parametrize("loss", [counting, Counting(), Counting().__call__, counting_in_a_closure()])
+def test_a_loss_that_remembers_calls_is_used_silo_by_silo_and_says_why(task, loss):
+    run = fulcrum.train(PLAN, task, model=torch_model(Net, loss=loss), training=TRAINING)
+    assert run.notes[-1].endswith(": a call changes calls of its loss, which silos must not share.")
+
+
 def test_a_table_prepared_in_the_first_call_does_not_make_training_slow(task):
-    class Prepared(Net):
-        scale = None
-
-        def forward(self, inputs):
-            if self.scale is None:
-                self.scale = torch.linspace(0.5, 1.5, inputs.shape[-1])
-            return super().forward(inputs * self.scale)
-
     run = fulcrum.train(PLAN, task, model=Prepared, training=TRAINING)
     assert not [note for note in run.notes if "silo by silo" in note]
 
 
 def test_a_module_that_writes_to_its_records_changes_nobody_elses(task):
-    class Halving(Net):
-        def __init__(self):
-            super().__init__()
-            self.double()  # as the records are, so that they need no copy
-
-        def forward(self, inputs):
-            return super().forward(inputs.mul_(0.5))
-
     before = task.features_train.copy(), task.features_test.copy()
     slow = torch_model(Halving).on(task).as_model(learning_rate=TRAINING.learning_rate)
     models = [fulcrum.train(PLAN, task, model=model, training=TRAINING).models for model in (Halving, slow)]

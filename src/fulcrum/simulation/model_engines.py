@@ -1,7 +1,7 @@
 """Which engine trains what: the built-in head in batches, a PyTorch module on tensors, any other model silo by silo."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fulcrum.simulation.models import Model, SoftmaxHead
 from fulcrum.simulation.reference import train_slowly
 from fulcrum.simulation.tasks import Task
 from fulcrum.simulation.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import TorchModel, one_thread, require_torch, torch_model
+from fulcrum.simulation.torch_model import TorchModel, as_by_default, one_thread, seeded, torch_model
 
 
 def model_of(given: Any) -> Model | TorchModel | None:
@@ -107,16 +107,11 @@ def train_model(
                 note(f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.")
                 fitted = fitted.as_model(learning_rate=training.learning_rate)
         if isinstance(fitted, Model):
-            with _seeded(job.seed) if isinstance(model, TorchModel) else nullcontext():
+            with ExitStack() as held:
+                if isinstance(model, TorchModel):
+                    held.enter_context(as_by_default())
+                    held.enter_context(one_thread())
+                    held.enter_context(seeded(job.seed))
                 run = train_slowly(alone, task, training, fitted, **options)
         runs.append(run.by_arm(place))
     return runs, notes
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Has a module on one thread meanwhile, and what its layers draw of their own depend on the seed alone."""
-    torch = require_torch()
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield

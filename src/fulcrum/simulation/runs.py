@@ -25,7 +25,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.simulation.datasets import read_data
 from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining
 from fulcrum.simulation.metrics import tested_silos
-from fulcrum.simulation.model_engines import metric_of, model_of, train_model
+from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of, train_model
 from fulcrum.simulation.models import Model
 from fulcrum.simulation.partition import Partition, check_silos_known, coupled_partition, declared_partition
 from fulcrum.simulation.regional import class_mixes, worst_region_accuracy, worst_region_of_silos
@@ -204,7 +204,7 @@ def train(
         reference=np.array([run.accuracy[-1, 1] for run in runs]),
         models=np.array([run.models[..., 0] for run in runs]),
         regional_sums=np.array(sums) if keep_regional_sums else None,
-        notes=notes_on(task, plan.federation, parts[0], training, records=records) + told,
+        notes=notes_on(task, plan.federation, parts[0], training, records=records) + told + _on_size(plan, own, task),
         metric=metric_of(own, task),
         by_silo=dict(zip(tested_silos(task), tested, strict=True)),
     )
@@ -218,6 +218,17 @@ def check_parameters_fit(plans: Sequence[Plan], model: Model | TorchModel | None
                 f"the plan is for {plan.parameters:,} parameters, and the model trains {model.parameters:,}. Make a "
                 "plan for it: fulcrum plan --model, or parameters="
             )
+
+
+def _on_size(plan: Plan, model: Model | TorchModel | None, task: Task) -> tuple[str, ...]:
+    """Returns what to say where a plan is for another number of parameters, a PyTorch module's say, than is trained."""
+    trained = parameters_of(model, task)
+    if plan.parameters in (None, trained):
+        return ()
+    return (
+        f"The plan is for {plan.parameters:,} parameters, and the built-in head on {task.name} trains {trained:,}. Was "
+        "--model left out?",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -28,8 +28,8 @@ from fulcrum.simulation.engine import FederationRun, Job, LocalTraining, aggrega
 from fulcrum.simulation.rounds import run_rounds
 from fulcrum.simulation.tasks import Task
 from fulcrum.simulation.torch_draws import DRAWS, draws_of
-from fulcrum.simulation.torch_model import Tensors, TorchModel, one_thread, require_torch
-from fulcrum.simulation.torch_steps import SiloSteps
+from fulcrum.simulation.torch_model import Tensors, TorchModel, as_by_default, one_thread, require_torch, seeded
+from fulcrum.simulation.torch_steps import SiloSteps, rows
 
 _GPU_SHARE, _GPU_BYTES, _PROCESSOR_BYTES = (
     0.4,
@@ -40,7 +40,7 @@ _GPU_SHARE, _GPU_BYTES, _PROCESSOR_BYTES = (
 _RETURNED_BYTES = 31 << 20
 _COPIES = 6  # of the parameters of a silo: themselves, gradients, update, noise, and what an optimiser keeps
 _SILOS_A_SUM = 1_008  # added up in one product, of which the part that is no region's own is zeros
-_TESTED_AT_ONCE = 4_096
+_TESTED_AT_ONCE, _TRIED = 4_096, 4
 _ONE_BY_ONE = r"There is a performance drop because we have not yet implemented the batching rule for ([\w:.]*\w)"
 _WORTH_RECORDING = 500  # steps of chunks: of a network with convolutions recording pays after fewer, else after more
 
@@ -120,11 +120,14 @@ def train_on_tensors(
     device.check()
     by_region = keep_regional_sums or any(rule.pools for rule in job.arms.rules)
     with ExitStack() as held:
+        held.enter_context(as_by_default(device.name))
         held.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=_ONE_BY_ONE)  # told once below, in a sentence
         try:
             silos = _Silos(job, task, training, model, device, on_part)
             held.callback(silos.close)
+            if device.kind == "cpu":
+                held.enter_context(one_thread())
             slow = silos.check_mapped()
             if slow and on_note is not None:
                 on_note(
@@ -201,17 +204,21 @@ class _Silos:
                 model.mode(training=True),
             ):
                 warnings.simplefilter("always")
-                leaves, stood = self._leaves(self._begun()[None], 2), torch.get_rng_state()
+                leaves, stood = _leaves(self._begun(1), 2), torch.get_rng_state()
                 found, changed = steps.changed_by_calls(leaves, self._inputs[picks], self._targets[picks])
-                by_element = _by_element(model, leaves, found, self._training.learning_rate)
+                by_element = steps.moves_by_element(leaves, found, self._training.learning_rate)
                 same_alone = bool(changed) or steps.same_alone(leaves, self._inputs[picks], self._targets[picks])
+                failing = suppress(Exception)  # is told where it is tested
+                with failing, torch.no_grad(), model.mode(training=False):
+                    first = {name: leaf[0] for name, leaf in leaves.items()}
+                    model.outputs(first, self._fixed, self._tested[:_TRIED].clone())
                 if not torch.equal(stood, torch.get_rng_state()):
                     self._threads = 1  # threads would share what layers such as dropout draw from
         except Exception as error:  # the module itself was tried before
             if _out_of_memory(torch, error):
                 raise self._too_large(error) from None
-            reason = in_one_line(str(error).partition("\n")[0]).partition(", please file an issue")[0].rstrip(". ")
-            told = f"{type(error).__name__}: {reason}"
+            reason = re.split("please file an issue", str(error).partition("\n")[0], flags=re.IGNORECASE)[0]
+            told = f"{type(error).__name__}: {in_one_line(reason).rstrip(',. ')}"
             raise NotBatchedError(f"{told}{_where(error)}") from error
         if changed:
             raise NotBatchedError(f"a call changes {changed}, which silos must not share")
@@ -231,22 +238,30 @@ class _Silos:
         silos = len(arms.weights)
         if arms.rounds * -(-silos // self._chunk) * steps < _WORTH_RECORDING:
             return
-        begun = self._begun().expand(len(arms.clip_norm), -1)
-        with self._model.mode(training=True):
+        begun = self._begun(len(arms.clip_norm))
+        with self._exactly(0), self._model.mode(training=True):
             for size in {min(self._chunk, silos), silos % self._chunk} - {0}:
-                leaves = self._leaves(begun, size)
-                places = self._torch.arange(len(begun) * size * self._training.batch, device=self._device.name)
+                leaves = _leaves(begun, size)
+                places = self._torch.arange(len(arms.clip_norm) * size * self._training.batch, device=self._device.name)
                 chosen = places.reshape(-1, self._training.batch) % len(self._inputs)
                 self._steps.record_moves(leaves, self._inputs, self._targets, chosen, self._training.learning_rate)
+
+    def _compare_records(self, begun: Tensors, round_number: int) -> None:
+        """Has records compared with the module's own code, about one silo and a batch drawn from all records."""
+        draws = np.random.default_rng([self._job.seed, round_number])
+        chosen = self._torch.as_tensor(draws.integers(len(self._inputs), size=(1, self._training.batch)))
+        asked = (rows(values, chosen.to(self._device.name)) for values in (self._inputs, self._targets))
+        self._steps.begin_round({name: part[:1] for name, part in begun.items()}, *asked)
 
     def sums(self, models: FloatArray, round_number: int, *, by_region: bool) -> FloatArray:
         """Returns what regions send up in a round, (regions, parameters, arms), or the sum of it as one region's."""
         torch, arms = self._torch, self._job.arms
-        begun = torch.as_tensor(models.T.copy()).to(self._device.name, self._model.dtype)
+        begun = self._model.split(torch.as_tensor(models.T.copy()).to(self._device.name, self._model.dtype))
         total = torch.zeros((arms.regions, models.shape[1], len(models)), dtype=torch.float64, device=self._device.name)
         first, silos = 0, len(arms.weights)
-        self._steps.begin_round()
-        with self._exactly(round_number), self._at_work():
+        told = self._model.telling(f"round {round_number}")
+        with told, self._exactly(round_number), self._at_work(training=True):
+            self._compare_records(begun, round_number)
             while first < silos:
                 begins = range(first, silos, self._chunk)
                 calls = (
@@ -261,8 +276,7 @@ class _Silos:
                             self._on_part(round_number - 1 + min(first / silos, 1.0))
                 except Exception as error:
                     if not _out_of_memory(torch, error):
-                        with self._model.telling(f"round {round_number}"):
-                            raise
+                        raise
                     self._halve(error)
         injected = arms.aggregator_noise_multiplier.any()
         if not by_region and not injected:
@@ -273,28 +287,30 @@ class _Silos:
     def outputs(self, models: FloatArray) -> list[FloatArray]:
         """Returns what the model of each arm says of the test records."""
         torch, model = self._torch, self._model
-        found = []
-        with model.telling("testing"), torch.no_grad(), model.mode(training=False):
-            for column in models.T:
-                parts = model.split(torch.as_tensor(column).to(self._device.name, model.dtype))
-                found.append(self._said(parts))
-        return found
+        with model.telling("testing"), seeded(self._job.seed, self._device.name), self._at_work(training=False):
+            given = (torch.as_tensor(column).to(self._device.name, model.dtype) for column in models.T)
+            return [self._said(model.split(each)) for each in given]
 
     def _said(self, parts: Tensors) -> FloatArray:
         """Returns what a model says of the test records, in equal parts; they are halved where memory runs out."""
-        torch, model, most = self._torch, self._model, _TESTED_AT_ONCE
+        torch, most = self._torch, _TESTED_AT_ONCE
         while True:
             few = self._tested.tensor_split(-(-len(self._tested) // most))
             try:
-                said = [model.outputs(parts, self._fixed, part.clone()) for part in few]  # a module may write to it
+                said = list(self._done((self._said_of, parts, part) for part in few))
                 return np.asarray(torch.cat(said).double().cpu().numpy())
             except Exception as error:
                 if not _out_of_memory(torch, error):
                     raise
                 if most == 1:
-                    raise _too_large(f"one record of {model.name}", self._device.name, error) from None
+                    raise _too_large(f"one record of {self._model.name}", self._device.name, error) from None
             most //= 2
             self._empty_cache()
+
+    def _said_of(self, parts: Tensors, records: Any) -> Any:
+        """Returns what a model says of some records."""
+        with self._own_steps() as own, self._torch.no_grad():
+            return own.model.outputs(parts, self._fixed, records.clone())  # a module may write to it
 
     def _done(self, calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yields what calls return, in their order."""
@@ -303,7 +319,7 @@ class _Silos:
         else:
             yield from (call(*given) for call, *given in calls)
 
-    def _chunk_sums(self, begun: Any, first: int, last: int, round_number: int) -> list[tuple[Any, Any]]:
+    def _chunk_sums(self, begun: Tensors, first: int, last: int, round_number: int) -> list[tuple[Any, Any]]:
         """Trains, clips, perturbs and weights a chunk of silos; returns regions and what it adds to their sums."""
         torch, arms = self._torch, self._job.arms
         updates = self._updates(begun, self._draws.picks(first, last, round_number))
@@ -353,58 +369,49 @@ class _Silos:
             self._membership[first, last] = known
         return known
 
-    def _updates(self, begun: Any, picks: Any) -> Any:
+    def _updates(self, begun: Tensors, picks: Any) -> Any:
         """Returns the update of every silo under every arm, (silos, arms, parameters)."""
-        torch, model = self._torch, self._model
+        model, arms = self._model, len(self._job.arms.clip_norm)
         steps, silos, _ = picks.shape
-        leaves = self._leaves(begun, silos)
+        leaves = _leaves(begun, silos)
         move = model.stepping(list(leaves.values()), self._training.learning_rate)
-        own = self._idle.get()
-        try:
+        with self._own_steps() as own:
             for step in range(steps):
                 if self._ending.is_set():
                     raise CancelledError
-                chosen = picks[step].repeat_interleave(len(begun), dim=0) if len(begun) > 1 else picks[step]
+                chosen = picks[step].repeat_interleave(arms, dim=0) if arms > 1 else picks[step]
                 own.step(leaves, self._inputs, self._targets, chosen, move)
-        finally:
-            self._idle.put(own)
-        with torch.no_grad():
-            began = model.split(begun)
-            moved = {name: leaf.unflatten(0, (silos, len(begun))).sub_(began[name]) for name, leaf in leaves.items()}
+        with self._torch.no_grad():
+            moved = {name: leaf.unflatten(0, (silos, arms)).sub_(begun[name]) for name, leaf in leaves.items()}
             return model.joined(moved, 2)
 
-    def _leaves(self, begun: Any, silos: int) -> Tensors:
-        """Returns the parameters of every silo under every arm; the arms of a silo stand side by side."""
-        return {
-            name: part.expand(silos, *part.shape).clone().flatten(0, 1).requires_grad_()
-            for name, part in self._model.split(begun).items()
-        }
-
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """Has every thread train with a module of its own, and no operation begin threads of its own meanwhile."""
+    def _at_work(self, *, training: bool) -> Iterator[None]:
+        """Has a module for every thread, in the mode for training or for testing."""
         while self._idle.qsize() < self._threads:
             self._idle.put(self._steps.twin() if self._idle.qsize() else self._steps)
         with ExitStack() as held:
             for _ in range(self._threads):
                 steps = self._idle.get()
-                held.enter_context(steps.model.mode(training=True))
+                held.enter_context(steps.model.mode(training=training))
                 self._idle.put(steps)
-            if self._device.kind == "cpu":
-                held.enter_context(one_thread())
             yield
 
     @contextmanager
+    def _own_steps(self) -> Iterator[SiloSteps]:
+        """Gives a thread steps that no other has meanwhile."""
+        own = self._idle.get()
+        try:
+            yield own
+        finally:
+            self._idle.put(own)
+
+    @contextmanager
     def _exactly(self, round_number: int) -> Iterator[None]:
-        """Seeds what layers draw of their own, such as dropout, and has a GPU multiply in full precision meanwhile."""
-        torch = self._torch
-        on_gpu = self._device.kind == "cuda"
-        with ExitStack() as held:
-            held.enter_context(torch.random.fork_rng([torch.device(self._device.name).index or 0] if on_gpu else []))
-            if on_gpu:
-                exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-                held.enter_context(exact)
-            torch.manual_seed(int(np.random.SeedSequence([self._job.seed, round_number]).generate_state(1)[0]))
+        """Seeds what layers draw of their own, such as dropout, and has cuDNN compute in full precision meanwhile."""
+        seed = int(np.random.SeedSequence([self._job.seed, round_number]).generate_state(1)[0])
+        exact = self._torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with seeded(seed, self._device.name), exact if self._device.kind == "cuda" else nullcontext():
             yield
 
     def _fitting(self) -> int:
@@ -421,7 +428,7 @@ class _Silos:
     def _kept_for_gradients(self) -> int:
         """Returns the bytes that one step of one silo keeps for its gradients."""
         torch, kept = self._torch, 0
-        leaves = {name: part.requires_grad_() for name, part in self._model.split(self._begun()).items()}
+        leaves = {name: part[0].clone().requires_grad_() for name, part in self._begun(1).items()}
         few = slice(0, min(self._training.batch, len(self._inputs)))
 
         def count(tensor: Any) -> Any:
@@ -439,9 +446,10 @@ class _Silos:
             self._steps.twin().mapped_loss(leaves, self._inputs[few].clone(), self._targets[few])
         return kept * -(-self._training.batch // few.stop)
 
-    def _begun(self) -> Any:
-        """Returns the parameters as the module has them."""
-        return self._torch.as_tensor(self._model.start).to(self._device.name, self._model.dtype)
+    def _begun(self, arms: int) -> Tensors:
+        """Returns the parameters of every arm as the module has them."""
+        start = self._torch.as_tensor(self._model.start).to(self._device.name, self._model.dtype)
+        return self._model.split(start.expand(arms, -1))
 
     def _halve(self, error: Exception) -> None:
         """Makes chunks half as large, or gives up where a single silo does not fit."""
@@ -458,33 +466,18 @@ class _Silos:
         return _too_large(f"one silo of {self._model.name}", self._device.name, error)
 
 
+def _leaves(begun: Tensors, silos: int) -> Tensors:
+    """Returns the parameters of every silo under every arm; the arms of a silo stand side by side."""
+    return {
+        name: part.expand(silos, *part.shape).clone().flatten(0, 1).requires_grad_() for name, part in begun.items()
+    }
+
+
 def _too_large(what: str, device: str, error: Exception) -> ParameterError:
-    told = in_one_line(str(error).partition("\n")[0])
+    told = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
     return ParameterError(
-        f"{what} does not fit in the memory of {device}: {told} Train a smaller model, smaller batches or fewer arms"
+        f"{what} does not fit in the memory of {device}: {told}. Train a smaller model, smaller batches or fewer arms"
     )
-
-
-def _by_element(model: TorchModel, leaves: Tensors, gradients: Iterable[Any], learning_rate: float) -> bool:
-    """Whether the optimiser moves stacked silos as it moves each of them alone, by gradients large and small."""
-    began, found = [leaf.detach() for leaf in leaves.values()], list(gradients)
-    size = sum(float(each.norm()) for each in found) or 1.0
-
-    def moved(silos: Any, scale: float) -> list[Any]:
-        own = [leaf[silos].clone().requires_grad_() for leaf in began]
-        move = model.stepping(own, learning_rate)
-        for _ in range(2):
-            move([each[silos] * scale for each in found])
-        return [leaf.detach() - start[silos] for leaf, start in zip(own, began, strict=True)]
-
-    for scale in (1.0, 1e3 / size, 1e-3 / size):
-        together = moved(slice(None), scale)
-        for silo in range(len(began[0])):
-            for alone, all_of_it, start in zip(moved(silo, scale), together, began, strict=True):
-                near = 1e-3 * float(alone.norm()) + 1e-6 * float(start[silo].norm())
-                if float((alone - all_of_it[silo]).norm()) > near:
-                    return False
-    return True
 
 
 def _out_of_memory(torch: Any, error: Exception) -> bool:

@@ -8,7 +8,7 @@ import copy
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,11 +45,41 @@ def one_thread() -> Iterator[None]:
     """Has no operation begin threads of its own meanwhile: those of silos are small, and waiting would take longer."""
     torch = require_torch()
     before = torch.get_num_threads()
+    if before == 1:  # chosen by a user, or for another training, which sets it back
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def seeded(seed: int, device: str = "cpu") -> Iterator[None]:
+    """Has what layers draw of their own, such as dropout, depend on a seed meanwhile, and then go on where it stood."""
+    torch = require_torch()
+    where, devices = torch.device(device), []
+    if where.type == "cuda":
+        devices = [torch.cuda.current_device() if where.index is None else where.index]
+    with torch.random.fork_rng(devices):  # torch.manual_seed also walks the stack for every kind of device not in use
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[each] for each in devices)):
+            generator.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def as_by_default(device: str = "cpu") -> Iterator[None]:
+    """Has torch behave as where nobody chose otherwise: threads do not pass on what a caller chose for itself."""
+    torch = require_torch()
+    with ExitStack() as held:
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
+        for kind in filter(torch.amp.is_autocast_available, {"cpu", torch.device(device).type}):
+            held.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            held.enter_context(torch.device(device))
+        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,8 +196,9 @@ class TorchModel:
             told = f"{type(error).__name__}: {in_one_line(error)}"
             raise ParameterError(f"{self.name} fails in {what}: {told}") from error
 
+    @as_by_default()
     def on(self, task: Task) -> "TorchModel":
-        """Returns the model with the loss that fits a task, tried on a few of its records.
+        """Returns the model with a module of its own and the loss that fits a task, tried on a few of its records.
 
         Records that do not fit the module, or outputs that do not fit the task, raise `DataError`.
 
@@ -175,7 +206,7 @@ class TorchModel:
             task: What is to be learnt.
         """
         torch = require_torch()
-        fitted = replace(self, loss=self.loss or _losses()[task.targets])
+        fitted = replace(self, module=copy.deepcopy(self.module), loss=self.loss or _losses()[task.targets])
         count = len(task.classes)
         few = slice(0, min(4, len(task.labels_train)))
         inputs, targets = self.as_tensor(task.features_train[few]), self.as_tensor(task.labels_train[few])
@@ -407,7 +438,8 @@ def _made(model: Any, seed: int) -> Any:
     if not callable(model):
         raise ParameterError(f"model must be a torch.nn.Module or make one, got {type(model).__name__}")
     try:
-        with torch.random.fork_rng(devices=[]):
+        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+        with torch.random.fork_rng(devices):  # on whatever device it makes its parameters
             torch.manual_seed(seed)
             return model()
     except (Exception, SystemExit) as error:  # whatever the user's code does

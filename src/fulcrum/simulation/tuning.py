@@ -176,7 +176,7 @@ def _check(plan: Plan, task: Task) -> int:
     if plan.parameters not in (None, d):
         raise ParameterError(
             f"the plan is for {plan.parameters:,} parameters, and a head on {task.name} has {d:,}. "
-            "Give data and components of the plan's size"
+            "Tuning trains such a head, and no model of your own. Give data and components of the plan's size"
         )
     return d
 

@@ -6,12 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from groups import names, plan_of, refusal
+from groups import Round, inputs_of, names, plan_of, refusal
 
 import fulcrum
 from fulcrum.errors import ParameterError, ReleaseError
+from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.membership import senders_of
-from fulcrum.masking.group import RESEARCH_STEP, check_sheltered, group_name_of, group_of
+from fulcrum.masking.aggregation import ATTESTATION, INPUT, STAGES
+from fulcrum.masking.group import RESEARCH_STEP, check_sheltered, group_name_of, group_of, largest_minimum
 from fulcrum.privacy.exposure import remaining_noise
 from fulcrum.roles.terms import terms_of
 
@@ -135,6 +137,22 @@ def test_c_plus_one_silos_are_no_shelter(count, colluders, sheltered):
     else:
         told = refusal(check_sheltered, thin, "silo-000", kind=ReleaseError)
         assert f"in a group of {count} with {colluders} colluders, which masking does not hide" in told
+
+
+@pytest.mark.parametrize(("count", "dropouts", "largest"), [(4, 0, 4), (4, 1, 4), (5, 1, 5), (10, 1, 9), (10, 3, 8)])
+def test_what_a_silo_can_insist_on_is_the_smallest_sum_that_others_unmask_without_it(count, dropouts, largest):
+    """The silo sends its input and attests nothing after it; so many others as the plan allows are missing."""
+    made = plan_of({"north": dict.fromkeys(names(count), 100)}, dropouts=dropouts)
+    assert largest_minimum(made, "silo-000") == largest
+    group = group_of(made, "north")
+    for missing in range(dropouts + 1):
+        gone = dict.fromkeys(names(count)[count - missing :], STAGES.index(INPUT))
+        outcome = Round(group, inputs_of(group, 1)).run({**gone, "silo-000": STAGES.index(ATTESTATION)})
+        if count - missing < largest:
+            assert not isinstance(outcome, RegionalSum)
+        elif largest < count:
+            assert isinstance(outcome, RegionalSum)
+            assert "silo-000" in outcome.members
 
 
 def test_sessions_outside_the_plan_are_none():

@@ -20,6 +20,12 @@ def rewritten(home, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+def trained_by(home, monkeypatch, body):
+    """Has a silo train by a module of this text."""
+    module(home.parent, monkeypatch, body)
+    rewritten(home, "fulcrum.engines.built_in_training", "their_training")
+
+
 def module(folder, monkeypatch, body):
     """Installs a training module `their_training` of this text."""
     (folder / "their_training.py").write_text(textwrap.dedent(body))

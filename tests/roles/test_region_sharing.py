@@ -5,12 +5,19 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from forking import forks, in_child
 from regional import MEMBERS
 
 import fulcrum
 from fulcrum.exchange.answer import Withheld
 from fulcrum.roles.region import Region
+
+
+@pytest.fixture
+def tmp_path(on_disk):
+    """On the disk: in memory a round is closed too quickly to be killed at it."""
+    return on_disk
 
 
 def test_threads_share_a_region(world, region):

@@ -13,7 +13,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
-from site_folder import module, released, rewritten
+from site_folder import released, rewritten, trained_by
 
 import fulcrum
 from fulcrum.errors import FulcrumError, ReleaseError
@@ -173,15 +173,14 @@ def test_an_interrupt_is_the_operators_and_is_not_hidden(silo, model, monkeypatc
 )
 def test_whatever_training_returns_the_silo_answers_and_is_told(silo, model, monkeypatch, caplog, returned):
     """What does not fit the model is zero plus noise, as a failure is: an observer sees a release like any other."""
-    module(
-        silo.parent,
+    trained_by(
+        silo,
         monkeypatch,
         f"""
         def start(options): return {{}}
         def train(model, assignment): return {returned}
         """,
     )
-    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
     site = read_site(silo, "silo")
     sealed = SiloStation(site).answer(pack_model(model), 1)
     release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
@@ -193,8 +192,8 @@ def test_whatever_training_returns_the_silo_answers_and_is_told(silo, model, mon
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("return model", 0), ("raise ValueError", 1)])
 def test_a_process_that_training_forks_does_not_answer_for_the_silo(silo, model, monkeypatch, ending, status):
-    module(
-        silo.parent,
+    trained_by(
+        silo,
         monkeypatch,
         f"""
         import os, sys
@@ -207,7 +206,6 @@ def test_a_process_that_training_forks_does_not_answer_for_the_silo(silo, model,
             return model
         """,
     )
-    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
     site, parent, told = read_site(silo, "silo"), os.getpid(), []
     site = dataclasses.replace(
         site, settings=msgspec.structs.replace(site.settings, options={"ledger": lambda: released(silo)})
@@ -251,8 +249,8 @@ def test_an_alarm_that_training_leaves_does_not_strike_while_the_release_is_made
 
 def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkeypatch, caplog):
     """A module that asks for errors where numbers are too small must not decline for the records that have such."""
-    module(
-        silo.parent,
+    trained_by(
+        silo,
         monkeypatch,
         """
         import numpy as np
@@ -264,7 +262,6 @@ def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkey
             return {"head": changed}
         """,
     )
-    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
     with np.errstate():
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     assert released(silo) == [1]

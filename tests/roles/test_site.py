@@ -12,6 +12,7 @@ import fulcrum
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.exchange.model import pack_model
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles.learning import load_learner
 from fulcrum.roles.region_file import RegionFile
 from fulcrum.roles.silo import SiloStation
 from fulcrum.roles.site import FORMAT, SiteSettings, once_free, read_site, site_toml
@@ -107,6 +108,46 @@ def test_a_policy_that_is_changed_while_a_silo_runs_holds_from_the_next_round_on
     with pytest.raises(fulcrum.PolicyError):
         station.answer(pack_model(model), 2)
     assert released(silo) == [1]
+
+
+def test_a_policy_that_becomes_stricter_while_a_silo_trains_holds_for_that_round(silo, model):
+    rewritten(silo, "policy = false", "policy = true")
+    path = silo / "policy.toml"
+    path.write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+
+    def train(given, assignment):
+        path.write_text("largest_epsilon_above = 0.001\nlargest_epsilon_inside = 90\n")
+        return given
+
+    station = SiloStation(read_site(silo, "silo"))
+    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
+        station.answer(pack_model(model), 1)
+    assert released(silo) == []
+
+
+def test_a_policy_that_becomes_stricter_while_a_silo_waits_for_its_ledger_holds_for_that_round(
+    silo, model, monkeypatch
+):
+    """Training holds the ledger's place, as another process of the site does that is about to end."""
+    rewritten(silo, "policy = false", "policy = true")
+    path, held = silo / "policy.toml", []
+    path.write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
+
+    def train(given, assignment):
+        held.append(Ledger.open(silo / "state" / "a.ledger", silo="a"))
+        return given
+
+    def let_go(seconds):
+        path.write_text("largest_epsilon_above = 0.001\nlargest_epsilon_inside = 90\n")
+        held[0].close()
+
+    monkeypatch.setattr("fulcrum.roles.site.time.sleep", let_go)
+    station = SiloStation(read_site(silo, "silo"))
+    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
+        station.answer(pack_model(model), 1)
+    assert released(silo) == []
 
 
 def test_the_issuer_of_a_site_is_a_key_and_never_a_file(silo, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from site_folder import module, released, rewritten
+from site_folder import released, rewritten, trained_by
 
 from fulcrum.errors import StorageError
 from fulcrum.exchange.model import pack_model
@@ -165,11 +165,8 @@ def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(
         found.extend(os.fstat(file).st_blocks * 512 for file in files if is_open(file))
         return given
 
-    module(
-        silo.parent, monkeypatch, "def start(options): return {}\ndef train(model, assignment): return look(model, 0)"
-    )
+    trained_by(silo, monkeypatch, "def start(options): return {}\ndef train(model, assignment): return look(model, 0)")
     monkeypatch.setattr(sys.modules["their_training"], "look", look, raising=False)
-    rewritten(silo, "fulcrum.engines.built_in_training", "their_training")
     SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     assert max(found) >= 2**22 + 32 * np.size(model["head"])
     assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger"]

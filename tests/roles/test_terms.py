@@ -1,15 +1,20 @@
 import math
+import signal
+import threading
+import time
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from forking import fate_of, forks
 
 import fulcrum
 from fulcrum.errors import PolicyError, ReleaseError, UnreachableTargetError
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles import terms as terms_module
 from fulcrum.roles.policy import Policy
 from fulcrum.roles.releasing import release
-from fulcrum.roles.terms import _PASSED, terms_of
+from fulcrum.roles.terms import _PASSED, _VERIFIED, terms_of
 
 SILO, UPDATE = "region-1-1", np.ones(34)
 LOOSE = Policy(largest_epsilon_above=9.0, largest_epsilon_inside=99.0)
@@ -23,6 +28,7 @@ def made(name="isic-paper", **options):
 @pytest.fixture(autouse=True)
 def nothing_verified_yet():
     _PASSED.clear()
+    _VERIFIED.clear()
 
 
 @pytest.fixture
@@ -90,6 +96,52 @@ def test_another_object_of_the_same_file_is_held_to_what_was_verified(read, ledg
     assert ledger.sequence == 2
 
 
+@pytest.fixture
+def verifications(monkeypatch):
+    """The plans whose numbers were recomputed, one entry a time."""
+    found, recomputed = [], terms_module.check_numbers
+
+    def counted(content, error):
+        found.append(content)
+        return recomputed(content, error)
+
+    monkeypatch.setattr(terms_module, "check_numbers", counted)
+    return found
+
+
+def test_a_plan_is_verified_once_for_all_its_silos(read, verifications):
+    plan = read()
+    names = plan.federation.silo_names.tolist()
+    for silo in (*names, *names):
+        terms_of(plan, silo)
+    terms_of(read(), names[0])
+    assert len(verifications) == 1
+    terms_of(made("severe"), SILO)
+    assert len(verifications) == 2
+    for number in range(2, 7):  # plans of other digests, so that the first is not kept any more
+        terms_of(made(seed=number), SILO)
+    terms_of(plan, names[1])
+    assert len(verifications) == 7, "what was passed stays so, whichever plans are kept"
+
+
+def test_a_plan_that_does_not_hold_what_it_says_is_refused_to_every_silo_of_it(read, verifications):
+    plan = made()
+    in_place(plan.noise_multiplier, 5, 0.5)  # before its digest is taken: it is the digest of what it says now
+    for silo in plan.federation.silo_names.tolist()[:3]:
+        with pytest.raises(ReleaseError, match="does not hold what it says"):
+            terms_of(plan, silo)
+    assert len(verifications) == 3, "a plan that failed is not known as verified"
+
+
+def test_a_plan_that_was_verified_for_one_silo_vouches_for_no_changed_object_of_another(read):
+    terms_of(read(), "region-1-2")
+    for change in CHANGES.values():
+        plan = read()
+        change(plan)
+        with pytest.raises((ReleaseError, UnreachableTargetError)):
+            terms_of(plan, SILO)
+
+
 def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, ledger, tmp_path):
     issuer = fulcrum.new_key(tmp_path / "issuer.key")
     plain = read()
@@ -99,6 +151,28 @@ def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, led
         release(UPDATE, plan, SILO, round_number, ledger=ledger)
     assert ledger.sequence == 3
     assert terms_of(plain, SILO) == terms_of(signed, SILO) == terms_of(made(), SILO)
+
+
+@forks
+def test_a_process_that_is_forked_while_a_thread_verifies_waits_for_nobody(read, monkeypatch):
+    begun, recomputed = threading.Event(), terms_module.check_numbers
+
+    def slow(content, error):
+        begun.set()
+        time.sleep(0.5)
+        return recomputed(content, error)
+
+    def work():
+        signal.alarm(20)
+        return terms_of(read(), SILO).width
+
+    monkeypatch.setattr(terms_module, "check_numbers", slow)
+    thread = threading.Thread(target=terms_of, args=(read(), SILO))
+    thread.start()
+    begun.wait()
+    said, code = fate_of(work)
+    thread.join()
+    assert (said, code) == (str(terms_of(read(), SILO).width), 0)
 
 
 def test_a_policy_that_passed_does_not_pass_another():

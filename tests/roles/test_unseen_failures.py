@@ -33,6 +33,8 @@ def few_files():
 @pytest.mark.parametrize("records", [3, 10_000])
 def test_a_file_left_open_for_each_record_does_not_make_a_silo_decline(silo, model, few_files, records):
     left_open = []
+    rewritten(silo, "policy = false", "policy = true")
+    (silo / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")  # read again after it
 
     def train(given, assignment):
         while len(left_open) < records:

@@ -32,7 +32,8 @@ class MaskingSilo(ClosedAtTheEnd):
 
     Guarantees, on a disk that keeps what it says it has synced, whatever the server asks and whenever the silo dies:
 
-    - every stage of a round has one answer: the same request again gets it again, any other is refused;
+    - every stage of a round has one answer: the same request again gets it again, unless the silo's policy forbids
+      it by now; any other is refused;
     - one sum of a round is unmasked: once the silo gave its shares for it, no other attempt of the round is answered;
     - a round is on one model, and on what is told beside it: an attempt on another is refused;
     - the secrets of a round are erased when its sum is unmasked, and when another round begins.
@@ -129,7 +130,10 @@ class MaskingSilo(ClosedAtTheEnd):
                 if len(state.requests) > turn + 1:
                     raise ExchangeError(f"the masked input of round {session.round_number} was given, and is no more")
                 self._member.check_settings(state)
-            return state
+            again = self._member.asked_again(state)
+            if again is not state:
+                self._record.store(again, unmasked=unmasked)
+            return again
         if unmasked:
             raise self._over(session)
         if isinstance(request, Begin):

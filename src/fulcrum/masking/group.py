@@ -161,9 +161,7 @@ def group_of(plan: Plan, name: str) -> Group:
     places = regions_of(plan.federation)
     regions = {silo: places[silo] for silo in members_of(plan, name)}
     size = len(regions)
-    colluders = _of_all(max(1, plan.colluders), regions.values())  # as the plan's observer inside
-    dropouts = _of_all(plan.dropouts, regions.values())
-    colluders, dropouts = min(colluders, size - 1), min(dropouts, size - 1)
+    colluders, dropouts = _colluders_and_dropouts(plan, regions.values())
     try:
         neighbours = neighbour_count(size, colluders=colluders, dropouts=dropouts)
     except ParameterError as error:
@@ -199,6 +197,19 @@ def group_of(plan: Plan, name: str) -> Group:
     )
 
 
+def largest_minimum(plan: Plan, silo: str) -> int:
+    """Returns how many silos in a sum a silo can insist on, so that the others unmask none of fewer without it.
+
+    Others unmask a sum of s members that one of them refuses where the plan allows for those missing, and where the
+    s - 1 others are a quorum: the masked input has left before anybody knows who survives.
+    """
+    places = regions_of(plan.federation)
+    regions = [places[other] for other in members_of(plan, group_name_of(plan, silo))]
+    colluders, dropouts = _colluders_and_dropouts(plan, regions)
+    quorum = threshold_for(len(regions), colluders=colluders, dropouts=dropouts)
+    return min(len(regions), max(len(regions) - dropouts, quorum + 1))
+
+
 def check_sheltered(plan: Plan, silo: str) -> None:
     """Raises `ReleaseError` where a masked sum hides nothing of a silo and the plan does not count on that.
 
@@ -218,6 +229,13 @@ def check_sheltered(plan: Plan, silo: str) -> None:
             f"silo {silo!r} is in a group of {size} with {plan.colluders} colluders, which masking does not hide, and "
             f"its own noise does not meet the target of its {tier}. Plan with more noise for it, or a larger region"
         )
+
+
+def _colluders_and_dropouts(plan: Plan, regions: Collection[str]) -> tuple[int, int]:
+    """Returns how many members of a group may help the server and how many may be missing, given their regions."""
+    colluders = _of_all(max(1, plan.colluders), regions)  # as the plan's observer inside
+    most = len(regions) - 1
+    return min(colluders, most), min(_of_all(plan.dropouts, regions), most)
 
 
 def _of_all(each: int, regions: Iterable[str]) -> int:

@@ -18,7 +18,7 @@ starts a process, and whatever kills it.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         sharers: The members that sent shares, sorted.
         survivors: The members whose inputs are in the sum, sorted.
         sent: The signature of the masked input, which is of one vector alone; empty before it is made.
+        least: The most members in a sum that the silo's policy asked for whenever it answered in this round.
     """
 
     session: Session
@@ -94,11 +95,20 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sharers: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
     sent: bytes = b""
+    least: int = 1
 
     def without_secrets(self) -> "State":
-        """Returns what may be kept once the sum is unmasked: which requests came, and the answer to the last."""
+        """Returns what may be kept once the sum is unmasked: which requests came, the last answer, and who is in it."""
         last = (b"",) * (len(self.answers) - 1) + self.answers[-1:]
-        return State(session=self.session, requests=self.requests, answers=last, masking_key=b"", sealing_key=b"")
+        return State(
+            session=self.session,
+            requests=self.requests,
+            answers=last,
+            masking_key=b"",
+            sealing_key=b"",
+            survivors=self.survivors,
+            least=self.least,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,7 +122,8 @@ class Member:
         group: Under the plan that the silo verified.
         silo: Its name.
         key: Its private Ed25519 key, whose public half the plan carries.
-        least: Members that must be in a sum, this silo among them, by its own policy.
+        least: Members that must be in a sum, this silo among them, by its own policy as it is now. A round is held to
+            the most that was asked for when any of its stages was answered.
         settings: The digest of settings that training goes by and that no request names. All members of a round must
             have the same, and keep it until their inputs are made.
     """
@@ -127,11 +138,18 @@ class Member:
         """Returns the state of a new round, its first answer the silo's fresh keys."""
         self.group.check_session(request.session)
         self.group.check_numbers(request)
-        self._check_enough(self.group.regions)
+        self._check_enough(self.group.regions, self.least)
         masking, sealing = masks.new_private_key(), masks.new_private_key()
         public = PublicKeys(masking=public_half(masking), sealing=public_half(sealing), settings=self.settings)
         body = msgspec.msgpack.encode(public)
-        state = State(session=request.session, requests=(), answers=(), masking_key=masking, sealing_key=sealing)
+        state = State(
+            session=request.session,
+            requests=(),
+            answers=(),
+            masking_key=masking,
+            sealing_key=sealing,
+            least=self.least,
+        )
         return self._answered(state, request, KEYS, body)
 
     def shared(self, state: State, request: Roster) -> State:
@@ -170,6 +188,16 @@ class Member:
         )
         return self._answered(known, request, SHARES, msgspec.msgpack.encode(body))
 
+    def asked_again(self, state: State) -> State:
+        """Returns the state in which a request is answered again, held to the policy as it is by now.
+
+        The answer may not have left before: a silo that was killed has it on disk, and does not know.
+        """
+        least = self._least(state)
+        if members := state.survivors or state.sharers or tuple(state.roster):
+            self._check_enough(members, least)
+        return state if least == state.least else msgspec.structs.replace(state, least=least)
+
     def check_settings(self, state: State) -> None:
         """Raises `ExchangeError` unless the settings are those that the members of the round agreed on."""
         if state.roster[self.silo].settings != self.settings:
@@ -183,7 +211,7 @@ class Member:
         self._check_turn(state, request, 2)
         self.check_settings(state)
         sharers = request.sharers
-        self._check_members(sharers, state.roster, "the silos that sent shares")
+        self._check_members(state, sharers, state.roster, "the silos that sent shares")
         near = set(self._circle(state.circle_seed).neighbours(self.silo)) & set(sharers)
         if set(request.sealed) != near:
             raise ExchangeError(f"the shares for silo {self.silo!r} are not those of its neighbours that sent some")
@@ -209,6 +237,7 @@ class Member:
         """
         if len(state.requests) != 3:
             raise ExchangeError("a masked input is made once all shares are there, and before it is unmasked")
+        self._check_enough(state.sharers, self._least(state))  # again: training came between, and takes long
         vector = self._residues(values)
         session = state.session
         told = told_before_inputs(session, state.circle_seed, state.sharers)
@@ -222,7 +251,7 @@ class Member:
     def attested(self, state: State, request: Survivors) -> State:
         """Returns the next state, its answer a signature over who takes part, who shared and who survived."""
         self._check_turn(state, request, 3)
-        self._check_members(request.members, state.sharers, "the survivors")
+        self._check_members(state, request.members, state.sharers, "the survivors")
         known = msgspec.structs.replace(state, survivors=request.members, pairs={}, seed=b"")
         return self._answered(known, request, ATTESTATION, _story(known))
 
@@ -230,9 +259,11 @@ class Member:
         """Returns the last state, without secrets, its answer the shares that unmask the sum.
 
         Of every member that it holds shares of, it gives up one of the two: the seed's if the member survived, the
-        masking key's if not. Refused unless a quorum of members signed the same survivors as this silo did.
+        masking key's if not. Refused unless a quorum of members signed the same survivors as this silo did, and where
+        they are fewer than its policy asks for by now.
         """
         self._check_turn(state, request, 4)
+        self._check_enough(state.survivors, self._least(state))
         story, signers = _story(state), set()
         for data in request.attestations:
             answer = answer_from_bytes(data)
@@ -268,7 +299,7 @@ class Member:
         for silo, keys in roster.items():
             if keys.settings != self.settings:
                 raise ExchangeError(f"silo {silo!r} was told other settings than silo {self.silo!r}. Nothing is sent")
-        self._check_enough(roster)
+        self._check_enough(roster, self._least(state))
         return roster
 
     @staticmethod
@@ -289,19 +320,25 @@ class Member:
             )
         return state.pairs[silo]
 
-    def _check_members(self, members: tuple[str, ...], known: Sequence[str] | dict[str, Any], what: str) -> None:
+    def _check_members(
+        self, state: State, members: tuple[str, ...], known: Sequence[str] | dict[str, Any], what: str
+    ) -> None:
         if list(members) != sorted(set(members)) or not set(members) <= set(known) or self.silo not in members:
             raise ExchangeError(
                 f"{what} of group {self.group.name!r} are not a sorted list of members that took part before, silo "
                 f"{self.silo!r} among them"
             )
-        self._check_enough(members)
+        self._check_enough(members, self._least(state))
 
-    def _check_enough(self, members: Any) -> None:
+    def _least(self, state: State) -> int:
+        """Returns how many members a sum of the round must have: a policy that became laxer is for the next one."""
+        return max(self.least, state.least)
+
+    def _check_enough(self, members: Collection[str], least: int) -> None:
         if reason := self.group.lacking(set(members)):
             raise ExchangeError(f"{reason}. Nothing is sent")
-        if len(members) < self.least:
-            raise PolicyError(f"silo {self.silo!r} asks for a group of at least {self.least} silos, got {len(members)}")
+        if len(members) < least:
+            raise PolicyError(f"silo {self.silo!r} asks for a group of at least {least} silos, got {len(members)}")
 
     def _check_turn(self, state: State, request: Any, turn: int) -> None:
         if request.session != state.session:
@@ -327,8 +364,8 @@ class Member:
         return self._accepted(state, request, signed_answer(holds, state.session, self.silo, body, self.key))
 
     def _accepted(self, state: State, request: Any, answer: bytes) -> State:
-        digest = request_digest(request.to_bytes())
-        return msgspec.structs.replace(state, requests=(*state.requests, digest), answers=(*state.answers, answer))
+        requests, answers = (*state.requests, request_digest(request.to_bytes())), (*state.answers, answer)
+        return msgspec.structs.replace(state, requests=requests, answers=answers, least=self._least(state))
 
 
 def _coordinate(key: bytes) -> int:

@@ -11,7 +11,6 @@ returns; one of the five requests asks for an update, and comes with the model. 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ from fulcrum.roles.learning import Learner
 from fulcrum.roles.runnable import check_aggregation, check_one_tier
 from fulcrum.roles.silo import ReleasingSilo
 from fulcrum.roles.site import Site, once_free
-from fulcrum.roles.terms import terms_of, verified_copy
+from fulcrum.roles.terms import terms_of, verified_plan
 
 
 class MaskedSilo(ReleasingSilo):
@@ -42,7 +41,9 @@ class MaskedSilo(ReleasingSilo):
     - it is unmasked only in a sum with all members of the group, or all but the plan's dropouts, and no fewer than the
       policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model, and
       were told the same beside it;
-    - it is in one sum: no second one of the round is unmasked, after a restart neither.
+    - it is in one sum: no second one of the round is unmasked, after a restart neither;
+    - the policy is read at every stage. Whatever of it is stricter holds at once, a smaller smallest region once a
+      round is next begun; while it cannot be read, or does not pass the plan, nothing is answered.
 
     Args:
         site: The silo's own folder.
@@ -56,19 +57,15 @@ class MaskedSilo(ReleasingSilo):
 
     def __init__(self, site: Site, learner: Learner | None = None) -> None:
         super().__init__(site, learner)
-        plan, silo, policy = site.plan, site.settings.name, site.policy
+        plan, silo = site.plan, site.settings.name
         check_one_tier(plan)
         check_aggregation(plan, "masked")
+        self._least_in_a_sum()
         if site.settings.purpose == "deployment":
-            terms_of(plan, silo, policy=policy)
-            plan = verified_copy(plan)
-        elif policy is not None:
-            raise PolicyError("a silo with a policy releases under deployment plans alone")
+            plan = verified_plan(plan)
         check_sheltered(plan, silo)
         self._group = group_of(plan, group_name_of(plan, silo))
-        least = 1 if policy is None else policy.smallest_region
-        key = own_key(plan, silo, site.key, "signing")
-        self._member = Member(group=self._group, silo=silo, key=key, least=least)
+        self._key = own_key(plan, silo, site.key, "signing")
 
     def own_request(self, requests: Iterable[bytes]) -> bytes:
         """Returns the request that is for this silo's group: a server that does not know yet who is who sends all."""
@@ -90,9 +87,11 @@ class MaskedSilo(ReleasingSilo):
             settings: The digest of what this silo's training goes by and no message of the round holds, such as the
                 settings of a run; see `Member`.
         """
+        asked = request_from_bytes(request)
+        rounds = self._released_rounds(asked) if self._group.deployed else None
         with self._masking(settings) as masking:
-            if self._group.deployed:
-                self._check_agree(request_from_bytes(request), masking)
+            if rounds is not None:
+                self._check_agree(asked, rounds, masking)
             return masking.answer(request)
 
     def masked_update(
@@ -120,16 +119,20 @@ class MaskedSilo(ReleasingSilo):
         with self._masking(settings) as masking:
             return masking.masked_input(request, whole_numbers(made, self._group))
 
-    def _check_agree(self, request: Request, masking: MaskingSilo) -> None:
+    def _released_rounds(self, request: Request) -> set[int] | None:
+        """Returns the rounds of a request's plan that are in the ledger, where what is asked depends on them."""
+        if not isinstance(request, Begin | Survivors):
+            return None
+        with self._ledger() as ledger:
+            plan = request.session.plan_digest
+            return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
+
+    def _check_agree(self, request: Request, rounds: set[int], masking: MaskingSilo) -> None:
         """Raises `ReleaseError` where ledger and record do not belong together: one of them is new, or an old copy.
 
         A round is in the record before its release is in the ledger, and is unmasked after that.
         """
-        if not isinstance(request, Begin | Survivors):
-            return
         session = request.session
-        with self._ledger() as ledger:
-            rounds = {entry.round_number for entry in ledger.entries() if entry.plan_digest == session.plan_digest}
         released, number = session.round_number in rounds, session.round_number
         if isinstance(request, Begin) and released and not masking.has_begun(session):
             raise ReleaseError(
@@ -150,10 +153,23 @@ class MaskedSilo(ReleasingSilo):
     def _masking(self, settings: str = "") -> MaskingSilo:
         """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
         path = self._site.state / record_name(self._site.settings.name)
-        member = replace(self._member, settings=settings)
         if self._site.settings.purpose == "research":
-            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), member)
-        return once_free(lambda: MaskingSilo.open(path, member))
+            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), self._member(settings))
+        return once_free(lambda: MaskingSilo.open(path, self._member(settings)))  # its policy may change meanwhile
+
+    def _member(self, settings: str) -> Member:
+        """Returns this silo as a member of its group, by its policy as it is now."""
+        silo, least = self._site.settings.name, self._least_in_a_sum()
+        return Member(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
+
+    def _least_in_a_sum(self) -> int:
+        """Returns how many silos the policy asks for in a sum, as it is on disk, once it has passed the plan."""
+        site, policy = self._site, self._site.policy
+        if site.settings.purpose == "deployment":
+            terms_of(site.plan, site.settings.name, policy=policy)
+        elif policy is not None:
+            raise PolicyError("a silo with a policy releases under deployment plans alone")
+        return 1 if policy is None else policy.smallest_region
 
 
 def record_name(silo: str) -> str:

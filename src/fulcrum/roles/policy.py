@@ -15,6 +15,7 @@ import msgspec
 
 from fulcrum.errors import PolicyError, suggestion
 from fulcrum.federation.structure import SILO
+from fulcrum.masking.group import largest_minimum
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verifying import Recomputed
 from fulcrum.roles.runnable import check_numbers
@@ -28,7 +29,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         largest_epsilon_above: Against anyone who sees the sums of its region.
         largest_epsilon_inside: Against whoever sees its own updates.
         largest_delta: Of the plan.
-        smallest_region: Silos that must share its region, itself included.
+        smallest_region: Silos that must share its region, itself included; where sums are masked, silos that must be
+            in every sum with it.
         largest_rounds: Releases in all, whatever plans they are made under: the rounds of a plan and what the silo's
             ledger holds under other plans must not be more.
         least_colluders: Silos of its region that the plan must hold out against, or do without.
@@ -95,6 +97,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(
                 f"silo {silo!r} asks for a {inner} of at least {self.smallest_region} silos, "
                 f"{region!r} has {len(members)}"
+            )
+        if plan.aggregation == "masked" and self.smallest_region > (most := largest_minimum(plan, silo)):
+            raise PolicyError(
+                f"silo {silo!r} asks for at least {self.smallest_region} silos in a sum, and the others would unmask a "
+                f"sum of {most} without it, which the plan allows. Ask for at most {most}, or for a plan with fewer "
+                "dropouts"
             )
         for peer, key in self.peers.items():
             if peer not in members:

@@ -70,13 +70,14 @@ class ReleasingSilo:
     def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
         """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
-        policy = self._site.policy
         with self._ledger() as ledger:
+            policy = self._site.policy  # once the ledger is there, which may be waited for
             kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
         if kept is not None:
             return kept
         update = self._hidden_update(arrays, assignment)
         with self._ledger() as ledger:
+            policy = self._site.policy  # again: training may take long
             return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
 
     def _update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:

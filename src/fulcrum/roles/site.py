@@ -17,7 +17,7 @@ import os
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -96,7 +96,7 @@ class Site:
 
     @property
     def policy(self) -> Policy | None:
-        """What the silo insists on, read for every round; one that cannot be read is refused, not left out.
+        """What the silo insists on, read anew each time; one that cannot be read is refused, not left out.
 
         A deployed site whose site.toml does not say that there is one is refused too: were the file lost, nobody would
         notice, and the silo would insist on nothing.
@@ -104,6 +104,7 @@ class Site:
         path = self.folder / "policy.toml"
         if not self.settings.policy and not os.path.lexists(path):
             return None
+        _check_no_pipes(self.folder, (path.name,))
         found = read_policy(path)
         if not self.settings.policy and self.settings.purpose == "deployment":
             raise PolicyError(
@@ -126,7 +127,7 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     """
     folder = Path(folder).absolute()  # wherever training changes to
     path = folder / "site.toml"
-    _check_no_pipes(folder)
+    _check_no_pipes(folder, ("site.toml", "plan.json", "plan.json.sig", "site.key", "policy.toml"))
     try:
         settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SiteSettings)
     except OSError as error:
@@ -148,9 +149,9 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     return Site(folder=folder, settings=settings, plan=plan)
 
 
-def _check_no_pipes(folder: Path) -> None:
+def _check_no_pipes(folder: Path, names: Iterable[str]) -> None:
     """Refuses a pipe or a device among a site's files: to read it would wait for ever."""
-    for name in ("site.toml", "plan.json", "plan.json.sig", "site.key", "policy.toml"):
+    for name in names:
         with contextlib.suppress(OSError):  # told where it is read
             mode = (folder / name).stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):

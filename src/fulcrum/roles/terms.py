@@ -8,6 +8,8 @@
 """
 
 import math
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -64,15 +66,19 @@ class Terms:
 
 
 _PASSED: dict[tuple[str, str, str, type, bytes], Terms] = {}
+_VERIFIED: dict[tuple[str, str], Plan] = {}
+_VERIFYING = threading.Lock()
+_MOST_VERIFIED = 4
+"""Plans that are kept as they were verified; of a large federation each is large."""
 
 
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
     """Returns what a silo's releases are made from, under a plan that verifies and that its policy passes.
 
-    Both are asked once for a plan, its issuer, a silo and a policy, and the terms are made of what was verified, not of
-    the object that was handed in. Every call holds the object's own numbers against them. So a plan that was changed in
-    memory is refused: before it was verified, whatever was changed; afterwards, in any field, array or cached figure
-    that this silo's releases use.
+    A plan is verified once, by digest and issuer, whichever silos ask, and a policy asked once for a silo. The terms
+    are made of what was verified, not of the object that was handed in. Every call holds the object's own numbers
+    against them. So a plan that was changed in memory is refused: before it was verified, whatever was changed;
+    afterwards, in any field, array or cached figure that this silo's releases use.
 
     This guards against accidents and objects used again, not against hostile code in the silo's own process.
 
@@ -101,6 +107,20 @@ def index_of(plan: Plan, silo: str) -> int:
     return names.index(silo)
 
 
+def verified_plan(plan: Plan) -> Plan:
+    """Returns the plan of a digest and an issuer as it was verified: one object for all who ask, to be read alone.
+
+    Another object of the same digest may have been changed in memory since. Nothing of it is in what is returned.
+    """
+    key = (plan.digest, plan.issuer)
+    with _VERIFYING:
+        if key not in _VERIFIED:
+            _VERIFIED[key] = verified_copy(plan)
+            if len(_VERIFIED) > _MOST_VERIFIED:
+                del _VERIFIED[next(iter(_VERIFIED))]
+        return _VERIFIED[key]
+
+
 def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Plan:
     """Returns a plan of the numbers that were verified, which nothing done to the given object changes any more.
 
@@ -117,7 +137,7 @@ def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Pl
 
 def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
     index = index_of(plan, silo)
-    sound = verified_copy(plan)
+    sound = verified_plan(plan)
     if policy is not None:
         policy.check(sound, silo)
     if sound.lattice_steps is None or sound.parameters is None:
@@ -178,3 +198,13 @@ def _rounded_up(exact: Fraction) -> float:
     """The least number of double precision that is not below a fraction."""
     near = float(exact)
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
+
+
+def _after_fork_in_child() -> None:
+    """Lets the child verify: the thread that was at it is in the parent alone, and would be waited for for ever."""
+    if _VERIFYING.locked():
+        _VERIFYING.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -8,7 +8,9 @@ of a kit listens on its own machine alone. Its gate listens for the others, and 
 """
 
 import argparse
+import contextlib
 import re
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -35,9 +37,22 @@ _PATIENCE = 20.0
 _SLOWEST = 20_000
 """Bytes in each further second."""
 
-_MOST_WAITING = 256
-"""Connections that may be without a whole request at once; with what each may hold towards the SuperLink, half of the
-files that a process may usually open."""
+_USUAL_FILES = 1024
+"""How many files a process may usually open, with what it is allowed at most."""
+
+_MOST_WAITING = _USUAL_FILES // 4
+"""Connections that may be without a whole request at once; with what each may hold towards the SuperLink, half of those
+files."""
+
+_MOST_UNSECURED = _USUAL_FILES // 8
+"""Connections that may be without TLS at once: an eighth of those files."""
+
+_MOST_AT_ONCE = _USUAL_FILES // 16
+"""Connections that are taken at once, before any of them is counted. Four times as many may be there beside those that
+are, until the first of them are ended."""
+
+_QUEUE = 2048
+"""Connections that the kernel keeps until they are taken: a silo is behind so many strangers at most."""
 
 
 class Gate:
@@ -86,6 +101,14 @@ class Gate:
             await answer.aclose()
 
 
+class _Listener(socket.socket):
+    """A socket with a long queue, of which few connections are taken at once: asyncio has one number for both."""
+
+    def listen(self, backlog: int = 0, /) -> None:
+        """Listens."""
+        super().listen(max(backlog, _QUEUE))
+
+
 class _CutShort(Exception):  # noqa: N818 nobody is told
     """Whoever asked went away before all was said."""
 
@@ -106,6 +129,15 @@ async def _end(send: _Send, status: int) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def _most_files() -> int:
+    """Returns how many files this process may open, once it may open as many as it is allowed to."""
+    if sys.platform == "win32":
+        return _USUAL_FILES
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return _USUAL_FILES if most == resource.RLIM_INFINITY else most
+
+
 def main() -> None:
     """Runs the gate with the certificates in the current folder, until it is told to end."""
     import uvicorn
@@ -116,21 +148,34 @@ def main() -> None:
     given.add_argument("--superlink", type=int, required=True, help="the port on this machine that the SuperLink has")
     given.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
     asked = given.parse_args()
-    if sys.platform != "win32":  # strangers that never begin TLS are counted by nobody
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    uvicorn.run(
+    share = min(1.0, _most_files() / _USUAL_FILES)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(CERTIFICATE, KEY)
+    connections = connection_class(
+        patience=asked.patience,
+        slowest=_SLOWEST,
+        most_waiting=int(share * _MOST_WAITING),
+        tls=tls,
+        most_unsecured=int(share * _MOST_UNSECURED),
+    )
+    settings = uvicorn.Config(
         Gate(asked.superlink, Path(AUTHORITY)),
-        host=asked.host,
-        port=asked.port,
-        ssl_certfile=CERTIFICATE,
-        ssl_keyfile=KEY,
         # By h11, which bounds the head of a request; before anybody is known, its time is bounded too.
-        http=connection_class(patience=asked.patience, slowest=_SLOWEST, most_waiting=_MOST_WAITING),
+        http=connections,
+        loop="asyncio",
+        backlog=int(share * _MOST_AT_ONCE),
         ws="none",
         lifespan="off",
         log_level="warning",
     )
+    with _Listener(socket.AF_INET6 if ":" in asked.host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((asked.host, asked.port))
+        except OSError as error:
+            sys.exit(f"cannot listen on {asked.host} port {asked.port}: {error.strerror}. Give another --port")
+        with contextlib.suppress(KeyboardInterrupt):  # the operator's
+            uvicorn.Server(settings).run([listener])
 
 
 if __name__ == "__main__":

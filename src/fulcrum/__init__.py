@@ -11,6 +11,7 @@ A public name is imported when it is first asked for: `import fulcrum` alone loa
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see
+    from fulcrum.checks import Check as Check
     from fulcrum.errors import AllocationError as AllocationError
     from fulcrum.errors import DataError as DataError
     from fulcrum.errors import DivergedUpdateError as DivergedUpdateError
@@ -47,7 +48,6 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.ledger.entries import Cost as Cost
     from fulcrum.ledger.entries import Entry as Entry
     from fulcrum.ledger.ledger import Ledger as Ledger
-    from fulcrum.ledger.ledger import LedgerCheck as LedgerCheck
     from fulcrum.ledger.ledger import Recorded as Recorded
     from fulcrum.ledger.ledger import verify_ledger as verify_ledger
     from fulcrum.noise.sources import SecureNoise as SecureNoise
@@ -66,7 +66,6 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.planning.signing import read_signed_plan as read_signed_plan
     from fulcrum.planning.signing import sign_plan as sign_plan
     from fulcrum.planning.targets import Target as Target
-    from fulcrum.planning.verifying import Check as Check
     from fulcrum.planning.verifying import verify as verify
     from fulcrum.privacy.accounting import ACCOUNTANTS as ACCOUNTANTS
     from fulcrum.privacy.accounting import ObserverPower as ObserverPower
@@ -113,7 +112,7 @@ _MODULES = {
     "Advice": "planning.advice",
     "AllocationError": "errors",
     "Allowance": "ledger.entries",
-    "Check": "planning.verifying",
+    "Check": "checks",
     "Comparison": "planning.comparing",
     "Cost": "ledger.entries",
     "Coupling": "privacy.prior",
@@ -132,7 +131,6 @@ _MODULES = {
     "FulcrumError": "errors",
     "Layout": "exchange.layout",
     "Ledger": "ledger.ledger",
-    "LedgerCheck": "ledger.ledger",
     "LedgerError": "errors",
     "LedgerInUseError": "errors",
     "LocalTraining": "simulation.engine",

@@ -1,6 +1,11 @@
-"""Where a test's ledger is."""
+"""Where a test's ledger is: on the disk."""
 
 import pytest
+
+
+@pytest.fixture
+def tmp_path(on_disk):
+    return on_disk
 
 
 @pytest.fixture

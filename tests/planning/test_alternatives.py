@@ -30,6 +30,16 @@ def test_the_sentence_names_the_saving_and_who_loses_most_of_its_voice():
     assert "(--weights least-noise or --recipe joint)" in said
 
 
+def test_a_larger_epsilon_inside_is_named_and_one_that_stays_is_not():
+    uneven = Federation.from_sizes({"north": [1200.0, 800.0, 900.0, 700.0], "south": [1500.0]})
+    rows = {row.allocation: row for row in compare(uneven, rounds=10, epsilon=1.0, parameters=66)}
+    said = other_weights(plan(uneven, rounds=10, epsilon=1.0)).sentence
+    assert rows["optimal"].epsilon_inside_worst < 1.602 < 2.154 < rows["least-noise"].epsilon_inside_worst < 2.155
+    assert said.endswith(", and the worst epsilon inside would be 2.155 in place of 1.602.")
+    for same in (plan("severe", **SEVERE), plan(uneven, rounds=10, epsilon={"region": 1.0, "silo": 1.2})):
+        assert "inside" not in other_weights(same).sentence
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -57,7 +67,8 @@ def test_where_no_region_would_have_less_the_silo_is_named_that_would():
     assert (found.tier, found.node) == ("silo", "north-3")
     assert found.before == pytest.approx(900 / 1100)
     assert found.after == pytest.approx(1 / 3)
-    assert found.sentence.endswith("silo 'north-3' would have 33% of the model in place of 82%.")
+    ending = ", and the worst epsilon inside would be 1.817 in place of 1.004."
+    assert found.sentence.endswith("silo 'north-3' would have 33% of the model in place of 82%" + ending)
 
 
 def test_a_budget_is_spent_whatever_the_weights():

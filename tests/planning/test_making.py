@@ -185,12 +185,13 @@ def test_a_fellow_member_knows_its_own_noise_and_the_words_leave_it_out():
     # Seen by one of the other three, who subtracts its own noise.
     assert made.epsilon(colluders=1).max() == pytest.approx(1.17, abs=0.01)
     assert "against anyone outside its region who sees" in made.statement
-    assert "no silo of a region helps an observer of its sums, or is one: it can subtract its own noise" in (
-        made.assumptions
+    assert (
+        "no silo of a region helps an observer of its sums, is one, or leaves out its noise: it conceals the others by its noise"
+        in (made.assumptions)
     )
     covered = plan(made.federation, rounds=10, epsilon=1.0, colluders=1)
     assert covered.epsilon_above.max() <= 1.0
-    assert "up to 1 silo of each region helps an observer, or is one" in covered.assumptions
+    assert "up to 1 silo of each region helps an observer, is one, or leaves out its noise" in covered.assumptions
 
 
 def test_dropouts_and_colluders_are_counted_together_and_named_apart():

@@ -92,7 +92,13 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
         if isinstance(node, ast.ImportFrom)
     }
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
-    words_and_file = {"planning.guarantee", "planning.plan", "planning.plan_file", "planning.plan_reading"} | {
+    words_and_file = {
+        "checks",
+        "planning.guarantee",
+        "planning.plan",
+        "planning.plan_file",
+        "planning.plan_reading",
+    } | {
         "planning.verifying_floors",
         "planning.verifying_masking",
         "planning.verifying_weights",

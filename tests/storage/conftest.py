@@ -1,7 +1,12 @@
-"""Both kinds of file that have a log."""
+"""Both kinds of file that have a log, on the disk."""
 
 import pytest
 from logged_files import Book, Sums
+
+
+@pytest.fixture
+def tmp_path(on_disk):
+    return on_disk
 
 
 @pytest.fixture(params=[Book, Sums], ids=["ledger", "region"])

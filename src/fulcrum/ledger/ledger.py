@@ -28,12 +28,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
+from fulcrum.checks import Check
 from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 from fulcrum.ledger.entries import Allowance, Cost, Entry, entry_of, text, whole
 from fulcrum.ledger.file import HASH_FORMAT, LedgerFile
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
-__all__ = ["Allowance", "Cost", "Entry", "Ledger", "LedgerCheck", "Recorded", "verify_ledger"]
+__all__ = ["Allowance", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
 
 _SLACK = 1e-12  # relative: a budget is a product, the spending a sum
 
@@ -53,21 +54,6 @@ class Recorded:
     sequence: int
     payload: bytes
     fresh: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerCheck:
-    """One thing that was recomputed.
-
-    Attributes:
-        name: What was checked.
-        holds: Whether the ledger agrees.
-        detail: The figures, or where they part.
-    """
-
-    name: str
-    holds: bool
-    detail: str
 
 
 class Ledger(ClosedAtTheEnd):
@@ -281,26 +267,24 @@ class Ledger(ClosedAtTheEnd):
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
 
-    def checks(
-        self, *, least_sequence: int | None = None, witnessed_hash: str | None = None
-    ) -> tuple[LedgerCheck, ...]:
+    def checks(self, *, least_sequence: int | None = None, witnessed_hash: str | None = None) -> tuple[Check, ...]:
         """Returns what `verify_ledger` does, for a ledger that is open."""
         with self._lock:
             if reason := self._idle(writes=False):
                 raise LedgerError(reason)
             found = self._file.integrity()
             checks = [
-                LedgerCheck(name="file", holds=found == ["ok"], detail=in_one_line(" ".join(found))),
+                Check(name="file", holds=found == ["ok"], detail=in_one_line(" ".join(found))),
                 *self._entry_checks(),
                 self._payload_check(),
             ]
         if least_sequence is not None:
             detail = f"{self.sequence} releases, {least_sequence} were seen by a witness"
-            checks.append(LedgerCheck(name="witness", holds=self.sequence >= least_sequence, detail=detail))
+            checks.append(Check(name="witness", holds=self.sequence >= least_sequence, detail=detail))
         if witnessed_hash is not None:
             seen = witnessed_hash in (_genesis(self._silo), *(entry.chain_hash for entry in self._entries))
             detail = f"hash {witnessed_hash[:12]} is {'' if seen else 'not '}in the chain"
-            checks.append(LedgerCheck(name="witnessed hash", holds=seen, detail=detail))
+            checks.append(Check(name="witnessed hash", holds=seen, detail=detail))
         return tuple(checks)
 
     def _idle(self, *, writes: bool = True) -> str | None:
@@ -342,11 +326,11 @@ class Ledger(ClosedAtTheEnd):
                 return f"the squared shift {observer} the region would be {total:g}, its budget is {budget:g}"
         return None
 
-    def _entry_checks(self) -> Iterator[LedgerCheck]:
+    def _entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
         entries = self._entries
         gap = next((number for number, entry in enumerate(entries, 1) if entry.sequence != number), None)
-        yield LedgerCheck(
+        yield Check(
             name="sequence",
             holds=gap is None,
             detail=f"{len(entries)} releases" if gap is None else f"entry {gap} is missing",
@@ -356,7 +340,7 @@ class Ledger(ClosedAtTheEnd):
             if broken is None and _chain_hash(previous, _facts(entry)) != entry.chain_hash:
                 broken = entry.sequence
             previous = entry.chain_hash
-        yield LedgerCheck(
+        yield Check(
             name="chain",
             holds=broken is None,
             detail=f"head {previous[:12]}"
@@ -365,16 +349,16 @@ class Ledger(ClosedAtTheEnd):
         )
         true = _sum([entry.cost for entry in entries])
         stated = self.spent
-        yield LedgerCheck(
+        yield Check(
             name="sums",
             holds=true == stated,
             detail=f"costs add up to {true.shift_above:g} above and {true.shift_inside:g} inside the region"
             + ("" if true == stated else f", stated {stated.shift_above:g} and {stated.shift_inside:g}"),
         )
         twice = len(entries) - len(self._of_round)
-        yield LedgerCheck(name="rounds", holds=not twice, detail=f"{twice} releases of a round already released")
+        yield Check(name="rounds", holds=not twice, detail=f"{twice} releases of a round already released")
         outside = [entry.sequence for entry in entries if not self._allowed(entry)]
-        yield LedgerCheck(
+        yield Check(
             name="allowance",
             holds=not outside,
             detail=f"entry {outside[0]} is beyond its plan" if outside else "every release was within its plan",
@@ -384,7 +368,7 @@ class Ledger(ClosedAtTheEnd):
         plan = self._plans.get(entry.plan_digest)
         return plan is not None and 1 <= entry.round_number <= plan.rounds and not self._over(plan, entry.spent)
 
-    def _payload_check(self) -> LedgerCheck:
+    def _payload_check(self) -> Check:
         damaged = ""
         for entry in self._entries:
             try:
@@ -393,12 +377,12 @@ class Ledger(ClosedAtTheEnd):
                 damaged = damaged or str(error).removeprefix(f"{self._path} is damaged: ")
         more = self._file.payload_count() - len(self._entries)
         detail = f"{len(self._entries)} payloads" + (f", {more} too many" if more > 0 else "")
-        return LedgerCheck(name="payloads", holds=not damaged and more == 0, detail=damaged or detail)
+        return Check(name="payloads", holds=not damaged and more == 0, detail=damaged or detail)
 
 
 def verify_ledger(
     path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
-) -> tuple[LedgerCheck, ...]:
+) -> tuple[Check, ...]:
     """Returns the checks of a ledger file, every payload read; it holds up if all of them do.
 
     A ledger restored from an old copy, with all files beside it, is sound in itself: only whoever saw a later state can

@@ -1,4 +1,4 @@
-"""The same promise kept in another way: what noise other weights would save, and whom they would quieten.
+"""The same promise kept in another way: what other weights would save, whom they would quieten, what they cost inside.
 
 >>> from fulcrum.planning.making import plan
 >>> found = other_weights(plan("severe", rounds=10, epsilon=0.99))
@@ -17,6 +17,7 @@ from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.privacy.allocation import ALLOCATIONS
+from fulcrum.rounding import shown
 
 LEAST_SAVING = 0.01
 """The share of a plan's noise that other weights must save to be worth a word."""
@@ -35,6 +36,8 @@ class OtherWeights:
         node: Who would lose the largest part of its voice.
         before: Its share of the model under the plan.
         after: Its share with these weights.
+        inside_before: The worst epsilon inside under the plan.
+        inside_after: The same with these weights.
     """
 
     options: tuple[str, ...]
@@ -43,13 +46,18 @@ class OtherWeights:
     node: str
     before: float
     after: float
+    inside_before: float
+    inside_after: float
 
     @property
     def sentence(self) -> str:
-        """What would be saved, and who would have less voice."""
+        """What would be saved, who would have less voice, and what the observer inside would gain."""
+        now, then = shown(self.inside_before), shown(self.inside_after)
+        inside = f", and the worst epsilon inside would be {then:g} in place of {now:g}" if then > now else ""
         return (
             f"Weights of least noise ({' or '.join(self.options)}) would save {self.saving:.1%} of this noise; "
-            f"{self.tier} {self.node!r} would have {_share(self.after)} of the model in place of {_share(self.before)}."
+            f"{self.tier} {self.node!r} would have {_share(self.after)} of the model in place of {_share(self.before)}"
+            f"{inside}."
         )
 
 
@@ -85,16 +93,19 @@ def other_weights(plan: Plan) -> OtherWeights | None:
     if (after / before).min() > 1 - LEAST_SAVING:  # what changes is who counts for how much within each node
         tier, names = SILO, plan.federation.silo_names.tolist()
         before, after = plan.influence, best.influence
+    offered = {
+        option: made for option, made in found.items() if made.model_noise <= best.model_noise * (1 + LEAST_SAVING)
+    }
     quietened = int(np.argmin(np.round(after / before, 9)))  # of equals, the first
     return OtherWeights(
-        options=tuple(
-            option for option, made in found.items() if made.model_noise <= best.model_noise * (1 + LEAST_SAVING)
-        ),
+        options=tuple(offered),
         saving=saving,
         tier=tier,
         node=names[quietened],
         before=float(before[quietened]),
         after=float(after[quietened]),
+        inside_before=plan.worst_epsilon(SILO),
+        inside_after=max(made.worst_epsilon(SILO) for made in offered.values()),
     )
 
 

@@ -130,8 +130,14 @@ class Guarantee:
             return "silos hold no noise, so none can collude it away"
         if not self.colluders:
             of = f"{self.innermost}, in any plan so far," if self.follows else self.innermost
-            return f"no silo of a {of} helps an observer of its sums, or is one: it can subtract its own noise"
-        helps = "helps an observer, or is one" if self.colluders == 1 else "help an observer, or are one"
+            does = "helps an observer of its sums, is one, or leaves out its noise"
+            return f"no silo of a {of} {does}: it conceals the others by its noise"
+        alone = self.colluders == 1
+        helps = (
+            "helps an observer, is one, or leaves out its noise"
+            if alone
+            else "help an observer, are one, or leave out their noise"
+        )
         return f"{self._coalition} {helps}"
 
     @property
@@ -161,7 +167,7 @@ class Guarantee:
             )
         if self.curious_aggregator:
             return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
-        return f"{aggregators} are trusted to see what they aggregate; no one is trusted to add noise"
+        return f"{aggregators} are trusted to see what they aggregate; silos draw the noise themselves"
 
     @property
     def _masked(self) -> str:

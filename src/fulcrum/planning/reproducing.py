@@ -16,7 +16,9 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import BY_SILO, RECIPES
 
 
-def reproducing_commands(plan: Plan, *, trained: Sequence[str] = (), written: str = "") -> list[str]:
+def reproducing_commands(
+    plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
+) -> list[str]:
     """Returns the commands that make the plan again, check it and write its report; FEDERATION stands for its file.
 
     Weights given by silo are a column `weight` of that file: FEDERATION_WITH_WEIGHTS.
@@ -24,12 +26,17 @@ def reproducing_commands(plan: Plan, *, trained: Sequence[str] = (), written: st
     Args:
         plan: What to make again.
         trained: The commands that trained what the report shows, into the folder `run`.
+        audited: The command that made the audit it shows, in the folder `audit`.
+        answered: Whether it shows what people say of the deployment: ANSWERS.toml.
         written: The date that the report bears.
     """
     report = ["fulcrum report plan.json"]
     report += ["--run run"] if trained else []
+    report += ["--audit audit"] if audited else []
+    report += ["--answers ANSWERS.toml"] if answered else []
     report += [f"--date {written}"] if written else []
-    return [_planning_command(plan), "fulcrum verify plan.json", *trained, f"{' '.join(report)} -o report.html"]
+    made = [*trained, *([audited] if audited else [])]
+    return [_planning_command(plan), "fulcrum verify plan.json", *made, f"{' '.join(report)} -o report.html"]
 
 
 def _planning_command(plan: Plan) -> str:

@@ -49,7 +49,7 @@ class ObserverVerdict:
         who: The observer in words, to open a sentence with.
         epsilon: The worst epsilon against it; infinite where there is no guarantee.
         right: How often it guesses right which of two datasets the silo holds, at best; one half is a coin.
-        accuses: How often it rightly accuses at 1 % wrong accusations, at best.
+        accuses: How often it recognises one dataset, at best, while it takes the other for it 1 % of the time.
         level: One of `LEVELS`, by `right` alone.
     """
 
@@ -77,9 +77,8 @@ class ObserverVerdict:
     @property
     def sentence(self) -> str:
         """All of it as a sentence of its own."""
-        return (
-            f"{self.who} guesses which of two possible datasets a silo holds and is right {self.times}, {self.meaning}."
-        )
+        asked = "guesses which of two equally likely datasets a silo holds"
+        return f"{self.who} {asked} and is right {self.times}, {self.meaning}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +116,7 @@ class Verdict:
         """Both in one sentence that needs no heading."""
         above, inside = self.observers
         return (
-            f"Guessing which of two possible datasets a silo holds, an observer above is right {above.times}, "
+            f"Guessing which of two equally likely datasets a silo holds, an observer above is right {above.times}, "
             f"{above.meaning}; inside: right {inside.times}, {inside.meaning}."
         )
 

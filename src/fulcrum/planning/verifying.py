@@ -14,9 +14,9 @@ the guarantee with the template they are made from.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from fulcrum.checks import Check
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
@@ -37,21 +37,6 @@ _LEAST_WIDTH = 16.0  # steps
 _FARTHEST = 32  # widths that a draw may be away
 _DISTANCE = 2.0**-108  # of a coordinate of one silo's noise, in total variation
 _REFUSED = 2.0**-79  # the chance that a region refuses an honest release, which shows above it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was recomputed.
-
-    Attributes:
-        name: What was checked.
-        holds: Whether the file agrees.
-        detail: The figures, or where they part.
-    """
-
-    name: str
-    holds: bool
-    detail: str
 
 
 def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:

@@ -1,5 +1,7 @@
 """`fulcrum audit`: what it prints, writes and refuses; and a silo's operator who audits alone."""
 
+import csv
+import io
 import json
 import tomllib
 
@@ -8,7 +10,7 @@ import pytest
 from faults import made
 
 import fulcrum
-from fulcrum.audit.evidence.findings import Finding, read_audit
+from fulcrum.audit.evidence.findings import EVERY_COLUMN, Audit, Finding, read_audit
 from fulcrum.audit.replays import auditing
 from fulcrum.cli.app import run
 from fulcrum.errors import DataError
@@ -43,7 +45,7 @@ def test_an_audit_prints_its_verdict_and_that_it_proves_nothing(plan_file, capsy
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
 
 
-def test_json_holds_every_bound_and_csv_a_row_an_observer(plan_file, capsys):
+def test_json_holds_every_bound_and_csv_a_row_for_all_that_was_found(plan_file, capsys):
     code, out, _ = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--format", "json")
     told = json.loads(out)
     assert code == (1 if told["verdict"] == "violated" else 0)
@@ -51,7 +53,48 @@ def test_json_holds_every_bound_and_csv_a_row_an_observer(plan_file, capsys):
     for found in told["findings"]:
         assert {"stated", "exact", "renyi", "assumption_free", "gaussian", "verdict"} <= found.keys()
     _, out, _ = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--format", "csv")
-    assert len(out.splitlines()) == len(told["findings"]) + 1
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [row["kind"] for row in rows] == ["observer"] * len(told["findings"]) + ["noise"] * len(told["probes"])
+    for row, found in zip(rows, [*told["findings"], *told["probes"]], strict=True):
+        for name, value in found.items():
+            assert row[name] == ("" if value is None else " ".join(value) if name == "reasons" else str(value)), name
+
+
+def test_rows_of_every_kind_of_finding_fit_one_table():
+    about = {"version": "1", "plan_digest": "0", "federation": "f", "purpose": "research", "delta": 1e-5, "rounds": 1}
+    about |= {"confidence": 0.95, "tests": 1, "trials": 1, "seed": 1, "seconds": 1.0}
+    learned = {"node": "north", "silo": "a", "verdict": "consistent"}
+    found = msgspec.convert(
+        about
+        | {
+            "findings": [],
+            "properties": [
+                learned
+                | {
+                    "arm": "joint",
+                    "weights": "by size",
+                    "server": "plain",
+                    "noise": True,
+                    "observer": "all",
+                    "shadows": 9,
+                }
+                | {"error": 0.5, "blind_error": 0.6, "nats_at_least": 0.0, "nats_at_most": None}
+            ],
+            "records": [
+                learned
+                | {"epsilon": 1.0, "allowed": 0.7, "right_at_least": 0.4, "right_at_most": 0.6}
+                | {"resemblance": 0.1, "bare_resemblance": 0.9, "trials": 5}
+            ],
+        },
+        Audit,
+    )
+    rows = found.every_row()
+    assert [(row["kind"], row["node"], row["silo"]) for row in rows] == [
+        ("concentration", "north", "a"),
+        ("record", "north", "a"),
+    ]
+    assert (rows[0]["error"], rows[1]["allowed"]) == (0.5, 0.7)
+    assert all(row.keys() <= set(EVERY_COLUMN) for row in rows)
 
 
 @pytest.mark.parametrize(

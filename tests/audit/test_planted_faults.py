@@ -62,7 +62,7 @@ def test_a_planted_fault_is_found_in_every_audit(fault, verdict, why):
 def test_sums_of_different_lattices_are_found_in_every_audit_and_their_low_bits_read():
     mechanism = lattices_of_their_own(LATTICES)
     for seed in range(AUDITS):
-        found = audit(LATTICES, trials=5_000, seed=seed, mechanism=mechanism)
+        found = audit(LATTICES, trials=10_000, seed=seed, mechanism=mechanism)
         [light] = [one for one in found.findings if one.tier == "federation" and one.silo.startswith("light")]
         assert light.verdict == VIOLATED
         assert "Noise does not reach the low bits" in reasons_of(found)

@@ -16,6 +16,7 @@ from fulcrum.audit.real_parts.releases import probed_silos, region_probes, relea
 from fulcrum.errors import DataError
 from fulcrum.noise.sources import SecureNoise
 from fulcrum.simulation import engine
+from fulcrum.simulation.models import Model
 from fulcrum.simulation.runs import save_run, train
 
 ERRORS = Errors.shared(10, 12, 0.99999)
@@ -145,6 +146,16 @@ def test_runs_that_cannot_be_audited_are_refused_in_one_line(tmp_path):
         read_recorded_run(tmp_path, plan)
     with pytest.raises(DataError, match="is of another plan"):
         read_recorded_run(tmp_path, other)
+    still = Model(
+        parameters=plan.parameters,
+        init=lambda flat: flat,
+        step=lambda state, *_: state,
+        final=lambda state: state,
+        scores=lambda _, features: features[:, :2],
+    )
+    recorded(tmp_path, plan, task, model=still)
+    with pytest.raises(DataError, match=r"was trained with a model of your own .*Leave --run out"):
+        read_recorded_run(tmp_path, plan)
     (tmp_path / "observed.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match="does not hold what fulcrum train writes"):
         read_recorded_run(tmp_path, plan)

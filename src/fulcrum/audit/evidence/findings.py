@@ -11,6 +11,7 @@ that keeps its claims says `VIOLATED` anywhere is at most one minus the confiden
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         properties: What was learned of silos' class concentrations.
         records: What was learned of single records.
         notes: What a reader must know.
+        command: The command that made it; empty where none did.
     """
 
     format: str = FORMAT
@@ -206,12 +208,27 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     properties: list[PropertyFinding] = []
     records: list[RecordFinding] = []
     notes: list[str] = []
+    command: str = ""
 
     @property
     def verdict(self) -> str:
         """The gravest verdict of all."""
         learned = [*(one.verdict for one in self.properties), *(one.verdict for one in self.records)]
         return gravest([*(one.verdict for one in self.findings), *(one.verdict for one in self.probes), *learned])
+
+    def every_row(self) -> list[dict[str, Any]]:
+        """Returns all that was found as rows of one table, under the names of the file; `kind` says what a row is of.
+
+        A row has no value in the columns of other kinds.
+        """
+        kinds: dict[str, Sequence[msgspec.Struct]] = {
+            "observer": self.findings,
+            "noise": self.probes,
+            "concentration": self.properties,
+            "record": self.records,
+        }
+        rows = [{"kind": kind, **msgspec.to_builtins(one)} for kind, found in kinds.items() for one in found]
+        return [row | {"reasons": " ".join(row.get("reasons", ()))} for row in rows]
 
     def summary(self) -> dict[str, Any]:
         """Returns what a file or a program needs to know."""
@@ -234,6 +251,12 @@ class Reasons:
     def sentences(self) -> list[str]:
         """Those of the verdict."""
         return list(self.violated or self.looser)
+
+
+_KINDS = (Finding, Probe, PropertyFinding, RecordFinding)
+
+EVERY_COLUMN = ("kind", *dict.fromkeys(name for kind in _KINDS for name in kind.__struct_fields__))
+"""The columns of `Audit.every_row`."""
 
 
 def gravest(verdicts: list[str]) -> str:

@@ -82,6 +82,11 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         raise DataError(
             f"{folder / 'observed.npz'} holds no regional sums of this plan. Run: fulcrum train PLAN -o {folder}"
         )
+    if sums.shape[4] == 1:  # in one row, as parameters of a user's own model travel
+        raise DataError(
+            f"{folder} was trained with a model of your own ({sums.shape[3]:,} parameters), and the updates of the "
+            "built-in head alone can be replayed. Leave --run out: the other tests need no model"
+        )
     return RecordedRun(
         folder=folder,
         task=told.task,

@@ -135,7 +135,7 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--model", "cli_nets"], "--model must be module:Net"),
+        (["--model", "cli_nets"], "--model must be FILE:CLASS, such as mynet:Net"),
         (["--model", "cli_nets:Nest"], "model 'cli_nets:Nest' cannot be loaded"),
         (["--model", "cli_nets:Pixels"], "Pixels does not take the records of digits, of shape (16,)"),
         (

@@ -238,3 +238,18 @@ def test_no_layer_of_the_epsilons_is_empty():
         chart = epsilon_chart(region_rows(plan), allocation=plan.allocation, injected=plan.injection == "aggregator")
         assert all(layer["data"]["values"] for layer in chart["layer"])
         assert ("uniform silo noise" in chart["description"]) is (plan.injection == "aggregator")
+
+
+@pytest.mark.parametrize(("plan", "wide"), [(SEVERE, True), (fulcrum.plan(TREE, rounds=10, epsilon=1.0), False)])
+def test_an_axis_says_that_it_is_logarithmic_exactly_where_it_is(plan, wide):
+    axes = [
+        axis
+        for chart in charts_of(plan)
+        for part in (chart, *chart.get("layer", ()))
+        for name, axis in part.get("encoding", {}).items()
+        if name in "xy"
+    ]
+    for axis in axes:
+        logarithmic = (axis.get("scale") or {}).get("type") == "log"
+        assert (axis.get("title") or "").endswith(", log scale") is logarithmic
+    assert any((axis.get("scale") or {}).get("type") == "log" for axis in axes) is wide

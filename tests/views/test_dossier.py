@@ -49,6 +49,14 @@ def test_mu_is_stated_for_both_observers_and_is_that_of_the_noise():
         assert epsilon_of_shift(float(mu), delta=1e-5) == pytest.approx(PLAN.worst_epsilon(tier), rel=2e-3)
 
 
+def test_gaussian_differential_privacy_is_claimed_of_the_exact_accountant_alone():
+    for accountant, claimed in (("exact", True), ("renyi", False)):
+        made = fulcrum.plan("mild", rounds=3, epsilon=1.0, accountant=accountant)
+        answer = questions_of(made, Answers())[1].answer
+        assert ("of Gaussian differential privacy" in answer) is claimed
+        assert ("the rho of zero-concentrated differential privacy" in answer) is not claimed
+
+
 def test_a_plan_for_research_says_wherever_it_states_epsilon_that_it_protects_nobody():
     research, deployed = PLAN, fulcrum.plan("consortium", rounds=10, epsilon=1.0, purpose="deployment", parameters=34)
     for plan, told in ((research, True), (deployed, False)):

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -83,8 +84,8 @@ def test_seventy_half_sent_requests_hold_up_no_other(half, port):
         assert time.monotonic() - start < 3  # room is made, before any deadline is over
 
 
-@pytest.mark.parametrize("half", HALVES)
-def test_a_half_sent_request_is_dropped_even_where_it_goes_on_byte_by_byte(half, port):
+def seconds_until_dropped(port, half):
+    """How long half a request is waited for, where it goes on byte by byte."""
     start = time.monotonic()
     with connected(port, HALVES[half]) as opened:
         opened.settimeout(0.5)
@@ -96,40 +97,77 @@ def test_a_half_sent_request_is_dropped_even_where_it_goes_on_byte_by_byte(half,
                 opened.sendall(b"a")
             except ConnectionError:
                 break
-    assert 4 < time.monotonic() - start < 9
+    return time.monotonic() - start
 
 
-def test_a_request_that_comes_slowly_but_steadily_is_answered(port):
+def sent_slowly(port):
+    """How long a request took that was sent in eight pieces, and how its answer begins."""
     body = b'{"not": "a question"}' + b" " * 2_000_000
     with connected(port, HEAD + b"Content-Length: %d\r\n\r\n".replace(b"%d", str(len(body)).encode())) as opened:
         start = time.monotonic()
         for piece in range(0, len(body), 250_000):
             opened.sendall(body[piece : piece + 250_000])
             time.sleep(0.9)
-        assert time.monotonic() - start > 7
-        assert opened.recv(100).startswith(b"HTTP/1.1 422 ")
+        return time.monotonic() - start, opened.recv(100)
 
 
-def test_a_connection_serves_several_requests_after_another(port):
+def asked_three_times(port):
+    """The answers to three requests on one connection, seconds apart."""
+    answers = []
     with connected(port) as opened:
         for _ in range(3):
             opened.sendall(b"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n".replace(b"%d", str(port).encode()))
             time.sleep(2.5)
-            assert opened.recv(1_000_000).startswith(b"HTTP/1.1 200 OK")
+            answers.append(opened.recv(1_000_000))
+    return answers
 
 
-def test_a_connection_that_takes_no_answer_is_dropped(port):
-    asked, whole = b"GET /vega.js HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", len(answered(port, "/vega.js")[1])
-    for patience, dropped in ((0, False), (15, True)):
-        with connected(port, 12 * asked, buffer=4096) as opened:
-            time.sleep(patience)
-            taken = 0
-            try:
-                while taken < 12 * whole and (piece := opened.recv(1 << 20)):
-                    taken += len(piece)
-            except ConnectionError:
-                pass
-        assert (taken < 12 * whole) is dropped
+def bytes_taken(port, whole, patience):
+    """How much of twelve answers is still to be had, for whoever begins to take them after so many seconds."""
+    asked, taken = b"GET /vega.js HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n", 0
+    with connected(port, 12 * asked, buffer=4096) as opened:
+        time.sleep(patience)
+        try:
+            while taken < 12 * whole and (piece := opened.recv(1 << 20)):
+                taken += len(piece)
+        except ConnectionError:
+            pass
+    return taken
+
+
+@pytest.fixture(scope="module")
+def met(port):
+    """What the slow ones met, who come all at once: each waits for seconds, and none for another."""
+    whole = len(answered(port, "/vega.js")[1])
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return {
+            **{half: pool.submit(seconds_until_dropped, port, half) for half in HALVES},
+            "sent slowly": pool.submit(sent_slowly, port),
+            "asked three times": pool.submit(asked_three_times, port),
+            "taken at once": pool.submit(lambda: bytes_taken(port, whole, 0) / (12 * whole)),
+            "taken too late": pool.submit(lambda: bytes_taken(port, whole, 15) / (12 * whole)),
+        }
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_half_sent_request_is_dropped_even_where_it_goes_on_byte_by_byte(half, met):
+    assert 4 < met[half].result() < 9
+
+
+def test_a_request_that_comes_slowly_but_steadily_is_answered(met):
+    seconds, answer = met["sent slowly"].result()
+    assert seconds > 7
+    assert answer.startswith(b"HTTP/1.1 422 ")
+
+
+def test_a_connection_serves_several_requests_after_another(met):
+    answers = met["asked three times"].result()
+    assert [answer.startswith(b"HTTP/1.1 200 OK") for answer in answers] == [True] * 3
+
+
+def test_a_connection_that_takes_no_answer_is_dropped(met):
+    assert met["taken at once"].result() >= 1
+    assert met["taken too late"].result() < 1
 
 
 def test_a_server_leaves_the_logging_of_its_process_alone():

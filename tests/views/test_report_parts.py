@@ -8,15 +8,18 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import fulcrum
+from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.cli import app as cli
 from fulcrum.errors import ParameterError
 from fulcrum.planning.verdict import verdict
 from fulcrum.simulation.results import unkeyed_digest
 from fulcrum.views.alignment import aligned
 from fulcrum.views.charts import information_rows, information_words
+from fulcrum.views.dossier import answers_template, read_answers
 from fulcrum.views.numbers import figure, percent
 from fulcrum.views.report import report
 from fulcrum.views.silo_columns import first_rows, silo_table
@@ -171,8 +174,8 @@ def test_lines_at_0_or_at_the_ceiling_are_told_in_words():
     ]
     strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "silo": 0.3})
     above, inside = information_words(information_rows(strict), ceiling=2.99573)
-    assert above.startswith("The line of the observer above lies at 0 to the eye: it learns at most 0.00")
-    assert inside.startswith("The line of the observer inside lies at 0 to the eye")
+    assert above.startswith("The line of the observer above cannot be told from 0 here: it learns at most 0.00")
+    assert inside.startswith("The line of the observer inside cannot be told from 0 here")
     shown = text_of(report(strict))
     assert above in shown
     assert inside in shown
@@ -211,6 +214,28 @@ def test_make_it_again_lists_the_training_too_and_what_it_lists_runs(tmp_path, m
         assert cli.run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
     assert {name: Path("run", name).read_bytes() for name in before} == before
     assert Path("report.html").read_text(encoding="utf-8") == page
+
+
+def test_make_it_again_lists_the_audit_too_and_what_it_lists_makes_the_same_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["plan", "mild", "--rounds", "2", "--epsilon", "5", "-o", "plan.json"]) == 0
+    assert cli.run(["audit", "plan.json", "--trials", "1000", "--confidence", "0.9999", "-o", "found"]) == 0
+    found, answers = read_audit(Path("found")), Path("ANSWERS.toml")
+    answers.write_text(answers_template(), encoding="utf-8")
+    plan = fulcrum.read_plan("plan.json")
+    page = report(plan, audit=found, answers=read_answers(answers), written=date(2026, 3, 14))
+    listed = commands_of(page)
+    assert listed[2:] == [
+        f"fulcrum audit plan.json --trials 1000 --confidence 0.9999 --seed {found.seed} -o audit",
+        "fulcrum report plan.json --audit audit --answers ANSWERS.toml --date 2026-03-14 -o report.html",
+    ]
+    for command in listed:
+        assert cli.run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    assert Path("report.html").read_text(encoding="utf-8") == page
+    by_hand = msgspec.structs.replace(found, command="")
+    assert commands_of(report(plan, audit=by_hand))[2] == (
+        f"# audited without the command line: 1,000 replays, seed {found.seed}"
+    )
 
 
 def deployed_run(plan, **settings):

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 
 from fulcrum.errors import ParameterError
 from fulcrum.views.columns import Column
@@ -73,3 +74,21 @@ def test_a_long_round_tells_how_far_it_is_and_the_time_left(capsys, monkeypatch)
         "Training: round 1 of 4, 99% of it done, about 2.6 min left\n"
         "Training: round 4 of 4, 50% of it done, about 1.5 min left\n"
     )
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_epsilon_is_cut_however_long_names_are_and_narrow_the_screen(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    keys = ("silos", "effective size", "noise multiplier", "influence", "ε above", "ε inside")
+    shape = [Column(key="region", heading="region", figures=False), *(Column(key=key, heading=key) for key in keys)]
+    rows = [
+        {"region": name, **{key: 1.111 + line / 10 + place / 1000 for place, key in enumerate(keys)}}
+        for line, name in enumerate(["Norddeutschland und Schleswig-Holstein", "日本" * 30, "x"])
+    ]
+    show(Result(data=rows, rows=rows, picture=[table("long names", shape, rows)]), "table")
+    drawn = capsys.readouterr().out
+    for row in rows:
+        [line] = [line for line in drawn.splitlines() if f"{row['silos']:.3f}" in line]
+        assert line.split()[-6:] == [f"{row[key]:.3f}" for key in keys]
+    assert max(map(cell_len, drawn.splitlines())) <= max(columns, 80)  # the least that six figures and a name take
+    assert "日本日本" in drawn

@@ -23,6 +23,11 @@ from cyclopts import (
 from fulcrum.errors import FulcrumError
 from fulcrum.version import package_version
 
+
+def _example(words: str) -> str:
+    return f"Example: fulcrum {words}"
+
+
 app = App(
     name="fulcrum",
     help="Topology-aware differential privacy for hierarchical federated learning.",
@@ -33,82 +38,117 @@ app.command(
     "fulcrum.cli.exposure:exposure",
     name="exposure",
     help="Show how exposed each region is, and what a uniform multiplier wastes.",
+    help_epilogue=_example("exposure hospitals.csv"),
 )
 app.command(
     "fulcrum.cli.floor:floor",
     name="floor",
     help="Show what a silo's group reveals of it with no update sent, and whether a bound says anything.",
+    help_epilogue=_example("floor hospitals.csv --information 2.2"),
 )
-app.command("fulcrum.cli.plans:plan_command", name="plan", help="Compute how much noise each silo must add.")
+app.command(
+    "fulcrum.cli.plans:plan_command",
+    name="plan",
+    help="Compute how much noise each silo must add.",
+    help_epilogue=_example("plan hospitals.csv --rounds 10 --epsilon 1 -o plan.json"),
+)
 app.command(
     "fulcrum.cli.plans:verify_command",
     name="verify",
     help="Recompute every number of a plan from its multipliers and roster, without the solver.",
+    help_epilogue=_example("verify plan.json --federation hospitals.csv"),
 )
-app.command("fulcrum.cli.plans:diff", name="diff", help="Say what changed from one plan to another, and for whom.")
+app.command(
+    "fulcrum.cli.plans:diff",
+    name="diff",
+    help="Say what changed from one plan to another, and for whom.",
+    help_epilogue=_example("diff plan.json next.json"),
+)
 app.command(
     "fulcrum.cli.plans:export",
     name="export",
     help="Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs.",
+    help_epilogue=_example("export plan.json --to csv"),
 )
 app.command(
     "fulcrum.cli.compare:compare_command",
     name="compare",
     help="Put every allocation side by side at the same target, and train each with --train.",
+    help_epilogue=_example("compare hospitals.csv --rounds 10 --epsilon 1 --train"),
 )
 app.command(
     "fulcrum.cli.training:train_command",
     name="train",
     help="Train a plan in process, with seeded noise: for research, not for deployment.",
+    help_epilogue=_example("train plan.json --data digits -o run"),
 )
 app.command(
     "fulcrum.cli.training:embed",
     name="embed",
     help="Turn images or texts into features by a frozen public model, for `fulcrum train --data`.",
+    help_epilogue=_example("embed photos -o photos.npz"),
 )
 app.command(
     "fulcrum.cli.tune:tune_command",
     name="tune",
     help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",
+    help_epilogue=_example("tune plan.json --data digits -o next.json"),
 )
 app.command(
     "fulcrum.cli.audit:audit_command",
     name="audit",
     help="Attack a plan as each observer would, and put the epsilon measured beside the one claimed.",
+    help_epilogue=_example("audit plan.json -o audit"),
 )
 app.command(
     "fulcrum.cli.report:report_command",
     name="report",
     help="Write a plan as one HTML file to read, print and sign; it asks nothing of any network.",
+    help_epilogue=_example("report plan.json --run run -o report.html"),
 )
 app.command(
     "fulcrum.cli.page:serve_command",
     name="serve",
     help="Serve a page to change a federation in and see at once what follows; end it with Ctrl-C.",
+    help_epilogue=_example("serve hospitals.csv --open"),
 )
 app.command(
     "fulcrum.cli.silos:keygen",
     name="keygen",
     help="Make a key pair: to sign plans and releases with, or to open what silos seal to a region.",
+    help_epilogue=_example("keygen issuer"),
 )
-app.command("fulcrum.cli.silos:sign", name="sign", help="Sign a plan, so that silos know who issued it.")
+app.command(
+    "fulcrum.cli.silos:sign",
+    name="sign",
+    help="Sign a plan, so that silos know who issued it.",
+    help_epilogue=_example("sign plan.json --key issuer"),
+)
 app.command(
     "fulcrum.cli.silos:policy",
     name="policy",
     help="Check a plan against a silo's own policy, on figures recomputed from multipliers and roster.",
+    help_epilogue=_example("policy plan.json --silo lille --policy policy.toml"),
 )
 app.command(
     "fulcrum.cli.silos:replan_command",
     name="replan",
     help="Plan the remaining rounds from the budget that each silo has left.",
+    help_epilogue=_example("replan plan.json --federation hospitals.csv --ledgers state -o next.json"),
 )
 
 ledger = App(name="ledger", help="Show or verify what a silo has spent.")
-ledger.command("fulcrum.cli.silos:show_ledger", name="show", help="Show every release of a silo and what it has spent.")
+ledger.command(
+    "fulcrum.cli.silos:show_ledger",
+    name="show",
+    help="Show every release of a silo and what it has spent.",
+    help_epilogue=_example("ledger show lille.ledger"),
+)
 ledger.command(
     "fulcrum.cli.silos:verify_ledger_command",
     name="verify",
     help="Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy.",
+    help_epilogue=_example("ledger verify lille.ledger --least-sequence 10"),
 )
 app.command(ledger)
 
@@ -117,11 +157,13 @@ deploy.command(
     "fulcrum.cli.nvflare:deploy_nvflare",
     name="nvflare",
     help="Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open.",
+    help_epilogue=_example("deploy nvflare plan.json -o kits --host fl.example.org"),
 )
 deploy.command(
     "fulcrum.cli.flower:deploy_flower",
     name="flower",
     help="Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run.",
+    help_epilogue=_example("deploy flower plan.json -o kits --host fl.example.org"),
 )
 app.command(deploy)
 
@@ -130,11 +172,13 @@ up.command(
     "fulcrum.cli.nvflare:up_nvflare",
     name="nvflare",
     help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end.",
+    help_epilogue=_example("up nvflare plan.json -o federation"),
 )
 up.command(
     "fulcrum.cli.flower:up_flower",
     name="flower",
     help="Run a plan on Flower with every site a process on this machine, and stop them all at the end.",
+    help_epilogue=_example("up flower plan.json -o federation"),
 )
 app.command(up)
 
@@ -143,6 +187,7 @@ simulated.command(
     "fulcrum.cli.flower:simulate_flower",
     name="flower",
     help="Run a plan on Flower's simulation: every silo a virtual node on Ray, with the messages of a deployment.",
+    help_epilogue=_example("simulate flower plan.json -o run"),
 )
 app.command(simulated)
 
@@ -151,6 +196,7 @@ follow.command(
     "fulcrum.cli.nvflare:follow_nvflare",
     name="nvflare",
     help="Submit the job to a running federation and follow it; one that broke off goes on from its checkpoint.",
+    help_epilogue=_example("follow nvflare kits -o run"),
 )
 app.command(follow)
 

@@ -1,18 +1,21 @@
 """The command that attacks a plan, a run or a silo's own installation, and puts what it finds beside the claim."""
 
+import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
-from fulcrum.audit.evidence.findings import VIOLATED, save_audit
+from fulcrum.audit.evidence.findings import EVERY_COLUMN, VIOLATED, save_audit
 from fulcrum.audit.learning.property_inference import LEAST_SHADOWS, MOST_SHADOWS
 from fulcrum.audit.real_parts.engine_runs import check_engine
 from fulcrum.audit.real_parts.recorded import read_recorded_run
 from fulcrum.audit.replays.auditing import CONFIDENCE, TRIALS
 from fulcrum.audit.whole import Learning, whole_audit
-from fulcrum.cli.options import FormatOption, number, option
+from fulcrum.cli.options import FormatOption, number, option, words_of
 from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.errors import MissingExtraError, ParameterError
 from fulcrum.planning.plan import Plan
@@ -23,7 +26,7 @@ from fulcrum.simulation.runs import run_folder
 from fulcrum.simulation.tasks import load_task
 from fulcrum.storage.files import write_whole
 from fulcrum.views.audit_picture import audit_picture
-from fulcrum.views.audit_tables import audit_chart, audit_rows
+from fulcrum.views.audit_tables import audit_chart
 from fulcrum.views.chart_style import svg
 from fulcrum.views.terminal import Result, check_format, phases, show
 
@@ -77,11 +80,28 @@ def audit_command(
             on_progress=tell,
         )
     if output is not None:
-        save_audit(found, output)
+        asked = {"trials": trials, "confidence": confidence, "silo": silo, "engine": engine, "shadows": shadows}
+        command = _command(plan_file, run, learning, {**asked, "seed": found.seed})
+        save_audit(msgspec.structs.replace(found, command=command), output)
         with suppress(MissingExtraError):  # the picture needs vl-convert; its figures are in audit.json
             write_whole(output / "audit.svg", svg(audit_chart(found)).encode())
-    show(Result(data=found.summary(), rows=audit_rows(found), picture=audit_picture(found)), style)
+    every = Result(data=found.summary(), rows=found.every_row(), fields=EVERY_COLUMN, picture=audit_picture(found))
+    show(every, style)
     return 1 if found.verdict == VIOLATED else 0
+
+
+def _command(plan_file: Path, run: Path | None, learning: TrainingOptions | None, asked: Mapping[str, Any]) -> str:
+    """Returns the command that makes an audit again, its seed among what was asked for where it was drawn."""
+    usual = {"confidence": CONFIDENCE, "silo": None, "engine": None, "shadows": 0}
+    words = ["fulcrum audit", "SITE" if plan_file.is_dir() else "plan.json"]
+    words += [] if run is None else ["--run run"]
+    words += [
+        f"--{name} {shlex.quote(str(value))}"
+        for name, value in asked.items()
+        if name not in usual or value != usual[name]
+    ]
+    words += [] if learning is None else [words_of(learning)]
+    return f"{' '.join(word for word in words if word)} -o audit"
 
 
 def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:

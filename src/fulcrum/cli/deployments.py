@@ -36,11 +36,12 @@ class SiteOptions:
         BUILT_IN
     )
     settings: Annotated[
-        tuple[str, ...], Parameter(name="--option", help="NAME=VALUE for your training module; may be repeated.")
+        tuple[str, ...],
+        Parameter(name="--option", negative=(), help="NAME=VALUE for your training module; may be repeated."),
     ] = ()
     policy: Annotated[Path | None, option("The policy that every silo starts with, a TOML file.")] = None
     patience: Annotated[float, option("Seconds a region waits for its silos in a round.")] = 120.0
-    seed: Annotated[int, number("Of a research plan: partition, batches and noise.")] = 0
+    seed: Annotated[int, number("Seed of a research plan's partition, batches and noise.")] = 0
 
     def deployment(self, plan: Plan, training: TrainingOptions, **where: Any) -> Deployment:
         """Returns what is to be deployed; what cannot be is refused here."""

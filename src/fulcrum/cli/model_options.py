@@ -25,7 +25,9 @@ class ModelOptions:
     """A user's own model."""
 
     model: Annotated[str | None, option("Your own PyTorch module, module:Net, in place of the softmax head.")] = None
-    trained: Annotated[str | None, option("Its parameters that are trained, such as 'head.*'; all by default.")] = None
+    trained: Annotated[
+        str | None, option("Parameters of --model that are trained, such as 'head.*'; all by default.")
+    ] = None
 
     def loaded(self) -> TorchModel | None:
         """Returns the model, or None for the softmax head."""
@@ -37,7 +39,7 @@ class ModelOptions:
             return None
         if ":" not in self.model:
             raise ParameterError(
-                f"--model must be module:Net, the file mynet.py and its class Net say, got {self.model!r}"
+                f"--model must be FILE:CLASS, such as mynet:Net for the class Net in mynet.py, got {self.model!r}"
             )
         look_here_for(self.model)
         patterns = [pattern.strip() for pattern in ("*" if self.trained is None else self.trained).split(",")]

@@ -49,7 +49,7 @@ DropoutsOption = Annotated[int, number("Silos of each region that may be missing
 ParametersOption = Annotated[int | None, number("Number of trainable parameters.")]
 RecipeOption = Annotated[str, option("Weights, clip and server together: paper, joint.")]
 WeightsOption = Annotated[
-    str | None, option("What silos count for: sizes, equal, least-noise, or a number from 0 to 1.")
+    str | None, option("What silos count for: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise).")
 ]
 ClipNormOption = Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")]
 ServerOption = Annotated[str | None, option("What is done with regional sums: sum, random-effects.")]

@@ -125,7 +125,7 @@ def show_ledger(
         Column(key="payload", heading="bytes", figures=False),
     ]
     picture = [
-        table(f"{silo}: {len(rows)} releases", columns, rows),
+        table(f"{silo}: {len(rows):,} release{'' if len(rows) == 1 else 's'}", columns, rows),
         facts(
             [
                 ("spent above", f"epsilon {shown_epsilon(above)}"),

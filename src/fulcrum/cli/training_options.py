@@ -24,15 +24,17 @@ class TrainingOptions:
     """On what and how silos train."""
 
     data: Annotated[
-        str, option(f"{listing(BUILT_IN)}, another name in the data folder, or an npz, CSV or Parquet.")
+        str, option(f"{listing(BUILT_IN)}, another name in the data folder, or an npz, CSV, Parquet or folder.")
     ] = "digits"
     data_dir: Annotated[Path | None, option("Folder of feature files; FULCRUM_DATA by default.")] = None
     components: Annotated[int | None, number("Principal components to keep.")] = None
-    records: Annotated[float | None, option("Mean records a silo.")] = None
+    records: Annotated[float | None, option("Mean number of records of a silo.")] = None
     targets: Annotated[str, option(f"What an npz holds in y: {listing(TARGETS)}.")] = "classes"
     label: Annotated[str | None, option("Label column of a CSV or Parquet file; label by default.")] = None
-    silo_column: Annotated[str | None, option("Its column of silos; silo by default, if there is one.")] = None
-    learning_rate: Annotated[float, option("Of the local steps.")] = LEARNING_RATE
+    silo_column: Annotated[str | None, option("Column of silos in such a file; silo by default, if there is one.")] = (
+        None
+    )
+    learning_rate: Annotated[float, option("Learning rate of the local steps.")] = LEARNING_RATE
     steps: Annotated[int, number("Local steps a round.")] = 10
     batch: Annotated[int, number("Records a local step.")] = 64
 

@@ -2,5 +2,5 @@
 
 Change it for another picture of a plan. It computes nothing that a plan does not say.
 
-Imports from: base, federation, privacy, planning, ledger, simulation, audit.
+Imports from: base, federation, privacy, planning, simulation, audit.
 """

@@ -15,7 +15,7 @@ from fulcrum.audit.replays.auditing import observer_words
 from fulcrum.audit.replays.observers import INSIDE
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.rounding import shown
-from fulcrum.views.chart_style import ChartRow, Spec, short_names, spread_scale, tooltip
+from fulcrum.views.chart_style import ChartRow, Spec, short_names, spread_axis, tooltip
 from fulcrum.views.columns import Column
 from fulcrum.views.drawings import Drawing
 from fulcrum.views.numbers import figure, shown_epsilon
@@ -310,8 +310,7 @@ def audit_chart(audit: Audit) -> Spec:
     x = {
         "field": "epsilon",
         "type": "quantitative",
-        "title": "epsilon",
-        **spread_scale([point["epsilon"] for point in points]),
+        **spread_axis("epsilon", [point["epsilon"] for point in points]),
     }
     y = {"field": "name", "type": "nominal", "sort": None, "title": None}
     shape = {

@@ -132,17 +132,17 @@ def javascript_bundle() -> str:
     return str(_converter().javascript_bundle())
 
 
-def spread_scale(values: Iterable[float], *, zero: bool = True) -> Spec:
-    """Returns a scale on which all values can be told apart: logarithmic where they span much, else from `zero`."""
+def spread_axis(title: str, values: Iterable[float], *, zero: bool = True) -> Spec:
+    """Returns an axis on which all values can be told apart: logarithmic where they span much, else from `zero`."""
     found = list(values)
     if not found or min(found) <= 0 or max(found) <= 6 * min(found):
-        return {"scale": {"zero": zero, "nice": zero, **({} if zero else {"padding": 12})}}
+        return {"title": title, "scale": {"zero": zero, "nice": zero, **({} if zero else {"padding": 12})}}
     low, high = 0.8 * min(found), 1.25 * max(found)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high < 1e4 * low else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
     scale = {"type": "log", "nice": False, "padding": 12}
-    return {"scale": scale, "axis": {"format": "~g", "values": ticks}}
+    return {"title": f"{title}, log scale", "scale": scale, "axis": {"format": "~g", "values": ticks}}
 
 
 def tooltip(**fields: str | tuple[str, str]) -> list[Spec]:

@@ -17,7 +17,7 @@ from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.comparing import Trade
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.leakage import information_bound, shown_nats
-from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_scale, tooltip
+from fulcrum.views.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_axis, tooltip
 from fulcrum.views.numbers import shown_epsilon, with_error
 
 _AT_THE_EDGE = 0.015
@@ -25,7 +25,7 @@ _AT_THE_EDGE = 0.015
 
 
 def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec:
-    """Returns epsilon above against epsilon inside at one noise budget: what one observer gains, the other loses.
+    """Returns epsilon above against epsilon inside at one noise budget: the smaller the one, the larger the other.
 
     Args:
         trades: As `observer_trade` gives them.
@@ -58,10 +58,11 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
     """
     uniform = trades[-1].noise_budget
     points = [{"inside": trade.epsilon_inside, "share": trade.noise_budget / uniform} for trade in trades]
+    title = "noise, share of uniform's"
     chart = _curve(
         points,
         x=("inside", "worst epsilon inside"),
-        y=("share", "noise, share of uniform's"),
+        y=("share", title),
         here={"inside": inside, "share": budget / uniform},
         description=(
             f"At the same promise above, noise grows from {points[0]['share']:.0%} of what uniform noise needs to all "
@@ -70,8 +71,7 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
         ),
     )
     for layer in chart["layer"]:
-        layer["encoding"]["y"]["axis"] = {"format": ".0%"}
-        layer["encoding"]["y"]["scale"] = {"zero": True}
+        layer["encoding"]["y"] |= {"title": title, "axis": {"format": ".0%"}, "scale": {"zero": True}}
     return chart
 
 
@@ -109,7 +109,7 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
 
     >>> points = [{"round": number, "observer": "above", "nats": 0.001 * number} for number in range(3)]
     >>> information_words(points, ceiling=3.0)
-    ['The line of the observer above lies at 0 to the eye: it learns at most 0.002 of 3 nats.']
+    ['The line of the observer above cannot be told from 0 here: it learns at most 0.002 of 3 nats.']
     """
     found = []
     by_observer = {name: [row for row in rows if row["observer"] == name] for name in OBSERVERS}
@@ -124,10 +124,11 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
             found.append(f"{whose} lies at the ceiling {when}: there the bound says nothing.")
         elif last <= _AT_THE_EDGE * ceiling:
             found.append(
-                f"{whose} lies at 0 to the eye: it learns at most {shown_nats(last, digits=3)} of {ceiling:.3g} nats."
+                f"{whose} cannot be told from 0 here: it learns at most {shown_nats(last, digits=3)} of "
+                f"{ceiling:.3g} nats."
             )
         elif least >= (1 - _AT_THE_EDGE) * ceiling:
-            found.append(f"{whose} lies at the ceiling to the eye: the bound hardly says anything.")
+            found.append(f"{whose} cannot be told from the ceiling here: the bound hardly says anything.")
     above, inside = ([row["nats"] for row in line] for line in by_observer.values())
     if above and inside and not found and max(map(abs, np.subtract(above, inside))) <= _AT_THE_EDGE * ceiling:
         found.append("The lines of both observers lie on each other.")
@@ -265,22 +266,21 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
     across = {
         "field": x[0],
         "type": "quantitative",
-        "title": x[1],
-        **spread_scale((point[x[0]] for point in [*points, here]), zero=False),
+        **spread_axis(x[1], (point[x[0]] for point in [*points, here]), zero=False),
     }
     up = {
         "field": y[0],
         "type": "quantitative",
-        "title": y[1],
-        **spread_scale((point[y[0]] for point in [*points, here]), zero=False),
+        **spread_axis(y[1], (point[y[0]] for point in [*points, here]), zero=False),
     }
     middle = math.sqrt(points[0][x[0]] * points[-1][x[0]])
     ends = [{**points[-1], "label": "uniform"}]
     if not math.isclose(here[x[0]], points[0][x[0]], rel_tol=0.02):
         ends.append({**points[0], "label": "no target inside"})
-    # Both curves fall from the upper left to the lower right: names on the right stand left of their points.
-    names = [("muted", end, end[x[0]] > middle, 14 if end[x[0]] > middle else -11) for end in ends]
-    names.append(("strong", {**here, "label": "this plan"}, here[x[0]] > middle, -16))
+    # Both curves fall from the upper left to the lower right: names on the right stand below, all others above.
+    names = [("muted", end, {"dy": 14} if end[x[0]] > middle else {"dy": -11}) for end in ends]
+    at_the_ring = {"dx": -13, "dy": 8} if here[x[0]] > middle else {"dy": -16}
+    names.append(("strong", {**here, "label": "this plan"}, at_the_ring))
     encoding = {"x": across, "y": up}
     tips = [{"field": name, "title": title, "format": ".4~g"} for name, title in (x, y)]
     return {
@@ -289,7 +289,11 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
         "height": 240,
         "layer": [
             *curve_layers(points, here, encoding, tips=tips),
-            *(name_layer(named, style, encoding, right=right, dy=rise) for style, named, right, rise in names),
+            *(
+                name_layer(named, drawn, encoding, right=named[x[0]] > middle, **place)
+                for style, named, place in names
+                for drawn in ("halo", style)  # the ground around a name hides the line beneath it
+            ),
         ],
     }
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 class Column:
     """One column of a picture: its key in the rows, its heading, and whether it holds figures, or epsilons.
 
-    Epsilons are rounded up: what is shown must be true. No figure is folded, and the first column
-    is only where it `folds`.
+    Epsilons are rounded up: what is shown must be true. No figure is folded or cut.
     """
 
     key: str
     heading: str
     figures: bool = True
     epsilon: bool = False
-    folds: bool = False

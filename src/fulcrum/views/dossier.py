@@ -218,11 +218,15 @@ _CHANNELS = {
 
 
 def _variant(plan: Plan) -> str:
-    """Returns the variant, and mu for both observers."""
+    """Returns the variant, and mu for both observers; what `renyi` proves of lattice noise is concentrated DP alone."""
+    variant = {
+        "exact": "mu, of Gaussian differential privacy",
+        "renyi": "mu, where mu squared over 2 is the rho of zero-concentrated differential privacy",
+    }[plan.accountant]
     above, inside = (_shown_shift(plan.worst_shift(tier)) for tier in (None, SILO))
     return (
-        "Approximate differential privacy, from Gaussian noise. The parameter of its own is mu, of Gaussian "
-        f"differential privacy: over all rounds{_and_before(plan)} at most {above} for any silo against the observer "
+        f"Approximate differential privacy, from Gaussian noise. The parameter of its own is {variant}: over all "
+        f"rounds{_and_before(plan)} at most {above} for any silo against the observer "
         f"above its {plan.federation.innermost.name}, and {inside} against the one inside it. Epsilon follows from mu "
         f"and delta by the accountant {plan.accountant}."
     )

@@ -96,6 +96,11 @@ def _fourth_figure(plan: Plan) -> tuple[str, str]:
     return f"of its share by {by} is left to the quietest {inner}", percent(least_influence(plan))
 
 
+def _whole_options(text: str) -> Markup:
+    """Returns a text in which no option, such as `--epsilon-inside`, is broken at a hyphen."""
+    return Markup(re.sub("--[a-z-]+", r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704
+
+
 @cache
 def _environment() -> Environment:
     made = Environment(
@@ -111,6 +116,7 @@ def _environment() -> Environment:
         "percent": percent,
         "rate": shown_rate,
         "rounded_up": rounded_up,
+        "whole_options": _whole_options,
     }
     return made
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
+from fulcrum.checks import Check
 from fulcrum.federation.structure import Federation
-from fulcrum.ledger.ledger import LedgerCheck
 from fulcrum.planning.advice import learnt_at, signal_to_noise
 from fulcrum.planning.alternatives import other_weights
 from fulcrum.planning.comparing import Comparison
@@ -21,7 +21,6 @@ from fulcrum.planning.exporting import exported
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import to_json
 from fulcrum.planning.verdict import Verdict, verdict
-from fulcrum.planning.verifying import Check
 from fulcrum.privacy.exposure import exposure_of
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.privacy.weights import region_shares
@@ -231,7 +230,7 @@ def show_plan(made: Plan, output: Path | None, style: str) -> None:
 
 def show_checks(
     title: str,
-    checks: Sequence[Check | LedgerCheck],
+    checks: Sequence[Check],
     style: str,
     *,
     otherwise: str,

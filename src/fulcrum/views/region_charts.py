@@ -24,7 +24,7 @@ from fulcrum.views.chart_style import (
     Spec,
     plain_word,
     short_names,
-    spread_scale,
+    spread_axis,
     tooltip,
 )
 from fulcrum.views.numbers import shown_epsilon, span
@@ -121,8 +121,7 @@ def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", inje
     x = {
         "field": "epsilon",
         "type": "quantitative",
-        "title": "worst epsilon",
-        **spread_scale(point["epsilon"] for point in points),
+        **spread_axis("worst epsilon", (point["epsilon"] for point in points)),
     }
     place = {
         "y": {"field": "short", "type": "nominal", "sort": None, "title": None},

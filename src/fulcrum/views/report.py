@@ -126,7 +126,13 @@ def report(
         table=table,
         first_rows=first_rows(table, PRINTED_ROWS),
         printed=PRINTED_ROWS,
-        commands=reproducing_commands(plan, trained=_training_commands(results), written=day.isoformat()),
+        commands=reproducing_commands(
+            plan,
+            trained=_training_commands(results),
+            audited=_audit_command(audit),
+            answered=answers is not None,
+            written=day.isoformat(),
+        ),
         unkeyed=unkeyed_digest(plan) if plan.keys else plan.digest,
         version=package_version(),
         policy=_policy(inlined),
@@ -154,6 +160,13 @@ def _training_commands(results: Results | None) -> list[str]:
             seeds = f", seeds {', '.join(map(str, trained.seeds))}" if trained.seeds else ""
             found.append(trained.command or f"# trained on {trained.task} without the command line{seeds}")
     return found
+
+
+def _audit_command(audit: Audit | None) -> str:
+    """Returns the command that made the audit that is shown, or says how it was made where no command did."""
+    if audit is None:
+        return ""
+    return audit.command or f"# audited without the command line: {audit.trials:,} replays, seed {audit.seed}"
 
 
 def _deployed_rounds(results: Results | None) -> list[tuple[str, ...]]:

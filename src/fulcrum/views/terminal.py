@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
@@ -38,6 +39,12 @@ QUIET_FOR = 10.0
 """Seconds that long work stays silent at most, where nobody is watching and its result tells the rest."""
 
 _NARROWEST = 60
+
+_GAP = 3
+"""Characters between two columns."""
+
+_NAME_WIDTHS = (24, 12)
+"""Characters that names have at least, while headings take more lines; and then, so that figures fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +78,8 @@ def show(result: Result, style: str) -> None:
         sys.stdout.write(_csv(result))
     else:
         console = Console(highlight=False, soft_wrap=False)
-        if console.width < _NARROWEST:
-            console.width = _NARROWEST
-        console.print(Group(*result.picture))
+        console.width = _screen_width()
+        console.print(Group(*result.picture), crop=False)  # a table that is too wide is wrapped by the terminal
 
 
 def printable_json(encoded: bytes) -> str:
@@ -108,16 +114,12 @@ def table(
         total: How many rows there are, where not all were given.
         elsewhere: Where the rows that do not fit are to be seen.
     """
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     cells = [[_text(_cell(row.get(column.key), column.epsilon)) for column in columns] for row in rows[:ROWS_SHOWN]]
-    for index, column in enumerate(columns):
-        drawn.add_column(
-            Text("\n".join(map(printable, column.heading.split("\n")))),
-            justify="right" if column.figures else "left",
-            overflow="fold",
-            no_wrap=index == 0 and not column.folds,
-            min_width=max((row[index].cell_len for row in cells), default=0) if column.figures else None,
-        )
+    headings = [Text("\n".join(map(printable, column.heading.split("\n")))) for column in columns]
+    widths = _widths(columns, headings, cells)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=sum(widths) + _GAP * len(widths) - 1)
+    for column, heading, width in zip(columns, headings, widths, strict=True):
+        drawn.add_column(heading, justify="right" if column.figures else "left", overflow="fold", width=width)
     for row in cells:
         drawn.add_row(*row)
     left = (len(rows) if total is None else total) - ROWS_SHOWN
@@ -286,6 +288,28 @@ def progress(what: str, rounds: int, *, listed: bool = False, metric: str = "acc
         console=console,
     ) as bar:
         yield _RoundBar(what, rounds, bar)
+
+
+def _screen_width() -> int:
+    return max(Console().width, _NARROWEST)
+
+
+def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence[Sequence[Text]]) -> list[int]:
+    """Returns how wide each column is: headings and texts take more lines where the screen is narrow, figures never."""
+    widest = [max((row[index].cell_len for row in cells), default=0) for index in range(len(columns))]
+    words = [max(map(cell_len, heading.plain.split()), default=0) for heading in headings]
+    widths = [
+        max([wide, *map(cell_len, heading.plain.split("\n"))]) for heading, wide in zip(headings, widest, strict=True)
+    ]
+    room = _screen_width() - _GAP * len(columns) + 1
+    for shortest in _NAME_WIDTHS:
+        least = [
+            max(word, wide if column.figures else min(wide, shortest))
+            for column, word, wide in zip(columns, words, widest, strict=True)
+        ]
+        while sum(widths) > room and (wider := [k for k, width in enumerate(widths) if width > least[k]]):
+            widths[max(wider, key=lambda k: widths[k])] -= 1
+    return widths
 
 
 def _mean(accuracies: Sequence[Any]) -> float:

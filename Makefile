@@ -34,9 +34,11 @@ demo: $(VENV)/core.stamp
 	@echo "The plan is out/plan.json, every number of it recomputed in out/verify.csv; the run is in out/run."
 	@echo "All of it to look at and to print: open out/report.html in a browser."
 
-# Two at a time, each file's tests in one process: much of the time they wait, for disks, browsers and time limits.
+# Two at a time, each file's tests in one process: much of the time they wait, for browsers and time limits.
+# Threads of PyTorch that wait for work sleep: by default they take processors from the tests beside them.
+# Bytecode is kept: tests start processes by the hundred, and each would compile the package anew.
 test: $(VENV)/test.stamp
-	@OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	@OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # PyTorch, hundreds of megabytes: where it is installed, `make test` runs what needs it.
 torch: $(VENV)/torch.stamp

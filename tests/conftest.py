@@ -1,8 +1,14 @@
-"""Settings shared by all tests: property tests draw the same examples on every machine; a browser where there is one."""
+"""Settings shared by all tests: property tests draw the same examples on every machine; a browser where there is one.
+
+What tests write lies in memory where there is room, so that they do not wait for the disk. Tests of the floors whose job
+is the disk, storage and ledger, work on it (`on_disk`).
+"""
 
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from browsers import chromium, installed_browser
@@ -14,6 +20,38 @@ settings.load_profile("fixed")
 # Loaded for their fixtures; searched for doctests, several files of one name would be taken for one another.
 # What the tests of Flower share needs Flower, and has no doctests.
 collect_ignore_glob = ["*conftest.py", "*/flower_world.py"]
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30
+
+
+def has_room(folder):
+    """Whether a folder has room for what the tests write, and lets programs that lie in it be started."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return False
+    about = os.statvfs(folder)
+    return about.f_bavail * about.f_frsize >= ROOM and not about.f_flag & os.ST_NOEXEC
+
+
+if has_room(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture
+def on_disk():
+    """A folder where this machine has its temporary files, for as long as a test runs."""
+    with tempfile.TemporaryDirectory(prefix="fulcrum-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder).resolve()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nvflare_ends():
+    """The streams that sessions of NVIDIA FLARE share in a process end after its last test: Python waits for their threads."""
+    yield
+    if "nvflare.fuel.f3.streaming.byte_streamer" in sys.modules:
+        from nvflare.fuel.f3.streaming.shutdown import shutdown_f3_streaming
+
+        shutdown_f3_streaming()
 
 
 @pytest.fixture(scope="session")

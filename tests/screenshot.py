@@ -8,7 +8,7 @@ import fulcrum
 from fulcrum.views.report import report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-WIDE, PHONE = (1280, 1130), (390, 844)
+WIDE, PHONE = (1280, 1290), (390, 844)
 PICTURES = {
     "report.png": ("light", WIDE),
     "report-dark.png": ("dark", WIDE),

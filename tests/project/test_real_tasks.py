@@ -80,11 +80,15 @@ def test_the_convolutional_network_learns_the_images_of_silos(package):
         ("train_lables.json", b"{", "train_lables.json cannot be read"),
     ],
 )
-def test_a_package_that_is_not_whole_is_refused_in_one_line(package, file, content, told):
+def test_a_package_that_is_not_whole_is_refused_in_one_line(images, package, monkeypatch, capsys, file, content, told):
     (package / file).write_bytes(content)
-    done = run("cifar10_images.py", "prepare", package, "-o", package / "images.npz", "--images", 40)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert told in done.stderr
+    words = ["prepare", package, "-o", package / "images.npz", "--images", 40]
+    monkeypatch.setattr(sys, "argv", ["cifar10_images.py", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        images.main()
+    said = capsys.readouterr().err
+    assert (ended.value.code, said.count("\n")) == (2, 1)
+    assert told in said
     assert not (package / "images.npz").exists()
 
 

@@ -5,6 +5,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 ROUNDS = 5
+DIGITS = load_digits()
 
 
 class Network(nn.Module):
@@ -21,15 +22,13 @@ class Network(nn.Module):
 
 def records(partition: int, partitions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the images and labels of a node: every so-manieth of the first 1,500."""
-    digits = load_digits()
     mine = slice(partition, 1500, partitions)
-    return torch.tensor(digits.data[mine] / 16, dtype=torch.float32), torch.tensor(digits.target[mine])
+    return torch.tensor(DIGITS.data[mine] / 16, dtype=torch.float32), torch.tensor(DIGITS.target[mine])
 
 
 def public_records() -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the images and labels that the server tests with, which no node has."""
-    digits = load_digits()
-    return torch.tensor(digits.data[1500:] / 16, dtype=torch.float32), torch.tensor(digits.target[1500:])
+    return torch.tensor(DIGITS.data[1500:] / 16, dtype=torch.float32), torch.tensor(DIGITS.target[1500:])
 
 
 def train(network: Network, images: torch.Tensor, labels: torch.Tensor) -> float:

@@ -134,7 +134,7 @@ def report(
     off = [row for row in rows if row.off]
     notes = list(dict.fromkeys(row.note for row in rows if row.note))
     drawn = [_drawn(row, notes) for row in rows]
-    columns = [Column(key="quantity", heading="quantity", figures=False, folds=True)]
+    columns = [Column(key="quantity", heading="quantity", figures=False)]
     columns += [
         Column(key=key, heading=key)
         for key in ("paper", "ours", "±", "differs", "allowed", "note")

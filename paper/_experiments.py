@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _conflict import swap_labels, worst_region_under_swap
 from _figures import FIGURES
 from _measured import Estimate
 from _network import network
@@ -46,7 +47,8 @@ EPSILON = 0.99
 INFORMATION, FLOOR = 0.88, 0.85
 LOG_DEVIATION = 0.6
 
-_ENGINE, _NETWORK_ENGINE = engine_digest(), engine_digest("_network")  # now, of the code that was just imported
+# Now, of the code that was just imported.
+_ENGINE, _NETWORK_ENGINE, _SWAP_ENGINE = engine_digest(), engine_digest("_network"), engine_digest("_conflict")
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"epsilon": EPSILON, "accountant": "renyi"},
@@ -64,18 +66,22 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
     "clipped": {"recipe": "joint", "shrink": False},
     "joint": {"recipe": "joint"},
+    "joint by size": {"recipe": "joint", "least_influence": 1.0},
     "as one": {"aggregation": "masked"},
     "masked joint": {"recipe": "joint", "aggregation": "masked"},
 }
 """What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
-of the joint recipe one after the other. Then masked sums: all silos as one group, whose target is on the federation's
-sum; and the joint recipe."""
+of the joint recipe one after the other, and the recipe with every region at its share by size or more. Then masked
+sums: all silos as one group, whose target is on the federation's sum; and the joint recipe."""
 
 ONE_REGION = ", one region"
 """What stands behind the name of a profile whose silos, with the same records, are all in one region."""
 
-SHARES: Mapping[str, Mapping[str, float]] = {"coupled": {}, "strong": {"coupling": 1.0, "reach": 0.45}}
-"""How far class shares follow the region: as in the paper; or the region alone sets them, to 0.05 or 0.95."""
+SWAPPED = "swapped"
+
+SHARES: Mapping[str, Mapping[str, float]] = {"coupled": {}, "strong": {"coupling": 1.0, "reach": 0.45}, SWAPPED: {}}
+"""How far class shares follow the region: as in the paper; or the region alone sets them, to 0.05 or 0.95; or as in the
+paper, and the largest region has swapped the labels of the two classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +93,21 @@ class Arm:
         variant: One of `VARIANTS`.
         epsilon: In place of the variant's own, or None.
         parts: One of `PARTS`.
+        clip_norm: In place of the recipe's own, or None.
     """
 
     allocation: str
     variant: str = "paper"
     epsilon: float | None = None
     parts: str = "sizes"
+    clip_norm: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Returns the plan's settings in words, for the results file."""
+        parts = [] if self.parts == "sizes" else [self.parts]
+        clip = [] if self.clip_norm is None else [f"clip norm {self.clip_norm:g}"]
+        return ", ".join([self.variant, *parts, *clip])
 
 
 OPTIMAL, UNIFORM = Arm(allocation="optimal"), Arm(allocation="uniform")
@@ -118,6 +133,7 @@ class Setting:
         hidden: Hidden units of a network trained from scratch; None for the linear head.
         learning_rate: Of the local steps; None for the study's.
         steps: Local steps a round.
+        rounds: T.
     """
 
     task: str
@@ -131,6 +147,7 @@ class Setting:
     hidden: int | None = None
     learning_rate: float | None = None
     steps: int = 10
+    rounds: int = ROUNDS
 
     @property
     def model(self) -> str:
@@ -163,17 +180,21 @@ def federation_of(name: str, size_law: str, seed: int) -> fulcrum.Federation:
 
 
 @cache
-def plan_of(name: str, size_law: str, arm: Arm, seed: int, parameters: int | None = None) -> fulcrum.Plan:
+def plan_of(
+    name: str, size_law: str, arm: Arm, seed: int, parameters: int | None = None, rounds: int = ROUNDS
+) -> fulcrum.Plan:
     """Returns the plan of an arm; `misallocated` deals by the seed, and what is chosen beside noise follows from d."""
     if size_law == "equal" and arm.allocation != "misallocated" and seed != 0:
-        return plan_of(name, size_law, arm, 0, parameters)
+        return plan_of(name, size_law, arm, 0, parameters, rounds)
     promise = dict(VARIANTS[arm.variant]) | dict(PARTS[arm.parts])
     if arm.parts != "sizes":
         promise["parameters"] = parameters
+    if arm.clip_norm is not None:
+        promise["clip_norm"] = arm.clip_norm
     if arm.epsilon is not None:
         promise["epsilon"] = {ROOT: arm.epsilon} if arm.parts == "as one" else arm.epsilon
     return fulcrum.plan(
-        federation_of(name, size_law, seed), rounds=ROUNDS, allocation=arm.allocation, seed=seed, **promise
+        federation_of(name, size_law, seed), rounds=rounds, allocation=arm.allocation, seed=seed, **promise
     )
 
 
@@ -247,7 +268,7 @@ class Study:
 
     def plan(self, setting: Setting, arm: Arm, seed: int) -> fulcrum.Plan:
         """Returns the plan of an arm under a seed."""
-        return plan_of(setting.profile, setting.size_law, arm, seed, self.parameters_of(setting))
+        return plan_of(setting.profile, setting.size_law, arm, seed, self.parameters_of(setting), setting.rounds)
 
     def rate_of(self, setting: Setting) -> float:
         """Returns the learning rate of a setting."""
@@ -289,16 +310,16 @@ class Study:
             size_law=setting.size_law,
             shares=setting.shares,
             allocation=arm.allocation,
-            variant="none" if plan is None else arm.variant if arm.parts == "sizes" else f"{arm.variant}, {arm.parts}",
+            variant="none" if plan is None else arm.label,
             model=setting.model,
             seed=seed,
             parameters=self.parameters_of(setting),
-            rounds=ROUNDS,
+            rounds=setting.rounds,
             learning_rate=self.rate_of(setting),
             federation=_federation_digest(setting.profile, setting.size_law, federation.name),
             plan="" if plan is None else _plan_digest(plan)[:16],
             data=self._data_digest(setting.task),
-            engine=_ENGINE if setting.hidden is None else _NETWORK_ENGINE,
+            engine=_engine_of(setting),
             batch=sha256(repr(setting.arms).encode()).hexdigest()[:16],
         )
 
@@ -311,7 +332,7 @@ class Study:
 
     def _train(self, setting: Setting, seeds: Sequence[int], asked: Mapping[tuple[Arm, int], Identity]) -> list[Run]:
         began = time.perf_counter()
-        what = f"{setting.task}, {setting.profile}, {setting.size_law}"
+        what = f"{setting.task}, {setting.profile}, {setting.size_law}, {setting.rounds} rounds"
         parameters = asked[setting.arms[0], seeds[0]].parameters
         size = f"{setting.model}, d = {parameters}, learning rate {self.rate_of(setting):g}"
         print(f"training {what}, {size}: {len(seeds)} seeds x {len(setting.arms)} arms", end=" ", file=sys.stderr)
@@ -321,7 +342,8 @@ class Study:
         print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr)
         fresh = []
         for job, run in zip(jobs, runs, strict=True):
-            worst = worst_region_of(job, run, self.task_of(setting))
+            worst_of = worst_region_under_swap if setting.shares == SWAPPED else worst_region_of
+            worst = worst_of(job, run, self.task_of(setting))
             for place, arm in enumerate(setting.arms):
                 identity = asked[arm, job.seed]
                 plan = None if arm == NO_PRIVACY else self.plan(setting, arm, job.seed)
@@ -355,6 +377,8 @@ class Study:
         """Returns what came of every job."""
         task = self.task_of(setting)
         training = LocalTraining(learning_rate=self.rate_of(setting), steps=setting.steps)
+        if setting.hidden is None and setting.shares == SWAPPED:  # the labels of a record depend on who holds it
+            return [train_jobs([job], swap_labels(task, job), training, every_round=False)[0] for job in jobs]
         if setting.hidden is None:
             return train_jobs(jobs, task, training, every_round=False)
         model = network(
@@ -364,6 +388,13 @@ class Study:
             learning_rate=self.rate_of(setting),
         )
         return [train_slowly(job, task, training, model) for job in jobs]
+
+
+def _engine_of(setting: Setting) -> str:
+    """Returns the digest of the code that trains a setting."""
+    if setting.hidden is not None:
+        return _NETWORK_ENGINE
+    return _SWAP_ENGINE if setting.shares == SWAPPED else _ENGINE
 
 
 def _whitened(task: Task) -> Task:

@@ -223,6 +223,132 @@ def test_the_other_scripts_run_on_digits(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
+def fair_results(tmp_path_factory):
+    """A results file that the tests of fair baselines fill once."""
+    return tmp_path_factory.mktemp("fair") / "results.csv"
+
+
+@pytest.fixture
+def fair(fair_results, monkeypatch):
+    """The script of fair baselines, on two seeds of the digits and a small grid, its study and its rows by quantity."""
+    script = load("fair_baselines")
+    monkeypatch.setattr(script, "CLIP_NORMS", (1.0, 0.12))
+    monkeypatch.setattr(script, "CHOOSING_SEEDS", range(1000, 1002))
+    asked = study(fair_results)
+    return script, asked, {row.quantity: row for row in script.rows(asked)}
+
+
+def test_a_clip_norm_is_chosen_by_seeds_that_are_not_reported(fair):
+    script, asked, rows = fair
+    cell = script.cells(["digits"])[0]
+    reported = {run.identity.seed for run in asked.runs([cell.plain]).of(cell.plain, cell.arm("joint"))}
+    assert reported == {0, 1}
+    kept, means = results.read_runs(asked.results), {}
+    for rate in script.LEARNING_RATES:
+        setting = cell.grid("sizes", rate)
+        for clip_norm in script.CLIP_NORMS:
+            wanted = asked._identity(setting, cell.arm("sizes", clip_norm), 0)
+            runs = [run for run in kept.values() if replace(run.identity, seed=0) == wanted]
+            assert [run.identity.seed for run in runs] == [1000, 1001]
+            means[clip_norm, rate] = np.mean([run.accuracy for run in runs])
+    tuned = f"{cell.name}, optimum, tuned"
+    assert (rows[f"{tuned}, clip norm"].ours, rows[f"{tuned}, learning rate"].ours) == max(means, key=means.get)
+
+
+def test_reported_seeds_that_reach_those_of_the_choice_are_refused(tmp_path, capsys, monkeypatch):
+    script = load("fair_baselines")
+    monkeypatch.setattr(experiments.Study, "_train", lambda *_: pytest.fail("nothing is to be trained"))
+    told = ["--data", "digits", "--seeds", "1001", "--results", str(tmp_path / "results.csv")]
+    assert script.main(told) == 2
+    assert "--seeds must be at most 1000, got 1001" in capsys.readouterr().err
+
+
+def test_tuned_arms_and_arms_of_one_round_keep_the_epsilon_of_the_cell(fair):
+    script, asked, _ = fair
+    cell = script.cells(["digits"])[-1]
+    tuned = cell.tuned("sizes", script.Tuning(clip_norm=0.12, learning_rate=0.1))
+    plan = asked.plan(tuned, tuned.arms[0], 0)
+    assert (plan.clip_norm, plan.rounds, asked.rate_of(tuned)) == (0.12, 10, 0.1)
+    once = asked.plan(cell.one_round, cell.one_round.arms[0], 0)
+    assert (once.clip_norm, once.rounds) == (1.0, 1)
+    for setting in (tuned, cell.plain, cell.one_round):
+        runs = asked.runs([setting])
+        for arm in setting.arms:
+            assert [run.epsilon for run in runs.of(setting, arm)] == pytest.approx([3, 3])
+            assert [run.identity.rounds for run in runs.of(setting, arm)] == [setting.rounds] * 2
+
+
+def test_leads_are_those_of_joint_at_the_same_number_of_rounds(fair):
+    _, _, rows = fair
+    name = "digits, consortium, equal"
+    for other, joint in (("optimum, tuned", "joint"), ("optimum, one round", "joint, one round")):
+        lead = 100 * (rows[f"{name}, {joint}"].ours - rows[f"{name}, {other}"].ours)
+        assert rows[f"{name}, joint over {other}"].ours == pytest.approx(lead)
+    assert rows[f"{name}, joint"].ours != rows[f"{name}, joint, one round"].ours
+
+
+def test_labels_are_swapped_in_the_largest_region_alone(fair):
+    script, asked, _ = fair
+    conflict = load("_conflict")
+    setting = script.conflict("digits")
+    job, task = asked._job(setting, 0), asked.task_of(setting)
+    swapped = conflict.swap_labels(task, job)
+    region_of = experiments.federation_of("severe", "equal", 0).innermost.parent_of
+    for silo, (start, count) in enumerate(zip(job.partition.starts, job.partition.counts, strict=True)):
+        records = job.partition.records[start : start + count]
+        changed = swapped.labels_train[records] != task.labels_train[records]
+        assert changed.all() if region_of[silo] == 0 else not changed.any()
+    with pytest.raises(ValueError, match="between two classes, and digits has 10"):
+        conflict.swap_labels(asked.task("digits", every_class=True), job)
+
+
+def test_under_swapped_labels_every_region_is_measured_by_its_own(fair):
+    script, asked, rows = fair
+    setting = script.conflict("digits")
+    job, task = asked._job(setting, 0), asked.task_of(setting)
+    (run,) = asked._trained(setting, [job])
+    inputs = np.hstack([task.features_test, np.ones((len(task.features_test), 1))])
+    named = np.einsum("np,pca->nca", inputs, run.models).argmax(axis=1)
+    right = named == task.labels_test[:, None]
+    swapped = named == 1 - task.labels_test[:, None]
+    regions = [swapped.mean(axis=0)] + [right.mean(axis=0)] * 4
+    mean = load("_conflict").mean_over_regions(run.accuracy[-1], 5)
+    assert mean == pytest.approx(np.mean(regions, axis=0))
+    kept = asked.runs([setting])
+    assert [kept.of(setting, arm)[0].accuracy for arm in setting.arms] == pytest.approx(run.accuracy[-1])
+
+    def worst_of(own, others):
+        """Of the test records, those that are right for a region, mixed by class as the region's records are."""
+        worst = np.ones(len(setting.arms))
+        owner = np.repeat(job.arms.region_of, job.partition.counts)
+        for region in range(5):
+            held = task.labels_train[job.partition.records[owner == region]]
+            answers = own if region == 0 else others
+            by_class = [answers[task.labels_test == label].mean(axis=0) * (held == label).mean() for label in (0, 1)]
+            worst = np.minimum(worst, sum(by_class))
+        return worst
+
+    expected = worst_of(swapped, right)
+    assert [kept.of(setting, arm)[0].worst_region for arm in setting.arms] == pytest.approx(expected)
+    opposite = replace(run, recall=1 - run.recall)  # models that answer the other class: the largest region fares worst
+    found = load("_conflict").worst_region_under_swap(job, opposite, task)
+    assert found == pytest.approx(worst_of(right, swapped))
+    lead = rows["digits, swapped labels, epsilon 0.99, joint over optimum"].ours
+    largest = rows["digits, swapped labels, epsilon 0.99, joint over optimum, largest region"].ours
+    assert lead == pytest.approx(-largest * 3 / 5)  # four regions lose what one gains, each a fifth
+
+
+def test_fair_baselines_are_redrawn_from_the_file_and_fit_a_screen(fair, capsys, monkeypatch):
+    script, asked, _ = fair
+    monkeypatch.setattr(experiments.Study, "_train", lambda *_: pytest.fail("nothing is to be trained"))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert script.main(arguments(asked.results)) == 0
+    printed = capsys.readouterr().out
+    for words in (" optimum, tuned ", " least-noise weights, tuned ", " joint, one round ", " 0.12 "):
+        assert words in printed
+
+
+@pytest.fixture(scope="module")
 def joint(tmp_path_factory):
     """The script that goes beyond the paper, on two seeds of the digits and few cells, and what it found."""
     script = load("beyond_the_paper")

@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -348,6 +349,19 @@ def test_fair_baselines_are_redrawn_from_the_file_and_fit_a_screen(fair, capsys,
         assert words in printed
 
 
+def test_the_lead_on_the_digits_at_one_round_is_the_one_of_the_readme():
+    rows = fulcrum.compare_trained("consortium", "digits", seeds=10, rounds=1, epsilon=3)
+    accuracy = {row.allocation: row.accuracy for row in rows}
+    readme = " ".join((PAPER.parent / "README.md").read_text("utf-8").split())
+    told = re.search(r"With `--rounds 1` the lead of .*? is ([\d.]+) points: ([\d.]+) and ([\d.]+)\.", readme)
+    lead = 100 * (accuracy["joint"] - accuracy["optimal"])
+    found = [lead, accuracy["joint"], accuracy["optimal"]]
+    assert [float(figure) for figure in told.groups()] == [
+        pytest.approx(found[0], abs=0.1),
+        *(pytest.approx(figure, abs=0.001) for figure in found[1:]),
+    ]
+
+
 @pytest.fixture(scope="module")
 def joint(tmp_path_factory):
     """The script that goes beyond the paper, on two seeds of the digits and few cells, and what it found."""
@@ -546,3 +560,39 @@ def test_the_first_table_of_the_readme_is_what_training_gives():
     ]
     assert told[2:6] == [*shown, [f"{100 * rows[0].reference:.0f}", ""]]
     assert all(row.epsilon_above_worst <= 0.99 for row in rows)
+
+
+@pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
+def test_the_tuned_optimum_of_the_readme_is_what_the_script_finds(tmp_path, monkeypatch):
+    script = load("fair_baselines")
+    monkeypatch.setattr(script, "WEIGHTS", {"sizes": "optimum"})  # the readme says nothing of the other weights
+    # Fewer seeds than the script's 20 and 100, to be quick.
+    monkeypatch.setattr(script, "CHOOSING_SEEDS", range(1000, 1005))
+    asked = study(tmp_path / "results.csv", seeds=40)
+    equal, *_, digits = script.cells(["agnews"])
+    rows = {row.quantity: row for cell in (equal, digits) for row in script.rows_of_cell(asked, cell)}
+
+    def agrees(figure, row, unit):
+        return abs(unit * row.ours - float(figure)) < 2 * unit * row.error
+
+    readme = " ".join((PAPER.parent / "README.md").read_text("utf-8").split())
+    tuned, once = re.search(r"the paper's optimum gets (\d+), and with one round (\d+)", readme).groups()
+    assert agrees(tuned, rows[f"{equal.name}, optimum, tuned"], 100)
+    assert agrees(once, rows[f"{equal.name}, optimum, one round"], 100)
+    assert not agrees(81, rows[f"{equal.name}, optimum, tuned"], 100)  # the optimum at clip norm 1
+    assert not agrees(90, rows[f"{equal.name}, optimum, tuned"], 100)  # the joint recipe
+    (lead,) = re.search(r"a tuned `optimal` is ([\d.]+) ± [\d.]+ points behind `joint` on the digits", readme).groups()
+    assert agrees(lead, rows[f"{digits.name}, joint over optimum, tuned"], 1)
+    assert not agrees(5.8, rows[f"{digits.name}, joint over optimum, tuned"], 1)  # the lead over the optimum untuned
+
+
+@pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
+def test_where_the_largest_region_has_other_labels_joint_is_as_far_behind_as_the_readme_says(tmp_path):
+    script = load("fair_baselines")
+    rows = {row.quantity: row for row in script.rows_of_conflict(study(tmp_path / "results.csv", seeds=5), "agnews")}
+    readme = " ".join((PAPER.parent / "README.md").read_text("utf-8").split())
+    least, most = map(int, re.search(r"is \[(\d+) to (\d+) points behind\]", readme).groups())
+    for epsilon in script.CONFLICT_EPSILONS:
+        lead = rows[f"agnews, swapped labels, epsilon {epsilon:g}, joint over optimum"]
+        assert -most - 2 * lead.error < lead.ours < -least + 2 * lead.error
+        assert lead.ours + 2 * lead.error < 0

@@ -76,11 +76,10 @@ def _of_epsilon(printed: Measurements, runs: Runs, task: str, epsilon: float) ->
 
 
 def picture(found: Sequence[Measured], tasks: Sequence[str]) -> list[RenderableType]:
-    """Returns the table of accuracies."""
-    value = {row.quantity: row.ours for row in found}
+    """Returns the table of accuracies with their standard errors."""
+    value = {row.quantity: f"{row.ours:.3f} ±{row.error or 0:.3f}" for row in found}
     lines = [
-        {"what": f"{task}, ε {epsilon:g}"}
-        | {name: f"{value[f'{task}, epsilon {epsilon:g}, {name}']:.3f}" for name in COLUMNS}
+        {"what": f"{task}, ε {epsilon:g}"} | {name: value[f"{task}, epsilon {epsilon:g}, {name}"] for name in COLUMNS}
         for task in tasks
         for epsilon in EPSILONS
     ]

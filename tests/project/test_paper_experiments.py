@@ -221,6 +221,9 @@ def test_the_other_scripts_run_on_digits(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["rows"], name
     assert (tmp_path / "accuracy_by_parameters.json").is_file()
     assert (tmp_path / "privacy_utility.json").is_file()
+    load("masked_as_one").main(arguments(path))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" digits, ε 0.3 ")]
+    assert line.count(" ±0.") == 4  # every accuracy has its standard error
 
 
 @pytest.fixture(scope="module")
@@ -584,6 +587,19 @@ def test_the_tuned_optimum_of_the_readme_is_what_the_script_finds(tmp_path, monk
     (lead,) = re.search(r"a tuned `optimal` is ([\d.]+) ± [\d.]+ points behind `joint` on the digits", readme).groups()
     assert agrees(lead, rows[f"{digits.name}, joint over optimum, tuned"], 1)
     assert not agrees(5.8, rows[f"{digits.name}, joint over optimum, tuned"], 1)  # the lead over the optimum untuned
+
+
+@pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
+def test_the_accuracies_of_masked_sums_have_the_standard_errors_that_the_page_shows(tmp_path):
+    script = load("masked_as_one")
+    asked = study(tmp_path / "results.csv", tasks=["agnews"], seeds=12)
+    rows = {row.quantity: row for row in script.rows(asked)}
+    page = (PAPER.parent / "docs" / "masking.md").read_text("utf-8")
+    for epsilon in script.EPSILONS:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| AG News, {epsilon:g} |")]
+        told = [tuple(map(float, cell.split(" ± "))) for cell in line.split("|")[2:-1]]
+        found = [rows[f"agnews, epsilon {epsilon:g}, {name}"] for name in script.COLUMNS]
+        assert told == [pytest.approx((row.ours, row.error), abs=0.0015) for row in found]
 
 
 @pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")

@@ -204,7 +204,7 @@ def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
     page = report(PLAN, audit=audited, answers=Answers(intended_use="<b>x</b>"))
     assert 'id="audit"' in page
     assert "is not proven by that" in page
-    assert "<li>above: who sees the sums</li>" in page
+    assert "<li>above: who sees the sums, and knows none of their noise</li>" in page
     assert "<li>inside: who sees single releases</li>" in page
     assert 'id="questions"' in page
     assert page.count('<span class="severity">unanswered</span>') == 5

@@ -8,6 +8,7 @@ Over 10 rounds, at delta 1e-05, every silo's whole dataset has epsilon 0.99 agai
 the sums of its region, and no guarantee against whoever sees its own updates, such as its region aggregator.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class Guarantee:
         server: What the server does with the sums, "sum" or how it pools them.
         aggregation: Who sees single updates: "trusted" aggregators, or nobody where sums are "masked".
         masked_tier: The tier whose sums are masked, where they are.
+        regions: How many nodes the innermost tier has.
     """
 
     rounds: int
@@ -56,6 +58,7 @@ class Guarantee:
     server: str = "sum"
     aggregation: str = "trusted"
     masked_tier: str = "region"
+    regions: int = 1
 
     @property
     def adjacency(self) -> str:
@@ -73,15 +76,17 @@ class Guarantee:
         """The same sentence with epsilons as people are shown them: four digits, rounded up."""
         return self._said({tier: None if epsilon is None else shown(epsilon) for tier, epsilon in self.worst.items()})
 
+    @property
+    def one_group(self) -> bool:
+        """Whether all silos are masked as one group, so that the global sum is the only sum that anybody sees."""
+        return self.aggregation == "masked" and self.masked_tier == ROOT
+
     def _said(self, worst: Mapping[str, float | None]) -> str:
         rounds, colluders, dropouts = self.rounds, self.colluders, self.dropouts
         over = "1 round" if rounds == 1 else f"{rounds} rounds"
         if self.follows:
             over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
-        clauses = [
-            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.whom(tier)}"
-            for tier, epsilon in worst.items()
-        ]
+        clauses = self._clauses(worst)
         said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
         even = []
         if colluders:
@@ -93,6 +98,17 @@ class Guarantee:
         condition = f", even if {' and '.join(even)}" if even else ""
         delta = rounded_up(self.delta)
         return f"Over {over}, at delta {delta:g}, every silo's whole dataset has {said}{condition}."
+
+    def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
+        """Returns what holds against each observer; tiers that have one observer share a clause, with the worst."""
+        against: dict[str, float] = {}
+        for tier, epsilon in worst.items():
+            observer = self.whom(tier)
+            against[observer] = max(against.get(observer, 0.0), math.inf if epsilon is None else epsilon)
+        return [
+            f"{f'epsilon {epsilon:g}' if math.isfinite(epsilon) else 'no guarantee'} against {observer}"
+            for observer, epsilon in against.items()
+        ]
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -129,9 +145,10 @@ class Guarantee:
         if self.injection == "aggregator":
             return "silos hold no noise, so none can collude it away"
         if not self.colluders:
-            of = f"{self.innermost}, in any plan so far," if self.follows else self.innermost
-            does = "helps an observer of its sums, is one, or leaves out its noise"
-            return f"no silo of a {of} {does}: it conceals the others by its noise"
+            return (
+                f"no silo{self._of_whom} helps an observer of {self._helped_sums}, is one, or leaves out its noise: it "
+                "conceals the others by its noise"
+            )
         alone = self.colluders == 1
         helps = (
             "helps an observer, is one, or leaves out its noise"
@@ -139,6 +156,26 @@ class Guarantee:
             else "help an observer, are one, or leave out their noise"
         )
         return f"{self._coalition} {helps}"
+
+    @property
+    def _of_whom(self) -> str:
+        """Which silos conceal the others by their noise."""
+        of = " of the federation" if self.one_group else "" if self._outer_tiers else f" of a {self.innermost}"
+        qualifiers = ["in any plan so far"] if self.follows else []
+        if self.aggregation == "masked":  # the clause on the server states an epsilon that counts on less noise
+            qualifiers.append("but for those named with the server")
+        return of + "".join(f", {qualifier}" for qualifier in qualifiers) + ("," if qualifiers else "")
+
+    @property
+    def _helped_sums(self) -> str:
+        if self.one_group:
+            return "the global sum"
+        return "a sum that holds its updates" if self._outer_tiers else "its sums"
+
+    @property
+    def _outer_tiers(self) -> bool:
+        """Whether an epsilon is stated against an observer of sums of several regions."""
+        return not set(self.worst) <= {self.innermost, SILO}
 
     @property
     def _coalition(self) -> str:
@@ -192,13 +229,12 @@ class Guarantee:
         always = ", in this plan and all before," if self.follows else ""
         if tier == SILO and self.aggregation == "masked":
             count = max(1, self.colluders)
-            if self.masked_tier == ROOT:
-                return f"the server{always} together with {_silos(count)} of each {self.innermost}"
-            return f"the server{always} together with {_silos(count)} of its {self.innermost}"
+            whose = "each" if self.one_group else "its"
+            return f"the server{always} together with {_silos(count)} of {whose} {self.innermost}"
         if tier == SILO:
             return f"whoever sees its own updates, such as its {self.innermost} aggregator"
-        if self.aggregation == "masked" and self.masked_tier == ROOT != tier:
-            return f"anyone outside its {tier}{always} who sees the global sum, the one sum that is not masked"
+        if self.one_group:  # a silo of another region sees the sum as well, and knows its own noise
+            return f"anyone outside the federation{always} who sees the global sum, the one sum that is not masked"
         if tier == ROOT:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"

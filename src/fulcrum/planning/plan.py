@@ -169,6 +169,11 @@ class Plan:
         return self.requirement.group_tier(self.federation)
 
     @property
+    def one_group(self) -> bool:
+        """Whether all silos are masked as one group: the global sum is then the only sum that anybody sees."""
+        return self.aggregation == "masked" and self.group_tier == ROOT
+
+    @property
     def follows(self) -> bool:
         """Whether silos released before this plan, which its epsilons include."""
         return bool(self.target.spent)
@@ -212,7 +217,7 @@ class Plan:
         tier = self.federation.innermost.name if tier is None else tier
         if self.aggregation == "masked" and tier == SILO:
             tier, colluders = self.group_tier, max(1, self.colluders if colluders is None else colluders)
-        elif self.aggregation == "masked" and self.group_tier == ROOT:  # nobody sees a sum further in
+        elif self.one_group:  # nobody sees a sum further in
             tier = ROOT
         if tier == SILO:
             return self.noise_multiplier
@@ -299,14 +304,19 @@ class Plan:
 
     @cached_property
     def epsilon_above(self) -> FloatArray:
-        """By silo, against anyone outside its region who sees the sums of the innermost tier."""
+        """By silo, against anyone outside its region who sees the sums of the innermost tier.
+
+        Where all silos are masked as one group: against anyone outside the federation who sees the global sum. A silo
+        of another region sees that sum as well and knows its own noise, so `epsilon_inside` is the epsilon against it.
+        """
         return read_only(self.epsilon())  # type: ignore[no-any-return]
 
     @cached_property
     def epsilon_inside(self) -> FloatArray:
         """By silo, against whoever is inside: sees its own update, such as a curious regional aggregator.
 
-        Where sums are masked nobody does, and inside is the server together with one silo of its region at least.
+        Where sums are masked, inside is the server together with one silo of its region at least; of each region,
+        where all silos are masked as one group.
         """
         return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
 
@@ -411,6 +421,7 @@ class Plan:
             server=self.server,
             aggregation=self.aggregation,
             masked_tier=self.group_tier,
+            regions=len(self.federation.innermost.nodes),
         )
 
     @cached_property

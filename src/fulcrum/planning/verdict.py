@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.federation.structure import SILO
 from fulcrum.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class ObserverVerdict:
 
     Attributes:
         observer: "above", who sees the sums of regions, or "inside", who sees single updates or, where sums are masked,
-            is the server with silos of the region.
+            is the server with silos of the region. Where all silos are masked as one group, "above" is outside the
+            federation, and "inside" is the server with silos of each region.
+        place: Where it stands, in words.
         who: The observer in words, to open a sentence with.
         epsilon: The worst epsilon against it; infinite where there is no guarantee.
         right: How often it guesses right which of two datasets the silo holds, at best; one half is a coin.
@@ -54,6 +56,7 @@ class ObserverVerdict:
     """
 
     observer: str
+    place: str
     who: str
     epsilon: float
     right: float
@@ -64,7 +67,7 @@ class ObserverVerdict:
     def times(self) -> str:
         """How often it is right, of 100 times and rounded up.
 
-        >>> [_seen_by("above", "", right).times for right in (0.553, 0.9867, 1.0)]
+        >>> [_seen_by("above", "", "", right).times for right in (0.553, 0.9867, 1.0)]
         ['up to 56 of 100 times', 'up to 99 of 100 times', 'up to 100 of 100 times']
         """
         return f"up to {math.ceil(round(100 * self.right, 9))} of 100 times"
@@ -89,11 +92,13 @@ class Verdict:
         above: The observer who sees the sums of regions.
         inside: The observer inside a region.
         basis: What the rates rest on, in words.
+        one_group: Whether all silos are masked as one group, so that "above" is outside the federation.
     """
 
     above: ObserverVerdict
     inside: ObserverVerdict
     basis: str
+    one_group: bool = False
 
     @property
     def observers(self) -> tuple[ObserverVerdict, ObserverVerdict]:
@@ -108,16 +113,20 @@ class Verdict:
     @property
     def headline(self) -> str:
         """Both in one line."""
-        said = "; ".join(f"{observer.observer}: right {observer.times}" for observer in self.observers)
-        return f"{said} (a coin: 50)"
+        above, inside = self.observers
+        return f"{self._above}: right {above.times}; inside: right {inside.times} (a coin: 50)"
+
+    @property
+    def _above(self) -> str:
+        return self.above.place if self.one_group else "above"
 
     @property
     def sentence(self) -> str:
         """Both in one sentence that needs no heading."""
         above, inside = self.observers
         return (
-            f"Guessing which of two equally likely datasets a silo holds, an observer above is right {above.times}, "
-            f"{above.meaning}; inside: right {inside.times}, {inside.meaning}."
+            f"Guessing which of two equally likely datasets a silo holds, an observer {self._above} is right "
+            f"{above.times}, {above.meaning}; inside: right {inside.times}, {inside.meaning}."
         )
 
     def summary(self) -> dict[str, Any]:
@@ -142,26 +151,36 @@ def verdict(plan: "Plan") -> Verdict:
     """Returns what a plan's epsilons mean against both observers, at every epsilon."""
     inner = plan.federation.innermost.name
     too = ", who also saw all that was released before," if plan.follows else ""
+    above, inside = f"above the {inner}s", f"inside a {inner}"
     sees = "sees single updates"
     if plan.aggregation == "masked":
-        whose = f"of the silos of each {inner}" if plan.group_tier == ROOT else "of its silos"
+        whose = f"of the silos of each {inner}" if plan.one_group else "of its silos"
         sees = f"is the server with {max(1, plan.colluders)} {whose}"
+    if plan.one_group:
+        above, inside = "outside the federation", "inside the federation"
     found = {}
-    for observer, tier, who in (
-        ("above", inner, f"An observer above the {inner}s{too}"),
-        ("inside", SILO, f"An observer inside a {inner}{too or ','} {'and' if too else 'who'} {sees},"),
+    for observer, tier, place, who in (
+        ("above", inner, above, f"An observer {above}{too}"),
+        ("inside", SILO, inside, f"An observer {inside}{too or ','} {'and' if too else 'who'} {sees},"),
     ):
         power = plan.observer_power(tier)
         found[observer] = _seen_by(
-            observer, who, power.guessing_rate, accuses=power.true_positive_rate, epsilon=plan.worst_epsilon(tier)
+            observer,
+            place,
+            who,
+            power.guessing_rate,
+            accuses=power.true_positive_rate,
+            epsilon=plan.worst_epsilon(tier),
         )
     research = "the tight figures of continuous Gaussian noise"
     basis = research if plan.purpose == "research" else "bounds that are proven for the lattice noise that silos draw"
-    return Verdict(above=found["above"], inside=found["inside"], basis=basis)
+    return Verdict(above=found["above"], inside=found["inside"], basis=basis, one_group=plan.one_group)
 
 
 def _seen_by(
-    observer: str, who: str, right: float, *, accuses: float = 1.0, epsilon: float = math.inf
+    observer: str, place: str, who: str, right: float, *, accuses: float = 1.0, epsilon: float = math.inf
 ) -> ObserverVerdict:
     level = LEVELS[(right > CALM_UP_TO) + (right > CAUTION_UP_TO)]
-    return ObserverVerdict(observer=observer, who=who, epsilon=epsilon, right=right, accuses=accuses, level=level)
+    return ObserverVerdict(
+        observer=observer, place=place, who=who, epsilon=epsilon, right=right, accuses=accuses, level=level
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fulcrum.checks import Check
 from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.planning.earlier_words import EarlierGuarantee
 from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
@@ -111,15 +112,29 @@ def _words(content: PlanFile) -> Check:
         server=settings.server,
         aggregation=settings.aggregation,
         masked_tier=group_tier(content),
+        regions=len(content.tiers[inner]),
     )
-    for name, stated_words, true_words in (
-        ("statement", content.guarantee.statement, words.statement),
-        ("adjacency", content.guarantee.adjacency, words.adjacency),
-        ("assumptions", tuple(content.guarantee.assumptions), words.assumptions),
-    ):
-        if stated_words != true_words:
-            return Check(name="words", holds=False, detail=f"the {name} is not what the figures say")
-    return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
+    differing = _differing_words(content, words)
+    if not differing:
+        return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
+    earlier = EarlierGuarantee.of(words)
+    if _differing_words(content, earlier):
+        return Check(name="words", holds=False, detail=f"the {differing} is not what the figures say")
+    if earlier.untrue:
+        detail = f"not true: {earlier.untrue}. Make the plan again with: fulcrum plan"
+        return Check(name="words", holds=False, detail=detail)
+    return Check(name="words", holds=True, detail="statement, adjacency, assumptions, in earlier words that are true")
+
+
+def _differing_words(content: PlanFile, words: Guarantee) -> str:
+    """Names the first part of a file's guarantee that is not in these words; empty where all of it is."""
+    stated = content.guarantee
+    pairs = {
+        "statement": (stated.statement, words.statement),
+        "adjacency": (stated.adjacency, words.adjacency),
+        "assumptions": (tuple(stated.assumptions), words.assumptions),
+    }
+    return next((name for name, (written, true) in pairs.items() if written != true), "")
 
 
 class Recomputed:

@@ -26,8 +26,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A silo's own limits.
 
     Attributes:
-        largest_epsilon_above: Against anyone who sees the sums of its region.
-        largest_epsilon_inside: Against whoever sees its own updates.
+        largest_epsilon_above: Against anyone outside its region who sees the sums of its region. Where all silos are
+            masked as one group: against anyone outside the federation who sees the global sum.
+        largest_epsilon_inside: Against whoever sees its own updates; where sums are masked, against the server together
+            with silos, and with it any silo that sees the sum and knows its own noise.
         largest_delta: Of the plan.
         smallest_region: Silos that must share its region, itself included; where sums are masked, silos that must be
             in every sum with it.
@@ -74,16 +76,17 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         proven = msgspec.structs.replace(content.settings, accountant="renyi")
         deployed = content.purpose == "deployment"
         seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        above, inside = f"above its {inner}", f"inside its {inner}"
+        if plan.one_group:
+            above, inside = "outside the federation", "inside the federation"
         limits = (
-            ("above", inner, self.largest_epsilon_above),
-            ("inside", SILO, self.largest_epsilon_inside),
+            (above, inner, self.largest_epsilon_above),
+            (inside, SILO, self.largest_epsilon_inside),
         )
         for where, tier, largest in limits:
             spent = seen.epsilon(tier)[index]
             if not spent <= largest:
-                raise PolicyError(
-                    f"silo {silo!r} allows epsilon {largest:g} {where} its {inner}, the plan spends {shown(spent):g}"
-                )
+                raise PolicyError(f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {shown(spent):g}")
         if not plan.delta <= self.largest_delta:
             raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
         self.check_releases(silo, plan.rounds, before)

@@ -224,11 +224,11 @@ def _variant(plan: Plan) -> str:
         "renyi": "mu, where mu squared over 2 is the rho of zero-concentrated differential privacy",
     }[plan.accountant]
     above, inside = (_shown_shift(plan.worst_shift(tier)) for tier in (None, SILO))
+    place = "outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}"
     return (
         f"Approximate differential privacy, from Gaussian noise. The parameter of its own is {variant}: over all "
-        f"rounds{_and_before(plan)} at most {above} for any silo against the observer "
-        f"above its {plan.federation.innermost.name}, and {inside} against the one inside it. Epsilon follows from mu "
-        f"and delta by the accountant {plan.accountant}."
+        f"rounds{_and_before(plan)} at most {above} for any silo against the observer {place}, and {inside} against "
+        f"the one inside it. Epsilon follows from mu and delta by the accountant {plan.accountant}."
     )
 
 

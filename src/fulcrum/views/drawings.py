@@ -81,7 +81,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     columns = ("above", "inside", "uniform_above", "uniform_inside")
     yield Drawing(
         key="epsilon",
-        spec=epsilon_chart(regions, allocation=plan.allocation, injected=injected),
+        spec=epsilon_chart(regions, allocation=plan.allocation, injected=injected, one_group=plan.one_group),
         headings=(regions[0]["tier"], "ε above", "ε inside", "ε above, uniform", "ε inside, uniform"),
         rows=((row["name"], *(shown_epsilon(row[column]) for column in columns)) for row in regions),
     )

@@ -74,6 +74,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "plan": plan,
         "name": plan.federation.name,
         "inner": plan.federation.innermost.name,
+        "one_group": plan.one_group,
         "claim": claim(plan),
         "terms": f"neighbouring federations {plan.adjacency}; {plan.assumptions[-2]}",
         "above": plan.worst_epsilon(),

@@ -200,8 +200,9 @@ def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
         return f"Above: who sees the sums of a {inner}. Inside: who sees one update."
     helpers = "1 silo" if colluders <= 1 else f"{colluders} silos"
     return (
-        f"Above: who sees the sums of a {inner}. Inside: the server together with {helpers} of the {inner}, as nobody "
-        f"sees one update. Of one masked group there is the global sum alone, and inside {helpers} of each {inner}."
+        f"Above: who sees the sums of a {inner}. Inside: the server together with {helpers} of the {inner}. Of one "
+        f"masked group there is the global sum alone: above is who sees it from outside the federation, inside the "
+        f"server together with {helpers} of each {inner}."
     )
 
 

@@ -94,13 +94,16 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     return found
 
 
-def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", injected: bool = False) -> Spec:
+def epsilon_chart(
+    rows: Sequence[ChartRow], *, allocation: str = "optimal", injected: bool = False, one_group: bool = False
+) -> Spec:
     """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise.
 
     Args:
         rows: As `region_rows` gives them.
         allocation: The plan's.
         injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
+        one_group: Whether all silos are masked as one group, so that the observer above is outside the federation.
     """
     points: list[ChartRow] = []
     bars, none = [], []
@@ -131,7 +134,7 @@ def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", inje
             "type": "nominal",
             "title": None,
             "scale": {"domain": OBSERVERS},
-            "legend": {"labelExpr": f"datum.label + ' the {plain_word(tier)}'"},
+            "legend": {"labelExpr": _whose(tier, one_group)},
         },
     }
     shape = {
@@ -166,13 +169,21 @@ def epsilon_chart(rows: Sequence[ChartRow], *, allocation: str = "optimal", inje
     ]
     return {
         "description": (
-            f"Worst epsilon by {tier}: up to {worst['above']} above it and up to {worst['inside']} inside it; "
+            f"Worst epsilon by {tier}: up to {worst['above']} {'outside the federation' if one_group else 'above it'} "
+            f"and up to {worst['inside']} inside it; "
             f"with {baseline} {worst['uniform_above']} and {worst['uniform_inside']}."
         ),
         "width": "container",
         "height": (36 if len(rows) <= 14 else 24) * len(rows),
         "layer": [layer for layer in layers if layer["data"]["values"]],  # an empty one has no extent
     }
+
+
+def _whose(tier: str, one_group: bool) -> str:
+    """Returns the expression that names both observers in a legend."""
+    if one_group:
+        return "(datum.label == 'above' ? 'outside' : datum.label) + ' the federation'"
+    return f"datum.label + ' the {plain_word(tier)}'"
 
 
 def _tree_order(federation: Federation, tier: str, kept: Any, rows: int) -> list[int]:

@@ -8,8 +8,8 @@ Its fields are those that entries of September 2026 have.
 ('readmissions', {'epsilon': 1.0, 'delta': 1e-05})
 >>> check_shape(entry)
 
-The registry has one epsilon and no field for the other observer: the epsilon given is the worst above a region, and
-both stand in its details.
+The registry has one epsilon and no field for the other observer: the epsilon given is the worst above a region, or
+outside the federation where all silos are masked as one group, and both stand in its details.
 """
 
 import json
@@ -18,7 +18,6 @@ from typing import Any
 
 from fulcrum.audit.evidence.findings import Audit
 from fulcrum.errors import DataError, listing
-from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
@@ -164,7 +163,7 @@ def _model(plan: Plan) -> str:
     if plan.aggregation != "masked":
         do = "see single updates" if plan.injection == "silo" else "see single updates without noise, add the noise"
         return f"Silos report to {regions:,} aggregators, one for each {inner}, which {do} and forward sums alone."
-    if plan.group_tier == ROOT:
+    if plan.one_group:
         return "Silos send masked releases, of which the server gets the sum of all and nothing finer."
     return (
         f"Silos send masked releases, of which the server gets the sum of each of {regions:,} {inner}s, nothing finer."

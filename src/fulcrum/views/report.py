@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from fulcrum.audit.evidence.findings import Audit
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.reproducing import reproducing_commands
@@ -106,7 +106,6 @@ def report(
     return rendered(
         "report.html",
         **promise(plan),
-        one_group=plan.aggregation == "masked" and plan.group_tier == ROOT,
         written=day,
         verdict=verdict(plan),
         power={"above": plan.observer_power(), "inside": plan.observer_power(SILO)},

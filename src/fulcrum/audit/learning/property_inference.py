@@ -25,7 +25,6 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, PropertyFinding
 from fulcrum.audit.real_parts.recorded import noise_of_sums
 from fulcrum.errors import ParameterError
-from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.targets import group_by_silo
 from fulcrum.privacy.prior import lateral_floor, prior_entropy
@@ -116,15 +115,10 @@ def _without_privacy(plans: dict[str, Plan]) -> dict[str, Plan]:
     return found
 
 
-def _one_sum(plan: Plan) -> bool:
-    """Whether the sum of the whole federation is all that anybody sees."""
-    return plan.aggregation == "masked" and plan.group_tier == ROOT
-
-
 def _noise_seen(plan: Plan, region: int) -> float:
     """The variance of the noise in a coordinate of what is seen of a region in a round."""
     by_region = plan.node_noise(plan.federation.innermost.name) * plan.clip_norm**2
-    return float(by_region.sum() if _one_sum(plan) else by_region[region])
+    return float(by_region.sum() if plan.one_group else by_region[region])
 
 
 def drawn_concentrations(group_of: IntArray, coupling: float, seed: int) -> FloatArray:
@@ -160,7 +154,7 @@ def _shadow(
         noise = noise_of_sums(alone, task, training, seen)
         with_own = noise_of_sums(alone, task, training, seen, but=targets)
         flat, mine = seen.reshape(*noise.shape), with_own - noise
-        if _one_sum(plan):  # of each region all that is seen is the sum of all
+        if plan.one_group:  # of each region all that is seen is the sum of all
             flat, noise = (np.repeat(kind.sum(axis=1, keepdims=True), kind.shape[1], axis=1) for kind in (flat, noise))
         sums.append(_by_region(flat))
         signal.append(_by_region(flat - noise))

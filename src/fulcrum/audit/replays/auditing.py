@@ -22,6 +22,7 @@ from fulcrum.audit.replays.post_processing import MODEL, models_replayed
 from fulcrum.audit.replays.post_processing import MOST_TRIALS as MOST_MODELS
 from fulcrum.audit.replays.replaying import Reading, Replays, replayed
 from fulcrum.errors import ParameterError
+from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.terms import index_of
@@ -267,9 +268,10 @@ def observer_words(found: Audit) -> dict[str, str]:
     """Returns who the observers of an audit are, in words."""
     inside = "who sees single releases"
     if found.aggregation == "masked":
-        inside = "the server together with silos of the region"
+        of_all = {one.tier for one in found.findings if one.observer == INSIDE} == {ROOT}  # masked as one group
+        inside = f"the server together with silos of {'each' if of_all else 'the'} region"
     return {
-        ABOVE: "who sees the sums",
+        ABOVE: "who sees the sums, and knows none of their noise",
         INSIDE: inside,
         COLLUDING: "who sees the sums, with silos that hand over their noise",
         DROPOUTS: "who sees sums that silos are missing from",

@@ -115,7 +115,7 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
     federation = plan.federation
     inner, region_of = federation.innermost, federation.innermost.parent_of
     room = _room(plan)
-    if plan.aggregation == "masked" and plan.group_tier == ROOT:  # nobody sees a sum further in
+    if plan.one_group:  # nobody sees a sum further in
         if len(federation) > room:
             raise _too_large(plan, ROOT, len(federation), room)
         everyone = {region: _silos_of(plan, region) for region in range(len(inner.nodes))}

@@ -1,0 +1,57 @@
+"""The words that plan files had before some of them were known to be false, and the reasons for which those are.
+
+A plan file keeps its digest and its signatures as long as its words are true, so `fulcrum verify` takes these words as
+well. It refuses a file for which `untrue` names a reason: nobody shall sign, or rely on, a false sentence.
+
+>>> from fulcrum.planning.guarantee import Guarantee
+>>> masked = {"aggregation": "masked", "masked_tier": "federation", "worst": {"region": 1.0, "silo": 1.5}}
+>>> words = EarlierGuarantee.of(Guarantee(rounds=10, delta=1e-5, innermost="region", regions=2, **masked))
+>>> words.untrue
+'a silo of another region is outside the region, sees the global sum and knows its own noise'
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from fulcrum.federation.structure import ROOT, SILO
+from fulcrum.planning.guarantee import Guarantee
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierGuarantee(Guarantee):
+    """The same figures in the earlier words."""
+
+    @classmethod
+    def of(cls, guarantee: Guarantee) -> "EarlierGuarantee":
+        """Returns the figures of a guarantee, to be told in the earlier words."""
+        return cls(**{field.name: getattr(guarantee, field.name) for field in fields(Guarantee)})
+
+    @property
+    def untrue(self) -> str:
+        """The reason for which the earlier words are not true of these figures; empty where they are true."""
+        if self.one_group and self.regions > 1 and not self.colluders:  # colluders of every region are counted
+            return "a silo of another region is outside the region, sees the global sum and knows its own noise"
+        return ""
+
+    def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
+        return [
+            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.whom(tier)}"
+            for tier, epsilon in worst.items()
+        ]
+
+    @property
+    def _of_whom(self) -> str:
+        return f" of a {self.innermost}{', in any plan so far,' if self.follows else ''}"
+
+    @property
+    def _helped_sums(self) -> str:
+        return "its sums"
+
+    def whom(self, tier: str) -> str:
+        """Returns the observer of a tier in the earlier words."""
+        always = ", in this plan and all before," if self.follows else ""
+        if self.one_group and tier == ROOT:
+            return f"anyone outside the federation{always} who sees the global sum and no sum below it"
+        if self.one_group and tier != SILO:
+            return f"anyone outside its {tier}{always} who sees the global sum, the one sum that is not masked"
+        return Guarantee.whom(self, tier)

@@ -1,0 +1,50 @@
+"""Plan files as earlier versions wrote them: those whose words are true keep verifying, false ones are refused."""
+
+from pathlib import Path
+
+import pytest
+
+import fulcrum
+from fulcrum.planning.plan_reading import read_content
+from fulcrum.planning.signing import check_signature, new_key, sign_plan
+
+EARLIER = Path(__file__).parent / "earlier_plans"
+
+
+def words_of(name):
+    return next(check for check in fulcrum.verify(EARLIER / f"{name}.json") if check.name == "words")
+
+
+@pytest.mark.parametrize(
+    "name", ["trusted", "target-on-an-outer-tier", "one-group-of-one-region", "one-group-with-colluders"]
+)
+def test_earlier_words_that_are_true_still_verify(name):
+    assert words_of(name).holds
+
+
+@pytest.mark.parametrize(("name", "reason"), [("one-group", "a silo of another region is outside the region, sees")])
+def test_earlier_words_that_are_false_are_refused_with_the_reason_and_the_remedy(name, reason):
+    check = words_of(name)
+    assert not check.holds
+    assert check.detail.startswith(f"not true: {reason}")
+    assert check.detail.endswith(". Make the plan again with: fulcrum plan")
+
+
+def test_an_earlier_file_keeps_its_digest_and_its_signature(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_bytes((EARLIER / "trusted.json").read_bytes())
+    before = read_content(path).digest
+    issuer = new_key(tmp_path / "issuer.key")
+    sign_plan(path, tmp_path / "issuer.key")
+    check_signature(path, issuer)
+    assert all(check.holds for check in fulcrum.verify(path))
+    assert fulcrum.read_plan(path).digest == before
+
+
+def test_a_plan_of_today_is_in_words_of_today():
+    """The earlier words are for files that exist; no new plan has them."""
+    federation = fulcrum.read_plan(EARLIER / "one-group.json").federation
+    plan = fulcrum.plan(federation, rounds=3, epsilon={"federation": 1.0}, aggregation="masked")
+    assert next(check for check in fulcrum.verify(plan) if check.name == "words").detail == (
+        "statement, adjacency, assumptions"
+    )

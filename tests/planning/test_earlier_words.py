@@ -16,7 +16,14 @@ def words_of(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["trusted", "target-on-an-outer-tier", "one-group-of-one-region", "one-group-with-colluders"]
+    "name",
+    [
+        "trusted",
+        "target-on-an-outer-tier",
+        "one-group-of-one-region",
+        "one-group-with-colluders",
+        "masked-with-colluders",
+    ],
 )
 def test_earlier_words_that_are_true_still_verify(name):
     assert words_of(name).holds

@@ -14,6 +14,7 @@ from fulcrum.planning.plan_file import content_digest
 from fulcrum.planning.reproducing import reproducing_commands
 from fulcrum.privacy.accounting import epsilon_of
 from fulcrum.roles.policy import Policy
+from fulcrum.rounding import shown
 
 SIZES = {"north": {"caen": 100, "lille": 300, "metz": 200, "nancy": 150}, "south": {"lyon": 400}}
 
@@ -127,6 +128,17 @@ def test_words_name_the_server_and_its_silos_and_no_aggregator():
     assert not said["worst epsilon inside"]
 
 
+@pytest.mark.parametrize("tier", ["region", "federation"])
+def test_silos_that_help_the_server_are_the_colluders_and_not_others_beside_them(tier):
+    """By counting: the epsilon against the server is that with `colluders` silos gone, and not with twice as many."""
+    plan = made("severe", epsilon={tier: 1.0}, colluders=2)
+    assert plan.worst_epsilon("silo") == pytest.approx(plan.epsilon(tier, colluders=2).max(), rel=1e-9)
+    assert plan.epsilon(tier, colluders=4).max() > 1.01 * plan.worst_epsilon("silo")
+    said = "even if up to 2 silos of each region collude (silos that help the server are counted in this number)."
+    assert plan.statement.endswith(said)
+    assert "collude." in fulcrum.plan("severe", rounds=10, epsilon=1.0, colluders=2).statement
+
+
 @pytest.mark.parametrize("purpose", ["research", "deployment"])
 def test_a_masked_plan_is_read_as_it_was_written(tmp_path, purpose):
     plan = made(SIZES, epsilon={"region": 1.0, "silo": 1.1}, purpose=purpose, parameters=40, dropouts=1)
@@ -196,6 +208,19 @@ def test_advice_warns_of_regions_in_which_masking_hides_little():
     [told] = [one.text for one in made().advice if one.kind == "curious-aggregator"]
     assert "Against the server together with one silo of a region the worst epsilon is 1.172" in told
     assert not [one for one in made(colluders=1).advice if one.kind == "curious-aggregator"]
+
+
+def test_advice_on_one_group_counts_one_silo_of_each_region():
+    """By counting: one silo of one region alone would leave more noise than the figure that is told."""
+    plan = made({"north": [100, 100, 100], "south": [100, 100]}, epsilon={"federation": 1.0})
+    [told] = [one.text for one in plan.advice if one.kind == "curious-aggregator"]
+    noise = plan.noise_variance
+    one_gone, two_gone = (
+        epsilon_of(math.sqrt(noise.sum() - count * noise[0]) / 0.2, rounds=10, delta=1e-5) for count in (1, 2)
+    )
+    assert one_gone < 1.2 < two_gone == pytest.approx(plan.worst_epsilon("silo"), rel=1e-9)
+    assert f"Against the server together with one silo of each region the worst epsilon is {shown(two_gone):g}" in told
+    assert "small region" not in told
 
 
 def test_a_target_on_the_federation_does_not_leave_a_silo_bare_where_another_declares_its_own(tmp_path):

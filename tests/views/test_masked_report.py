@@ -27,6 +27,16 @@ def test_a_report_says_that_nobody_sees_single_updates_where_sums_are_masked():
     assert "masked" not in trusted
 
 
+@pytest.mark.parametrize(("epsilon", "whose"), [(1.0, "a"), ({"federation": 1.0}, "each")])
+def test_a_report_says_whose_silos_help_the_server_and_that_they_are_the_colluders(epsilon, whose):
+    told = words_of(epsilon=epsilon, aggregation="masked", colluders=2)
+    assert f"against the server together with 2 of the silos of {whose} region the worst epsilon is 1. The plan" in told
+    assert (
+        "of each region collude with the observer, or are observers themselves, those that help the server among"
+        in told
+    )
+
+
 def test_a_report_of_one_masked_group_names_the_global_sum_and_silos_of_each_region():
     told = words_of(epsilon={"federation": 1.0}, aggregation="masked")
     assert "sees the global sum alone" in told

@@ -272,9 +272,11 @@ def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
         if inside <= above * (1 + 1e-9):
             return []
         remedy = "To hold it down, plan with --colluders 1, or add a target on the tier 'silo' with --epsilon-inside."
+        helpers, why = f"one silo of a {inner}", f"masking hides little in a small {inner}"
+        if plan.one_group:
+            helpers, why = f"one silo of each {inner}", "each of them takes its own noise out of the sum"
         text = (
-            f"Against the server together with one silo of a {inner} the worst epsilon is {_shown(inside)}, since "
-            f"masking hides little in a small {inner}. {remedy}"
+            f"Against the server together with {helpers} the worst epsilon is {_shown(inside)}, since {why}. {remedy}"
         )
         offered = (("colluders", 1),)
         return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offered)]

@@ -42,7 +42,7 @@ class Comparison:
             the federation's.
         epsilon_above_mean: The same, mean over silos.
         epsilon_inside_worst: Against whoever sees single updates; where sums are masked, against the server together
-            with max(1, c) silos of the region.
+            with max(1, c) silos of the region; of each region, where all silos are masked as one group.
         epsilon_inside_mean: The same, mean over silos.
         least_influence: Of the region that is quietened most, its share of the model over its share by size; 1 where
             all count by size.

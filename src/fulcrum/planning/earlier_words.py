@@ -47,6 +47,10 @@ class EarlierGuarantee(Guarantee):
     def _helped_sums(self) -> str:
         return "its sums"
 
+    @property
+    def _counted_once(self) -> str:
+        return ""  # left to the assumptions: whoever helps the server is one of the silos that help an observer
+
     def whom(self, tier: str) -> str:
         """Returns the observer of a tier in the earlier words."""
         always = ", in this plan and all before," if self.follows else ""

@@ -91,7 +91,7 @@ class Guarantee:
         even = []
         if colluders:
             collude = "colludes" if colluders == 1 else "collude"
-            even.append(f"{self._coalition} {collude}")
+            even.append(f"{self._coalition} {collude}{self._counted_once}")
         if dropouts:
             who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
             even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
@@ -184,6 +184,11 @@ class Guarantee:
         if self.follows:
             return f"no more than {who}, the same throughout, of any {self.innermost} of any plan so far"
         return f"up to {who} of each {self.innermost}"
+
+    @property
+    def _counted_once(self) -> str:
+        """Says of masked sums that the colluders are the silos with the server, and not others beside them."""
+        return " (silos that help the server are counted in this number)" if self.aggregation == "masked" else ""
 
     @property
     def _on_server(self) -> str:

@@ -22,6 +22,7 @@ def words_of(name):
         "target-on-an-outer-tier",
         "one-group-of-one-region",
         "one-group-with-colluders",
+        "masked",
         "masked-with-colluders",
     ],
 )
@@ -29,7 +30,14 @@ def test_earlier_words_that_are_true_still_verify(name):
     assert words_of(name).holds
 
 
-@pytest.mark.parametrize(("name", "reason"), [("one-group", "a silo of another region is outside the region, sees")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("one-group", "a silo of another region is outside the region, sees the global sum and knows its own noise"),
+        ("masked-with-a-lone-silo", "in its smallest masked group somebody sees a single update"),
+        ("masked-with-a-pair", "in its smallest masked group somebody sees a single update"),
+    ],
+)
 def test_earlier_words_that_are_false_are_refused_with_the_reason_and_the_remedy(name, reason):
     check = words_of(name)
     assert not check.holds

@@ -103,6 +103,21 @@ def test_a_silo_alone_in_its_region_is_seen_by_the_server():
     assert plan.epsilon_inside[alone] == plan.epsilon_above[alone] == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "epsilon", "whose"),
+    [(SIZES, 1.0, "a region"), ({"north": {"caen": 100}}, {"federation": 1.0}, "the federation")],
+)
+def test_a_plan_never_says_that_nobody_sees_the_update_of_a_silo_that_is_alone(sizes, epsilon, whose):
+    """The sum of one silo is its update, with its own noise alone, masked or not."""
+    plan = made(sizes, epsilon=epsilon)
+    trusted = made(sizes, epsilon=epsilon, aggregation="trusted")
+    assert plan.epsilon_above[-1] == trusted.epsilon_inside[-1], "the server meets what an aggregator would"
+    assert "no one sees" not in plan.assumptions[-2]
+    assert plan.assumptions[-2].endswith(f"; the sum of {whose} of one silo is that silo's own update")
+    assert holds(plan)
+    assert "of one silo" not in made().assumptions[-2]
+
+
 def test_a_federation_masked_as_one_group_has_the_noise_of_one_sum():
     plan = made(epsilon={"federation": 1.0})
     assert plan.group_tier == "federation"
@@ -120,7 +135,7 @@ def test_words_name_the_server_and_its_silos_and_no_aggregator():
     assert "the server together with 1 silo of its region" in made().statement
     told = " ".join([plan.statement, *plan.assumptions])
     assert "aggregator" not in told
-    assert "no one sees single updates" in plan.assumptions[-2]
+    assert "sums are masked: the server gets the sum of each region from masked updates" in plan.assumptions[-2]
     changed = msgspec.structs.replace(plan.content(), digest="")
     settings = msgspec.structs.replace(changed.settings, aggregation="trusted")
     said = {check.name: check.holds for check in fulcrum.verify(msgspec.structs.replace(changed, settings=settings))}

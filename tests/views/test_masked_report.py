@@ -11,20 +11,28 @@ from fulcrum.views.plan_tables import observers_in_words
 from fulcrum.views.report import report
 
 
-def words_of(epsilon=1.0, **options):
-    made = fulcrum.plan("severe", rounds=10, epsilon=epsilon, **options)
+def words_of(epsilon=1.0, federation="severe", **options):
+    made = fulcrum.plan(federation, rounds=10, epsilon=epsilon, **options)
     return " ".join(re.sub(r"<[^>]+>", " ", report(made)).split())
 
 
-def test_a_report_says_that_nobody_sees_single_updates_where_sums_are_masked():
+def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
     masked, trusted = words_of(aggregation="masked", colluders=2), words_of()
-    inside = "inside is the server together with 2 of the silos of a region: sums are masked, and nobody sees single"
+    inside = "inside is the server together with 2 of the silos of a region: sums are masked, and the server gets sums"
     assert inside in masked
     assert "The server and its helpers" in masked
     assert "sums are masked, so both observers meet the noise of a sum" in masked
     assert "curious" not in masked
     assert "sees single updates: a curious aggregator" in trusted
     assert "masked" not in trusted
+
+
+def test_no_report_says_that_nobody_sees_single_updates():
+    """The consortium has regions of one silo, whose sum is that silo's update."""
+    told = words_of(federation="consortium", aggregation="masked")
+    assert "sums are masked, and the server gets sums alone, of which that of one silo is its own update" in told
+    assert "nobody sees single" not in told
+    assert "no one sees single" not in told
 
 
 @pytest.mark.parametrize(("epsilon", "whose"), [(1.0, "a"), ({"federation": 1.0}, "each")])

@@ -52,7 +52,9 @@ class TargetOptions:
     shrink: Annotated[bool | None, Parameter(help="Whether a pooling server takes off what is noise.")] = None
     least_influence: LeastInfluenceOption = 0.0
     injection: Annotated[str, option("Who draws noise: silo or aggregator.")] = "silo"
-    aggregation: Annotated[str, option("Who sees single updates: trusted aggregators, or nobody (masked).")] = "trusted"
+    aggregation: Annotated[str, option("trusted: aggregators see single updates. masked: the server gets sums.")] = (
+        "trusted"
+    )
     seed: Annotated[int, number("For the allocation `misallocated`.")] = 0
 
     def arguments(self, federation: Federation) -> dict[str, Any]:

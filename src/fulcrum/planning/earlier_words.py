@@ -4,8 +4,9 @@ A plan file keeps its digest and its signatures as long as its words are true, s
 well. It refuses a file for which `untrue` names a reason: nobody shall sign, or rely on, a false sentence.
 
 >>> from fulcrum.planning.guarantee import Guarantee
->>> masked = {"aggregation": "masked", "masked_tier": "federation", "worst": {"region": 1.0, "silo": 1.5}}
->>> words = EarlierGuarantee.of(Guarantee(rounds=10, delta=1e-5, innermost="region", regions=2, **masked))
+>>> masked = {"aggregation": "masked", "masked_tier": "federation", "regions": 2}
+>>> worst = {"region": 1.0, "silo": 1.5}
+>>> words = EarlierGuarantee.of(Guarantee(rounds=10, delta=1e-5, innermost="region", worst=worst, **masked))
 >>> words.untrue
 'a silo of another region is outside the region, sees the global sum and knows its own noise'
 """
@@ -31,6 +32,9 @@ class EarlierGuarantee(Guarantee):
         """The reason for which the earlier words are not true of these figures; empty where they are true."""
         if self.one_group and self.regions > 1 and not self.colluders:  # colluders of every region are counted
             return "a silo of another region is outside the region, sees the global sum and knows its own noise"
+        left = self.smallest_group - max(1, self.colluders) - self.dropouts  # of a sum, where these help the server
+        if self.aggregation == "masked" and left < 2:
+            return "in its smallest masked group somebody sees a single update"
         return ""
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
@@ -46,6 +50,13 @@ class EarlierGuarantee(Guarantee):
     @property
     def _helped_sums(self) -> str:
         return "its sums"
+
+    @property
+    def _on_masks(self) -> str:
+        return (
+            f"no one sees single updates: the server gets {self._masked} from masked updates, and learns nothing finer "
+            "while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
+        )
 
     @property
     def _counted_once(self) -> str:

@@ -38,8 +38,9 @@ class Guarantee:
         follows: Whether silos released before this plan, which the epsilons include.
         sizes_known: Whether the sizes of silos are given, and so public.
         server: What the server does with the sums, "sum" or how it pools them.
-        aggregation: Who sees single updates: "trusted" aggregators, or nobody where sums are "masked".
+        aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
         masked_tier: The tier whose sums are masked, where they are.
+        smallest_group: How many silos the smallest sum holds that is masked, where sums are.
         regions: How many nodes the innermost tier has.
     """
 
@@ -58,6 +59,7 @@ class Guarantee:
     server: str = "sum"
     aggregation: str = "trusted"
     masked_tier: str = "region"
+    smallest_group: int = 2
     regions: int = 1
 
     @property
@@ -203,13 +205,19 @@ class Guarantee:
         if self.injection == "aggregator":
             return f"{aggregators} are trusted to see what they aggregate and to add the noise"
         if self.aggregation == "masked":
-            return (
-                f"no one sees single updates: the server gets {self._masked} from masked updates, and learns nothing "
-                "finer while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
-            )
+            return self._on_masks
         if self.curious_aggregator:
             return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
         return f"{aggregators} are trusted to see what they aggregate; silos draw the noise themselves"
+
+    @property
+    def _on_masks(self) -> str:
+        whole = "the federation" if self.one_group else f"a {self.masked_tier}"
+        alone = f"; the sum of {whole} of one silo is that silo's own update" if self.smallest_group == 1 else ""
+        return (
+            f"sums are masked: the server gets {self._masked} from masked updates, and by itself learns nothing finer "
+            f"while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold{alone}"
+        )
 
     @property
     def _masked(self) -> str:
@@ -228,8 +236,8 @@ class Guarantee:
     def whom(self, tier: str) -> str:
         """Returns who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none.
 
-        Where sums are masked the observer inside is the server together with max(1, c) members of a region: nobody
-        sees single updates.
+        Where sums are masked the observer inside is the server together with max(1, c) members of a region, or of each
+        region where all silos are masked as one group.
         """
         always = ", in this plan and all before," if self.follows else ""
         if tier == SILO and self.aggregation == "masked":

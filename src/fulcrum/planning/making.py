@@ -149,9 +149,9 @@ def plan(
         dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
             counted without the worst colluders and dropouts together.
         injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
-        aggregation: "trusted", or "masked" if nobody sees single updates: the server gets masked sums (regional ones,
-            or that of the federation where it alone has a target). The tier "silo" is then the server together with
-            `colluders` silos of each region, one at least.
+        aggregation: "trusted", or "masked" if the server gets masked sums alone (regional ones, or that of the
+            federation where it alone has a target); a sum of one silo is its own update. The tier "silo" is then the
+            server together with `colluders` silos of each region, one at least.
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, to be carried by the plan.
         seed: For "misallocated".

@@ -160,7 +160,7 @@ class Plan:
 
     @property
     def aggregation(self) -> str:
-        """Who sees single updates, one of `AGGREGATIONS`."""
+        """How sums are made, one of `AGGREGATIONS`."""
         return self.target.aggregation
 
     @property
@@ -172,6 +172,11 @@ class Plan:
     def one_group(self) -> bool:
         """Whether all silos are masked as one group: the global sum is then the only sum that anybody sees."""
         return self.aggregation == "masked" and self.group_tier == ROOT
+
+    @property
+    def smallest_group(self) -> int:
+        """How many silos the smallest sum holds that is masked, where sums are."""
+        return int(np.bincount(self.federation.membership(self.group_tier)).min())
 
     @property
     def follows(self) -> bool:
@@ -421,6 +426,7 @@ class Plan:
             server=self.server,
             aggregation=self.aggregation,
             masked_tier=self.group_tier,
+            smallest_group=self.smallest_group,
             regions=len(self.federation.innermost.nodes),
         )
 

@@ -18,7 +18,8 @@ INJECTIONS = ("silo", "aggregator")
 """Who draws the noise: every silo its own, or once a trusted regional aggregator."""
 
 AGGREGATIONS = ("trusted", "masked")
-"""Who sees single updates: whoever adds them up, or nobody, since sums are masked (`fulcrum.masking`)."""
+"""How sums are made: by trusted aggregators, who see single updates, or masked, so that the server gets sums alone
+(`fulcrum.masking`)."""
 
 Epsilon: TypeAlias = float | None
 Required: TypeAlias = float | list[float]

@@ -112,6 +112,7 @@ def _words(content: PlanFile) -> Check:
         server=settings.server,
         aggregation=settings.aggregation,
         masked_tier=group_tier(content),
+        smallest_group=_smallest_group(content),
         regions=len(content.tiers[inner]),
     )
     differing = _differing_words(content, words)
@@ -124,6 +125,12 @@ def _words(content: PlanFile) -> Check:
         detail = f"not true: {earlier.untrue}. Make the plan again with: fulcrum plan"
         return Check(name="words", holds=False, detail=detail)
     return Check(name="words", holds=True, detail="statement, adjacency, assumptions, in earlier words that are true")
+
+
+def _smallest_group(content: PlanFile) -> int:
+    """How many silos the smallest sum holds of those that are masked, where sums are."""
+    whole = group_tier(content) == ROOT
+    return len(content.silos) if whole else min(Counter(entry.node for entry in content.silos).values())
 
 
 def _differing_words(content: PlanFile, words: Guarantee) -> str:

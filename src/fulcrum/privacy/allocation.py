@@ -47,7 +47,7 @@ class Requirement:
         colluders: Silos of each region that share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
         masked: Whether sums are masked, so that the tier "silo" stands for the server with a member of each region at
-            least: it sees sums, and no single update.
+            least: it sees sums alone.
     """
 
     multiplier: Mapping[str, float | FloatArray]

@@ -75,6 +75,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "name": plan.federation.name,
         "inner": plan.federation.innermost.name,
         "one_group": plan.one_group,
+        "alone": plan.aggregation == "masked" and plan.smallest_group == 1,
         "claim": claim(plan),
         "terms": f"neighbouring federations {plan.adjacency}; {plan.assumptions[-2]}",
         "above": plan.worst_epsilon(),

@@ -174,7 +174,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         plan_digest: The plan.
         federation: Its name.
         purpose: Of the plan.
-        aggregation: Who sees single updates: "trusted" aggregators, or nobody where sums are "masked".
+        aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
         delta: At which epsilons hold.
         rounds: Over which they do.
         confidence: With which all bounds and verdicts hold together.

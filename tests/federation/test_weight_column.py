@@ -12,6 +12,7 @@ from fulcrum.federation.as_json import Roster, federation_of, roster_of
 from fulcrum.federation.editing import added, merged, rescaled, resized, split
 from fulcrum.federation.reading import read_federation
 from fulcrum.planning.plan_reading import read_plan
+from fulcrum.views.recipe_words import recipe_words
 
 COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}
 WEIGHT = [2.0, 1.0, 1.0]
@@ -134,6 +135,30 @@ def test_a_plan_keeps_sizes_secret_where_they_are_not_given(tmp_path):
     assert plan.advice  # nothing in it rests on sizes
 
 
+@pytest.mark.parametrize(
+    ("columns", "settings"),
+    [
+        ("silo,region,weight\nlille,north,800\nparis,north,2400\nlyon,south,1200\n", {}),
+        ("silo,region,weight\nlille,north,800\nparis,north,2400\nlyon,south,1200\n", {"weights": "equal"}),
+        ("silo,region\nlille,north\nparis,north\nlyon,south\n", {"weights": {"lille": 2, "paris": 6, "lyon": 3}}),
+    ],
+)
+def test_sizes_are_not_said_to_stay_secret_beside_weights_that_show_them(tmp_path, columns, settings):
+    """The file alone gives the sizes 800, 2400 and 1200 away, up to their unit."""
+    plan = fulcrum.plan(read_federation(written(tmp_path, "a.csv", columns)), rounds=3, epsilon=1.0, **settings)
+    plan.save(tmp_path / "plan.json")
+    silos = msgspec.json.decode((tmp_path / "plan.json").read_bytes())["silos"]
+    shown = [silo.get("declared_weight") or silo["weight"] for silo in silos]
+    assert [weight / shown[0] for weight in shown] == pytest.approx([1, 3, 1.5])
+    told = " ".join([*plan.assumptions, *recipe_words(plan)])
+    assert "secret" not in told
+    assert (
+        "the datasets of silos are disjoint; their sizes are not declared, but their weights are public, and weights in "
+        "proportion to sizes show the sizes"
+    ) in plan.assumptions
+    assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
+
+
 @pytest.mark.parametrize("settings", [{}, {"weights": "sizes"}, {"weights": 0.5}])
 def test_weights_by_size_need_sizes(tmp_path, settings):
     federation = read_federation(written(tmp_path, "a.csv", "silo,region\nlille,north\nlyon,south\n"))
@@ -158,7 +183,7 @@ def test_editing_keeps_weights_and_secrets(tmp_path):
         assert not edited.sizes_known
         ratio = edited.weights[:2] if edited.silo_names[1] == "paris" else edited.weights[[0, 1]]
         assert ratio[0] == pytest.approx(2 * ratio[1])
-    with pytest.raises(FederationError, match="stay secret"):
+    with pytest.raises(FederationError, match="are not declared: there are none to scale"):
         rescaled(federation, "north", mean=10)
 
 

@@ -96,7 +96,7 @@ def test_sizes_that_stay_secret_are_not_said_to_be_public():
     )
     shown = text_of(report(fulcrum.plan(secret, rounds=3, epsilon=1.0, weights="equal")))
     assert "Sizes are public" not in shown
-    assert "Sizes stay secret, so nobody can tell how far influence lies from shares by size." in shown
+    assert "Sizes are not declared, so the plan cannot say how far influence lies from shares by size." in shown
 
 
 def test_a_report_bears_a_date_and_the_same_date_gives_the_same_bytes(monkeypatch):

@@ -29,7 +29,7 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences.
 
-    Without `records` sizes stay secret; `weight` is what silos count for, where the federation says so.
+    Without `records` sizes are not declared; `weight` is what silos count for, where the federation says so.
     """
 
     name: str

@@ -149,7 +149,7 @@ def rescaled(federation: Federation, region: str, *, mean: float) -> Federation:
         )
     if not federation.sizes_known:
         raise FederationError(
-            f"the sizes of {federation.name} stay secret: there are none to scale. Give records first"
+            f"the sizes of {federation.name} are not declared: there are none to scale. Give records first"
         )
     sizes = federation.sizes.copy()
     sizes[members] = np.clip(np.round(sizes[members] * (mean / sizes[members].mean())), 1, MOST_RECORDS)

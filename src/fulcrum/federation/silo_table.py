@@ -25,7 +25,7 @@ NUMBER_COLUMNS = ("records", "epsilon", "weight")
 """Columns of numbers."""
 
 USUAL_COLUMNS = (SILO, "records", "region")
-"""Columns that most tables have; without `records` sizes stay secret."""
+"""Columns that most tables have; without `records` sizes are not declared."""
 
 MOST_RECORDS = 2**53
 """The largest size of a silo: above it, floating point no longer counts single records."""
@@ -149,7 +149,7 @@ class Silos:
     ) -> None:
         """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array.
 
-        A column that the table does not have is None, in every batch: without `records` sizes stay secret.
+        A column that the table does not have is None, in every batch: without `records` sizes are not declared.
         """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:

@@ -7,7 +7,7 @@
 ('north', 'south')
 
 A silo's aggregation weight is what it declares, else its share of all records: sizes that are given are public, and
-adjacent federations keep the declared size. Where no silo gives a size, sizes stay secret and all count as alike. Every
+adjacent federations keep the declared size. Where no silo gives a size, none is public and all count as alike. Every
 silo reports to one region, every region to one node of the next tier, and so on up to the root.
 """
 
@@ -74,7 +74,7 @@ class Federation:
         tiers: Levels of aggregation, inner to outer, without the silos and without the root. At least one.
         preferences: Declared epsilon by silo, NaN where none was declared, or None.
         group: The organisational group by silo that correlates its data with others', or None for the region.
-        sizes_known: Whether sizes were given; otherwise they stay secret.
+        sizes_known: Whether sizes were given, and so are public.
         declared_weights: What each silo counts for, where the federation says so; brought to the sum 1.
         chosen_weights: What each silo counts for where a plan says so; no part of the digest.
         weights: The aggregation weight of each silo: the chosen, else the declared, else `sizes / sizes.sum()`.
@@ -193,7 +193,7 @@ class Federation:
 
         Args:
             silo: The names of the silos; None names them silo-1, silo-2 and so on.
-            records: Their sizes; None where they stay secret.
+            records: Their sizes; None where they are not declared.
             tiers: By tier name, inner to outer, the node of each silo.
             epsilon: Declared preferences, NaN where there is none.
             group: The organisational group of each silo.

@@ -36,7 +36,7 @@ class _Rows:
     Attributes:
         name: What the federation is called.
         silo: Names of the silos.
-        records: Sizes, not yet checked; None where there is none. Where no silo has one, sizes stay secret.
+        records: Sizes, not yet checked; None where there is none. Where no silo has one, sizes are not declared.
         epsilon: Declared preferences, not yet checked; None where there is none.
         weight: What silos count for, not yet checked; None where there is none.
         labels: By tier, inner to outer, the node of each silo; under "group" its group, "" for one of its own.

@@ -35,6 +35,8 @@ class EarlierGuarantee(Guarantee):
         left = self.smallest_group - max(1, self.colluders) - self.dropouts  # of a sum, where these help the server
         if self.aggregation == "masked" and left < 2:
             return "in its smallest masked group somebody sees a single update"
+        if self.weights_given and not self.sizes_known:
+            return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"
         return ""
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
@@ -50,6 +52,10 @@ class EarlierGuarantee(Guarantee):
     @property
     def _helped_sums(self) -> str:
         return "its sums"
+
+    @property
+    def _on_sizes(self) -> str:
+        return f", and their sizes {'are public' if self.sizes_known else 'stay secret'}"
 
     @property
     def _on_masks(self) -> str:

@@ -37,6 +37,7 @@ class Guarantee:
         dropouts: Silos of each region that may be missing from a sum.
         follows: Whether silos released before this plan, which the epsilons include.
         sizes_known: Whether the sizes of silos are given, and so public.
+        weights_given: Whether weights of silos were declared or given one by one, from sizes or not, and so public.
         server: What the server does with the sums, "sum" or how it pools them.
         aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
         masked_tier: The tier whose sums are masked, where they are.
@@ -56,6 +57,7 @@ class Guarantee:
     dropouts: int = 0
     follows: bool = False
     sizes_known: bool = True
+    weights_given: bool = False
     server: str = "sum"
     aggregation: str = "trusted"
     masked_tier: str = "region"
@@ -115,7 +117,6 @@ class Guarantee:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
-        sizes = "are public" if self.sizes_known else "stay secret"
         before = (
             "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
             f"filters ({_FILTERS[self.accountant]})"
@@ -123,7 +124,7 @@ class Guarantee:
         return (
             f"each silo reports to one {self.innermost} and no other",
             "membership is fixed while this plan is in force",
-            f"the datasets of silos are disjoint, and their sizes {sizes}",
+            f"the datasets of silos are disjoint{self._on_sizes}",
             self._on_presence,
             "observers are passive: they follow the protocol and read what they see",
             self._on_collusion,
@@ -132,6 +133,17 @@ class Guarantee:
             self._on_trust,
             self._on_noise,
         )
+
+    @property
+    def _on_sizes(self) -> str:
+        if self.sizes_known:
+            return ", and their sizes are public"
+        if self.weights_given:
+            return (
+                "; their sizes are not declared, but their weights are public, and weights in proportion to sizes show "
+                "the sizes"
+            )
+        return ", and their sizes stay secret"
 
     @property
     def _on_presence(self) -> str:

@@ -21,6 +21,7 @@ from fulcrum.planning.advice import Advice, advice_on
 from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan_content import content_of, epsilon_entry
 from fulcrum.planning.plan_file import PlanFile, content_digest, to_json
+from fulcrum.planning.recipes import BY_SILO
 from fulcrum.planning.targets import Target
 from fulcrum.privacy.accounting import ObserverPower, epsilon_of_shift, observer_power_of_shift
 from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
@@ -88,6 +89,11 @@ class Plan:
     def weights(self) -> FloatArray:
         """What each silo counts for in the sums; they add up to 1."""
         return self.federation.weights
+
+    @property
+    def weights_given(self) -> bool:
+        """Whether weights of silos were declared or given one by one, so that they may follow from sizes."""
+        return self.federation.declared_weights is not None or self.weights_rule == BY_SILO
 
     @cached_property
     def server_rule(self) -> ServerRule:
@@ -423,6 +429,7 @@ class Plan:
             dropouts=self.dropouts,
             follows=self.follows,
             sizes_known=self.federation.sizes_known,
+            weights_given=self.weights_given,
             server=self.server,
             aggregation=self.aggregation,
             masked_tier=self.group_tier,

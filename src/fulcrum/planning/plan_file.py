@@ -114,7 +114,7 @@ class SiloEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
     `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include;
     `moved_from` is its region in the plan before, where that was another one; `weight` is what it counts for, where
     that is not its share of all records, and `declared_weight` what the federation says that it ought to. `records` is
-    null where sizes stay secret.
+    null where sizes are not declared.
     """
 
     silo: str

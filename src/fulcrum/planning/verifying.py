@@ -23,6 +23,7 @@ from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
 from fulcrum.planning.plan_reading import content_in, federation_in
+from fulcrum.planning.recipes import BY_SILO
 from fulcrum.planning.verifying_floors import floor_problem
 from fulcrum.planning.verifying_masking import group_tier, masking_problem
 from fulcrum.planning.verifying_weights import least_possible_noise, weights_problem
@@ -109,6 +110,7 @@ def _words(content: PlanFile) -> Check:
         dropouts=settings.dropouts,
         follows=content.silos[0].spent is not None,
         sizes_known=content.silos[0].records is not None,
+        weights_given=content.silos[0].declared_weight is not None or settings.weights == BY_SILO,
         server=settings.server,
         aggregation=settings.aggregation,
         masked_tier=group_tier(content),

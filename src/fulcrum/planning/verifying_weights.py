@@ -223,7 +223,7 @@ def _asked(content: PlanFile, seen: Roster, given: Mapping[str, Required]) -> di
 
 
 def _shares(content: PlanFile, seen: Roster) -> dict[str, float]:
-    """By region, its share of all records, or of all silos where sizes stay secret."""
+    """By region, its share of all records, or of all silos where sizes are not declared."""
     parts = _sums(seen.region, [1.0 if entry.records is None else entry.records for entry in content.silos])
     total = math.fsum(parts.values())
     return {region: part / total for region, part in parts.items()}

@@ -27,7 +27,7 @@ def regions(made: Plan) -> str:
             "outer": _outer(federation, node),
             "silos": int(silos[node]),
             "mean": f"{records[node] / silos[node]:.6g}" if federation.sizes_known else "",
-            "records": f"{records[node]:,.6g}" if federation.sizes_known else "secret",
+            "records": f"{records[node]:,.6g}" if federation.sizes_known else "not given",
             "noise": noise,
             "influence": influence,
         }

@@ -48,13 +48,15 @@ def recipe_words(plan: Plan) -> list[str]:
 
 def _on_weights(plan: Plan) -> str:
     inner, rule = plan.federation.innermost.name, plan.weights_rule
-    by = "records" if plan.federation.sizes_known else "silos; sizes stay secret"
+    secret = not plan.federation.sizes_known and not plan.weights_given
+    by = "records" if plan.federation.sizes_known else "silos; sizes stay secret" if secret else "silos"
+    shows = "" if plan.federation.sizes_known else " Weights are public: in proportion to sizes they show the sizes."
     sentences = {
         "sizes": "Every silo counts by its number of records.",
         "equal": f"Silos of one {inner} count alike, {inner}s by their number of {by}.",
         "least-noise": "Silos count so that the promise needs the least noise.",
-        DECLARED: "Every silo counts as the federation declares.",
-        BY_SILO: "Every silo counts as was given for it.",
+        DECLARED: f"Every silo counts as the federation declares.{shows}",
+        BY_SILO: f"Every silo counts as was given for it.{shows}",
     }
     if isinstance(rule, str):
         return sentences[rule]

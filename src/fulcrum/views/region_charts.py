@@ -36,7 +36,7 @@ MOST_ROWS = 24
 def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     """Returns what there is to draw of each region, in the order of the tree: silos, noise, influence, worst epsilons.
 
-    Influence is the share of the model, beside the share by size (by number of silos, where sizes are secret).
+    Influence is the share of the model, beside the share by size (by number of silos, where sizes are not given).
     Epsilons are the plan's and, beside them, those of one multiplier for all that keeps the same promise; None where
     there is no guarantee. A federation of more than `most` regions is shown by its innermost tier of at most that many
     nodes, or else by the largest nodes of its outermost one.

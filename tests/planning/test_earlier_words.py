@@ -24,6 +24,7 @@ def words_of(name):
         "one-group-with-colluders",
         "masked",
         "sizes-secret",
+        "replanned-with-both-targets",
         "masked-with-colluders",
     ],
 )
@@ -37,6 +38,7 @@ def test_earlier_words_that_are_true_still_verify(name):
         ("one-group", "a silo of another region is outside the region, sees the global sum and knows its own noise"),
         ("masked-with-a-lone-silo", "in its smallest masked group somebody sees a single update"),
         ("sizes-secret-with-weights", "weights are public, and weights in proportion to sizes show the sizes that are"),
+        ("replanned", "privacy filters prove targets, and no epsilon of an observer without a target"),
         ("masked-with-a-pair", "in its smallest masked group somebody sees a single update"),
     ],
 )

@@ -12,6 +12,7 @@ from fulcrum.federation.profiles import profile
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.targets import Target
+from fulcrum.planning.verdict import verdict
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.releasing import release
 from fulcrum.roles.replanning import replan
@@ -212,9 +213,32 @@ def test_a_replanned_plan_says_which_rounds_it_speaks_of_and_whose_theorem_it_re
     old, new = moved
     assert new.statement.startswith("Over these 3 rounds and all released before, at delta 1e-05, ")
     assert old.statement.startswith("Over 6 rounds, at delta 1e-05, ")
-    assert any("rests on privacy filters (Feldman and Zrnic 2021)" in line for line in new.assumptions)
+    assert any(
+        "privacy filters (Feldman and Zrnic 2021) prove the targets, epsilon" in line for line in new.assumptions
+    )
     assert not any("filters" in line for line in old.assumptions)
     assert "membership is fixed while this plan is in force" in new.assumptions
+
+
+@pytest.mark.parametrize(
+    ("targets", "named"),
+    [
+        ({"region": 1.0}, "epsilon 1 on region"),
+        ({"region": 1.0, "silo": 8.0}, "epsilon 1 on region, epsilon 8 on silo"),
+        ({"federation": 2.0, "silo": 30.0}, "epsilon 2 on federation, epsilon 30 on silo"),
+    ],
+)
+def test_filters_are_cited_for_targets_and_for_no_other_observer(targets, named):
+    """A filter stops at a budget that was fixed beforehand, and an observer without a target has none."""
+    old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, epsilon=targets)
+    past = Past(spent={tier: np.full(len(old.federation), 1e-3) for tier in ("region", "silo")})
+    new = planned(old.federation, old.target, Execution(), past)
+    [told] = [line for line in new.assumptions if "filters" in line]
+    assert f"(Smith and Thakurta 2022) prove the targets, {named}, even if" in told
+    assert told.endswith("an epsilon below its target, or without one, holds if outputs had no influence on this plan")
+    bare = not {"region", "silo"} <= set(targets)
+    assert ("against an observer without a target where outputs had no influence" in verdict(new).basis) is bare
+    assert all(check.holds for check in fulcrum.verify(new))
 
 
 def test_what_an_observer_can_do_includes_what_was_released_before(moved):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.guarantee import Guarantee
+from fulcrum.planning.guarantee import FILTERS, Guarantee
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,8 @@ class EarlierGuarantee(Guarantee):
             return "in its smallest masked group somebody sees a single update"
         if self.weights_given and not self.sizes_known:
             return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"
+        if self.follows and not set(self.worst) <= set(self.targets):
+            return "privacy filters prove targets, and no epsilon of an observer without a target"
         return ""
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
@@ -52,6 +54,13 @@ class EarlierGuarantee(Guarantee):
     @property
     def _helped_sums(self) -> str:
         return "its sums"
+
+    @property
+    def _on_past(self) -> str:
+        return (
+            "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
+            f"filters ({FILTERS[self.accountant]})"
+        )
 
     @property
     def _on_sizes(self) -> str:

@@ -10,12 +10,13 @@ the sums of its region, and no guarantee against whoever sees its own updates, s
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fulcrum.errors import listing
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.rounding import rounded_up, shown
 
-_FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
+FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
 
 
@@ -30,7 +31,7 @@ class Guarantee:
         worst: By tier, the worst epsilon of any silo, rounded up; None where there is no guarantee. Both observers
             stand in it, and every other tier that has a target.
         accountant: How noise becomes epsilon.
-        curious_aggregator: Whether a target covers observers of single updates.
+        targets: By tier, the epsilon that was asked for.
         injection: Who draws the noise, "silo" or "aggregator".
         purpose: "research" or "deployment".
         colluders: Silos of each region that may share their noise with the observer.
@@ -50,7 +51,7 @@ class Guarantee:
     innermost: str
     worst: Mapping[str, float | None]
     accountant: str = "exact"
-    curious_aggregator: bool = False
+    targets: Mapping[str, float] = field(default_factory=dict)
     injection: str = "silo"
     purpose: str = "research"
     colluders: int = 0
@@ -117,10 +118,6 @@ class Guarantee:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
-        before = (
-            "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
-            f"filters ({_FILTERS[self.accountant]})"
-        )
         return (
             f"each silo reports to one {self.innermost} and no other",
             "membership is fixed while this plan is in force",
@@ -128,7 +125,7 @@ class Guarantee:
             self._on_presence,
             "observers are passive: they follow the protocol and read what they see",
             self._on_collusion,
-            *([before] if self.follows else []),
+            *([self._on_past] if self.follows else []),
             *([] if self.server == "sum" else [self._on_server]),
             self._on_trust,
             self._on_noise,
@@ -205,6 +202,18 @@ class Guarantee:
         return " (silos that help the server are counted in this number)" if self.aggregation == "masked" else ""
 
     @property
+    def _on_past(self) -> str:
+        """A filter stops a composition at a budget that was fixed beforehand: it proves targets, no other figure."""
+        targets = listing([f"epsilon {rounded_up(epsilon):g} on {tier}" for tier, epsilon in self.targets.items()])
+        if not targets:
+            return "what was released before is counted in, as if outputs had no influence on this plan"
+        return (
+            f"what was released before is counted in; privacy filters ({FILTERS[self.accountant]}) prove the targets, "
+            f"{targets}, even if this plan was made after outputs were seen; an epsilon below its target, or without "
+            "one, holds if outputs had no influence on this plan"
+        )
+
+    @property
     def _on_server(self) -> str:
         return (
             f"the server pools the sums of {self.innermost}s, which tells an observer of those sums nothing new; no "
@@ -218,7 +227,7 @@ class Guarantee:
             return f"{aggregators} are trusted to see what they aggregate and to add the noise"
         if self.aggregation == "masked":
             return self._on_masks
-        if self.curious_aggregator:
+        if SILO in self.targets:
             return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
         return f"{aggregators} are trusted to see what they aggregate; silos draw the noise themselves"
 

@@ -422,7 +422,7 @@ class Plan:
             accountant=self.accountant,
             innermost=inner,
             worst={tier: epsilon_entry(float(epsilon.max())) for tier, epsilon in (known | outer).items()},
-            curious_aggregator=SILO in self.epsilon_target,
+            targets=self.epsilon_target,
             injection=self.injection,
             purpose=self.purpose,
             colluders=self.colluders,

@@ -174,6 +174,8 @@ def verdict(plan: "Plan") -> Verdict:
         )
     research = "the tight figures of continuous Gaussian noise"
     basis = research if plan.purpose == "research" else "bounds that are proven for the lattice noise that silos draw"
+    if plan.follows and not {inner, SILO} <= set(plan.epsilon_target):
+        basis += ", against an observer without a target where outputs had no influence on this plan"
     return Verdict(above=found["above"], inside=found["inside"], basis=basis, one_group=plan.one_group)
 
 

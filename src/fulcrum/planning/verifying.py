@@ -103,7 +103,7 @@ def _words(content: PlanFile) -> Check:
         accountant=settings.accountant,
         innermost=inner,
         worst=worst,
-        curious_aggregator=SILO in settings.epsilon,
+        targets=settings.epsilon,
         injection=settings.injection,
         purpose=content.purpose,
         colluders=settings.colluders,

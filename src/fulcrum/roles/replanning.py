@@ -1,10 +1,11 @@
 """A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
 
 What a silo has spent is read from its ledger. The promise stays: every silo's epsilon over everything it ever
-released is at most the old target, so a silo that has spent more needs more noise from now on. The budget was fixed
-before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was chosen
-after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016; for the
-renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022).
+released is at most the old target, so a silo that has spent more needs more noise from now on. The budget of a target
+was fixed before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was
+chosen after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016;
+for the renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022). An observer without a
+target has no such budget: its epsilon holds if earlier outputs had no influence on the new plan, and the plan says so.
 
 Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
 different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so

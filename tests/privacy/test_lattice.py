@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ from fulcrum.noise.discrete_gaussian import DiscreteGaussian, convolution_for
 from fulcrum.noise.keystream import random_bytes
 from fulcrum.privacy.lattice import (
     FARTHEST_DRAW,
+    LEAST_WIDTH,
     NOISE_DISTANCE,
     check_fits,
     convolution_term,
@@ -230,3 +232,26 @@ def test_deployment_asks_for_what_it_needs(change, line):
     with pytest.raises(ParameterError) as caught:
         fulcrum.plan("severe", **settings)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters", "epsilon"),
+    [
+        ({"north": [1] * 60, "south": [1] * 4}, 1, {"region": 1.0}),
+        ({"north": [5, 1, 30], "south": [7]}, 3, {"region": 3.0, "silo": 20.0}),
+        ({"north": [200] * 12, "south": [200] * 3}, 12_345, {"region": 0.3, "silo": 2.0}),
+    ],
+)
+def test_noise_is_as_many_steps_wide_as_the_page_on_deployment_says(sizes, parameters, epsilon):
+    """The page once said 10^4 steps and more, and the first of these plans has 134."""
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes), rounds=1, epsilon=epsilon, parameters=parameters, purpose="deployment"
+    )
+    least = 100 * plan.noise_multiplier * math.sqrt(parameters) * plan.weights / plan.weights.min()
+    widths = np.array([plan.lattice_width(silo) for silo in range(len(plan.federation))])
+    assert (widths >= least * (1 - 1e-12)).all()
+    assert (widths < 2 * least * (1 + 1e-12)).all()
+    assert (widths >= LEAST_WIDTH).all()
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    assert r"$100 \sigma_i \sqrt d\, w_i / w_{\min}$ steps wide and less than twice that" in page
+    assert "10^4" not in page

@@ -80,8 +80,25 @@ def test_what_is_proven_stays_below_the_bound_and_the_floor_is_that_of_the_prior
     assert 0 < everything.nats_at_least <= everything.nats_at_most
     floor = float(lateral_floor(6, coupling=20.0))
     assert one(found, "north", "tight", "floor").nats_at_most == pytest.approx(floor)
-    assert everything.nats_at_most == pytest.approx(floor + one(found, "north", "tight", "sums").nats_at_most)
+    mechanism = float(made(sizes=SIZES, rounds=6).mechanism_information[0])
+    assert (
+        everything.nats_at_most == one(found, "north", "tight", "sums").nats_at_most == pytest.approx(floor + mechanism)
+    )
     assert one(found, "west", "tight", "floor").nats_at_least == 0
+
+
+def test_sums_tell_more_than_one_silos_releases_add_and_no_more_than_that_and_the_floor():
+    """The releases of 24 silos that resemble each other tell of the group, which no noise on one silo hides."""
+    plan = made(sizes={"north": [100] * 24}, rounds=1, epsilon=2.0)
+    findings = property_findings({"plan": plan}, TASK, training=TRAINING, shadows=40, seed=2)
+    sums = one(findings, "north", "plan", "sums")
+    mechanism = float(plan.mechanism_information[0])
+    assert sums.nats_at_least > 2 * mechanism
+    assert sums.nats_at_most == pytest.approx(mechanism + float(lateral_floor(24, coupling=20.0)))
+    rows = msgspec.structs.replace(audit(plan, trials=1_000, seed=1), properties=findings).every_row()
+    learned = [row for row in rows if row["kind"] == "concentration" and row["nats_at_most"] is not None]
+    assert len(learned) == 4, "three observers of the plan, and the floor without privacy"
+    assert all(row["nats_at_least"] <= row["nats_at_most"] for row in learned)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +161,7 @@ def test_a_bound_that_is_too_small_is_found_out():
     modest = Modest(**{name: getattr(plan, name) for name in names})
     findings = property_findings({"modest": modest}, TASK, training=TRAINING, shadows=60, seed=3)
     assert one(findings, "west", "modest", "all").verdict == VIOLATED
+    assert one(findings, "west", "modest", "sums").verdict == VIOLATED
     told = msgspec.structs.replace(audit(plan, trials=1_000, seed=1), properties=findings)
     assert any("west, modest: " in text and "are allowed" in text for _, text in reasons_of(told))
 

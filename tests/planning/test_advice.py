@@ -8,6 +8,8 @@ from fulcrum.federation.editing import merged
 from fulcrum.federation.structure import Federation
 from fulcrum.planning.advice import WEAK_SIGNAL, best_merge, most_parameters, signal_to_noise
 from fulcrum.planning.making import plan
+from fulcrum.planning.verifying import verify
+from fulcrum.privacy.prior import Coupling
 
 
 def advice_kinds(made):
@@ -167,6 +169,22 @@ def test_the_delta_that_is_advised_is_below_one_over_the_silos(silos):
     for line in text:
         most = float(line.removesuffix(".").split("at most ")[1])
         assert 0.5 / silos < most <= 1 / silos
+
+
+def test_information_without_a_floor_is_what_the_releases_add():
+    bare = plan("severe", rounds=10, information=0.03)
+    text = next(advice.text for advice in bare.advice if advice.kind == "information")
+    assert text.startswith(
+        "The releases add up to 0.03 nats to what is known of a silo's class concentration. No floor"
+    )
+    assert not bare.floor_declared
+    assert not plan("severe", rounds=10, epsilon=1.0).floor_declared
+    for floor in (0.85, {f"region-{number}": float(number == 2) for number in range(1, 6)}, Coupling(20.0)):
+        assert plan("severe", rounds=10, information=2.0, floor=floor).floor_declared
+    alone = plan(Federation.from_sizes({"r": [1.0]}), rounds=10, information=2.0, floor=Coupling(20.0))
+    assert alone.floor_declared, "a silo alone in its group has a floor of 0 that follows from the coupling"
+    [check] = [check for check in verify(bare) if check.name == "information bound"]
+    assert check.detail == "worst 0.03 nats, added by releases, promised 0.03"
 
 
 def test_an_information_bound_is_rounded_up():

@@ -94,6 +94,7 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
     words_and_file = {
         "checks",
+        "planning.earlier_words",
         "planning.guarantee",
         "planning.plan",
         "planning.plan_file",

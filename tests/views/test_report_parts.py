@@ -9,18 +9,25 @@ from datetime import date
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from rich.console import Console
 
 import fulcrum
 from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.cli import app as cli
 from fulcrum.errors import ParameterError
+from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.verdict import verdict
+from fulcrum.privacy.leakage import shown_nats
+from fulcrum.privacy.prior import lateral_floor
 from fulcrum.simulation.results import unkeyed_digest
 from fulcrum.views.alignment import aligned
 from fulcrum.views.charts import information_rows, information_words
 from fulcrum.views.dossier import answers_template, read_answers
+from fulcrum.views.drawings import plan_drawings
 from fulcrum.views.numbers import figure, percent
+from fulcrum.views.plan_tables import plan_picture
 from fulcrum.views.report import report
 from fulcrum.views.silo_columns import first_rows, silo_table
 
@@ -169,18 +176,78 @@ def test_the_numbers_of_every_chart_are_offered_as_a_table():
 
 def test_lines_at_0_or_at_the_ceiling_are_told_in_words():
     wide = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
-    assert information_words(information_rows(wide), ceiling=2.99573) == [
+    assert information_words(information_rows(wide), ceiling=2.99573, floor_declared=False) == [
         "The line of the observer inside lies at the ceiling from round 4 on: there the bound says nothing."
     ]
     strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "silo": 0.3})
-    above, inside = information_words(information_rows(strict), ceiling=2.99573)
-    assert above.startswith("The line of the observer above cannot be told from 0 here: it learns at most 0.00")
+    above, inside = information_words(information_rows(strict), ceiling=2.99573, floor_declared=False)
+    assert above.startswith("The line of the observer above cannot be told from 0 here: the releases add up to 0.00")
     assert inside.startswith("The line of the observer inside cannot be told from 0 here")
     shown = text_of(report(strict))
     assert above in shown
     assert inside in shown
     between = fulcrum.plan("severe", rounds=10, epsilon={"region": 5.0, "silo": 9.0})
     assert information_words(information_rows(between), ceiling=2.99573) == []
+
+
+def information_of(plan):
+    """Returns the section of a report on information: its words, and the description, titles and table of its chart."""
+    page = report(plan)
+    [drawing] = [drawing for drawing in plan_drawings(plan) if drawing.key == "information"]
+    return " ".join(
+        [text_of(page, 'aria-labelledby="information"', "</section>"), json.dumps(drawing.spec), *drawing.headings]
+    )
+
+
+def test_without_a_declared_floor_nothing_is_said_to_be_all_that_is_learned():
+    """The mechanism's term is what releases add; what a silo's group gives away comes on top of it."""
+    for plan in (
+        fulcrum.plan("severe", rounds=10, epsilon=1.0),
+        fulcrum.plan("severe", rounds=10, information=0.03),
+        fulcrum.plan("severe", rounds=10, epsilon=1.0, aggregation="masked"),
+    ):
+        told = information_of(plan)
+        assert "at most" not in told
+        assert "learns" not in told
+        assert "What the releases add" in told
+        assert "nats that the releases add" in told
+        assert "an observer may know more" in told
+        assert "No floor was declared" in text_of(report(plan))
+
+
+def test_with_a_declared_floor_the_bound_is_mechanism_plus_floor():
+    plan = fulcrum.plan("severe", rounds=10, epsilon=1.75, floor=fulcrum.Coupling(20.0))
+    bound = plan.mechanism_information.max() + lateral_floor(60, coupling=20.0)
+    told = information_of(plan)
+    assert f"over 10 rounds, at most: {shown_nats(bound, digits=3)} nats above its region" in told
+    assert "nats at most" in told
+    assert "What the releases add" not in told
+
+
+def test_the_terminal_says_what_the_releases_add_where_no_floor_was_declared():
+    for floor, said in (
+        (None, "the releases add up to 0.03 nats (paper); no floor was declared"),
+        (0.85, "at most 0.88"),
+    ):
+        plan = fulcrum.plan("severe", rounds=10, information=0.03 + (floor or 0.0), floor=floor)
+        console = Console(width=200)
+        with console.capture() as shown:
+            for part in plan_picture(plan, None):
+                console.print(part)
+        assert said in shown.get()
+
+
+def test_information_of_a_plan_that_follows_others_counts_all_that_was_released():
+    plan = fulcrum.plan("mild", rounds=10, epsilon=1.0)
+    spent = {tier: np.full(len(plan.federation), 0.01) for tier in ("region", "silo")}
+    later = planned(plan.federation, plan.target, Execution(), Past(spent=spent))
+    rows = [row for row in information_rows(later) if row["observer"] == "above"]
+    assert rows[0]["nats"] == pytest.approx(0.005), "what was released before stands at round 0"
+    assert rows[-1]["nats"] == pytest.approx(later.mechanism_information.max())
+    told = information_of(later)
+    assert "of this plan alone" not in told
+    assert "after each round, all that was released before included." in told
+    assert "over these 10 rounds and all released before: up to" in told
 
 
 def test_dispersion_is_explained():

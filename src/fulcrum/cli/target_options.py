@@ -38,7 +38,9 @@ class TargetOptions:
     delta: Annotated[float, option("The DP parameter.")] = 1e-5
     accountant: Annotated[str | None, option("exact (default for research) or renyi (for deployment).")] = None
     allocation: AllocationOption = "optimal"
-    information: Annotated[float | None, option("Target bound on what is learned of a silo, in nats.")] = None
+    information: Annotated[float | None, option("Target in nats on what is learned of a silo, --floor included.")] = (
+        None
+    )
     floor: Annotated[str | None, option("Lateral floor, nats: a number, region=number,..., or coupling=number.")] = None
     bound: Annotated[str, option("paper or capacity.")] = "paper"
     budget: Annotated[float | None, option("Spend this much noise variance instead of meeting a target.")] = None

@@ -325,6 +325,12 @@ def _on_information(plan: "Plan") -> list[Advice]:
     if not verdict.informative:
         text = f"The information bound {bound} nats is not below {ceiling}: it says nothing."
         return [Advice(kind="information", warning=True, text=text)]
+    if not plan.floor_declared:
+        text = (
+            f"The releases add up to {bound} nats to what is known of a silo's class concentration. No floor was "
+            "declared: what its group gives away without any release is not counted."
+        )
+        return [Advice(kind="information", warning=False, text=text)]
     text = f"The information bound {bound} nats is informative: below {ceiling}"
     text += "" if known else ", the most that the target's entropy can be; check it against the real one"
     if records is not None and not verdict.identifiable:

@@ -126,7 +126,8 @@ def plan(
         accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
             which is proven for sums of lattice noise and the default for deployment.
         allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
-        information: K in nats: the bound on what is learned of a silo's class concentration above its region.
+        information: K in nats: the bound on what is learned of a silo's class concentration above its region, the floor
+            included. Without a floor it bounds what the releases add, and not all that is learned.
         floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
         bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
         budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst

@@ -200,6 +200,14 @@ class Plan:
         return self.target.floor
 
     @property
+    def floor_declared(self) -> bool:
+        """Whether a lateral floor was declared; without one, information counts what the releases add and no more.
+
+        A target on information alone is planned with a floor of 0, which declares nothing.
+        """
+        return self.coupling is not None or (self.floor is not None and bool(self.floor.any()))
+
+    @property
     def coupling(self) -> float | None:
         """The coupling behind the floor, where one was given."""
         return self.target.coupling

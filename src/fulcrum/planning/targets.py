@@ -45,7 +45,8 @@ class Target:
         delta: The DP parameter.
         accountant: How noise becomes epsilon.
         epsilon: By tier, the epsilon against an observer of that tier.
-        information: K in nats, the bound on what is learned of a silo's class concentration above its region.
+        information: K in nats, the bound on what is learned of a silo's class concentration above its region: the floor
+            and what the releases add.
         floor: The lateral floor by silo in nats, or None where none was given.
         coupling: The coupling behind the floor, where one was given.
         bound: How noise becomes information, "paper" or "capacity".

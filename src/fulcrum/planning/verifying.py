@@ -23,7 +23,6 @@ from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
 from fulcrum.planning.plan_reading import content_in, federation_in
-from fulcrum.planning.recipes import BY_SILO
 from fulcrum.planning.verifying_floors import floor_problem
 from fulcrum.planning.verifying_masking import group_tier, masking_problem
 from fulcrum.planning.verifying_weights import least_possible_noise, weights_problem
@@ -110,7 +109,7 @@ def _words(content: PlanFile) -> Check:
         dropouts=settings.dropouts,
         follows=content.silos[0].spent is not None,
         sizes_known=content.silos[0].records is not None,
-        weights_given=content.silos[0].declared_weight is not None or settings.weights == BY_SILO,
+        weights_given=content.silos[0].declared_weight is not None or settings.weights == "by-silo",
         server=settings.server,
         aggregation=settings.aggregation,
         masked_tier=group_tier(content),
@@ -355,7 +354,10 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
         found.append(_equal("budget", content.summary.noise_budget, settings.budget))
     if settings.information is not None:
         worst = max(_information(content, seen, seen.effective(inner)))
-        detail = f"worst {worst:.6g} nats, promised {settings.information:.6g}"
+        added = (
+            "" if settings.coupling is not None or any(_by_silo(settings.floor or 0.0, 1)) else ", added by releases"
+        )
+        detail = f"worst {worst:.6g} nats{added}, promised {settings.information:.6g}"
         holds = worst <= settings.information * (1 + _TOLERANCE)
         found.append(Check(name="information bound", holds=holds, detail=detail))
     return found

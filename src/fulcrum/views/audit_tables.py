@@ -50,7 +50,7 @@ PROPERTY_COLUMNS = (
 
 _PROPERTY_NOTE = (
     "floor: knows the silo's group and no update. sums: sees the region's sums. all: knows every other silo's records "
-    "besides; its nats are proven (≥) and bounded by the plan (≤)."
+    "besides; its nats are proven (≥), and bounded (≤) by what the releases add together with the floor of the prior."
 )
 
 RECORD_COLUMNS = (

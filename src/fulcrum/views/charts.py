@@ -76,11 +76,11 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
 
 
 def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
-    """Returns what is learned of a silo's class concentration after each round, at most: the worst silo, in nats.
+    """Returns a bound on what is learned of a silo's class concentration after each round: the worst silo, in nats.
 
-    The bound is the lateral floor, where one was declared, and what the mechanism adds; never above the ceiling, which
-    it reaches at once where a silo has no noise against that observer. At round 0 stands what is known before: the
-    floor, and what earlier plans released.
+    The bound is the lateral floor and what the releases add; never above the ceiling, which it reaches at once where a
+    silo has no noise against that observer. Where no floor was declared it bounds what the releases add, and not all
+    that is learned. At round 0 stands what is known before: the floor, and what earlier plans released.
     """
     lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
     found: list[ChartRow] = []
@@ -104,8 +104,13 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
     return found
 
 
-def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
+def information_words(rows: Sequence[ChartRow], *, ceiling: float, floor_declared: bool = True) -> list[str]:
     """Returns in words what cannot be seen: lines that lie at 0, at the ceiling, or on each other.
+
+    Args:
+        rows: As `information_rows` gives them.
+        ceiling: The entropy of what is to be learned, in nats.
+        floor_declared: Whether the rows count a floor; without one they count what the releases add.
 
     >>> points = [{"round": number, "observer": "above", "nats": 0.001 * number} for number in range(3)]
     >>> information_words(points, ceiling=3.0)
@@ -123,9 +128,9 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
             when = f"from round {full} on" if full else "from the start"
             found.append(f"{whose} lies at the ceiling {when}: there the bound says nothing.")
         elif last <= _AT_THE_EDGE * ceiling:
+            learns = "it learns at most" if floor_declared else "the releases add up to"
             found.append(
-                f"{whose} cannot be told from 0 here: it learns at most {shown_nats(last, digits=3)} of "
-                f"{ceiling:.3g} nats."
+                f"{whose} cannot be told from 0 here: {learns} {shown_nats(last, digits=3)} of {ceiling:.3g} nats."
             )
         elif least >= (1 - _AT_THE_EDGE) * ceiling:
             found.append(f"{whose} cannot be told from the ceiling here: the bound hardly says anything.")
@@ -135,15 +140,34 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float) -> list[str]:
     return found
 
 
-def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float | None = None) -> Spec:
+def information_heading(floor_declared: bool) -> str:
+    """Returns what a column or an axis of `information_rows` holds."""
+    return "nats at most" if floor_declared else "nats that the releases add"
+
+
+def information_chart(
+    rows: Sequence[ChartRow],
+    *,
+    ceiling: float,
+    target: float | None = None,
+    floor_declared: bool = True,
+    follows: bool = False,
+    above: str = "above its region",
+) -> Spec:
     """Returns the information bound by round for both observers, under its ceiling.
 
     Args:
         rows: As `information_rows` gives them.
         ceiling: The entropy of what is to be learned, in nats.
         target: K, the bound asked for.
+        floor_declared: Whether the rows count a floor; without one they count what the releases add.
+        follows: Whether the rows count what silos released before the plan.
+        above: Where the observer above stands.
     """
     last = max(row["round"] for row in rows)
+    over = f"over these {last} rounds and all released before" if follows else f"over {last} rounds"
+    learned = "What is learned of a silo's class concentration" if floor_declared else "What the releases add to what"
+    learned += f" {over}, at most:" if floor_declared else f" is known of a silo's class concentration {over}: up to"
     end = {row["observer"]: shown_nats(row["nats"], digits=3) for row in rows}
     guides = [{"nats": ceiling, "label": f"ceiling: all there is to learn at {LEVELS} levels, {ceiling:.3g} nats"}]
     if target is not None:
@@ -152,14 +176,14 @@ def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float
     y = {
         "field": "nats",
         "type": "quantitative",
-        "title": "nats at most",
+        "title": information_heading(floor_declared),
         "scale": {"domain": [0, top], "nice": False},
     }
     return {
         "description": (
-            f"What is learned of a silo's class concentration over {last} rounds, at most: {end['above']} nats "
-            f"above its region and {end['inside']} inside it, under a ceiling of {ceiling:.3g} nats."
-            + "".join(f" {said}" for said in information_words(rows, ceiling=ceiling))
+            f"{learned} {end['above']} nats {above} and {end['inside']} inside it, under a ceiling of {ceiling:.3g} "
+            "nats."
+            + "".join(f" {said}" for said in information_words(rows, ceiling=ceiling, floor_declared=floor_declared))
         ),
         "width": "container",
         "height": 240,
@@ -177,7 +201,9 @@ def information_chart(rows: Sequence[ChartRow], *, ceiling: float, target: float
                     },
                     "y": y,
                     "color": {"field": "observer", "type": "nominal", "title": None, "scale": {"domain": OBSERVERS}},
-                    "tooltip": tooltip(round="round", observer="observer", nats=("nats at most", ".4f")),
+                    "tooltip": tooltip(
+                        round="round", observer="observer", nats=(information_heading(floor_declared), ".4f")
+                    ),
                 },
             },
         ],

@@ -17,6 +17,7 @@ from fulcrum.views.chart_style import Spec
 from fulcrum.views.charts import (
     accuracy_chart,
     information_chart,
+    information_heading,
     information_rows,
     learning_chart,
     price_chart,
@@ -115,8 +116,15 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     learned = information_rows(plan)
     yield Drawing(
         key="information",
-        spec=information_chart(learned, ceiling=information_ceiling(plan), target=plan.target.information),
-        headings=("round", "observer", "nats at most"),
+        spec=information_chart(
+            learned,
+            ceiling=information_ceiling(plan),
+            target=plan.target.information,
+            floor_declared=plan.floor_declared,
+            follows=plan.follows,
+            above="outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}",
+        ),
+        headings=("round", "observer", information_heading(plan.floor_declared)),
         rows=((str(row["round"]), row["observer"], shown_nats(row["nats"])) for row in learned),
     )
 

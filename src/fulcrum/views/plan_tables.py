@@ -137,8 +137,10 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         summary.append(("weights", weights_in_words(made)))
     if made.floor is not None:
         learned = float((made.mechanism_information + made.floor).max())
-        bound = made.target.bound
-        summary.append(("information", f"at most {shown_nats(learned)} nats of a silo's class concentration ({bound})"))
+        said = f"at most {shown_nats(learned)} nats of a silo's class concentration ({made.target.bound})"
+        if not made.floor_declared:
+            said = f"the releases add up to {shown_nats(learned)} nats ({made.target.bound}); no floor was declared"
+        summary.append(("information", said))
     if output is not None:
         summary.append(("written to", f"{output}; check it with: fulcrum verify {shlex.quote(str(output))}"))
     title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"

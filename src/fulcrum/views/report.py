@@ -114,7 +114,7 @@ def report(
         weights=weights_name(plan),
         recipe_words=recipe_words(plan),
         own=own_choice(plan),
-        information=information_words(information_rows(plan), ceiling=ceiling),
+        information=information_words(information_rows(plan), ceiling=ceiling, floor_declared=plan.floor_declared),
         levels=LEVELS,
         figures=figures,
         learning=[key for key in figures if key.startswith("learning")],

@@ -11,7 +11,8 @@ observers:
 
 An estimate of mean squared error v proves that I(p; seen) is at least h(p) - log(2 pi e v) / 2, since no variable of
 that variance has a larger entropy than a normal one. It is held against the paper's bound, T m + floor, which bounds
-what the last of the three observers learns.
+what each of the last two observers learns: what the releases add, and what the group gives away without them. The
+releases of other silos of the group tell of the group, so that T m alone bounds neither.
 """
 
 import math
@@ -275,11 +276,11 @@ def _finding(
     size = int((group_by_silo(federation) == group_by_silo(federation)[silo]).sum())
     floor = float(lateral_floor(size, coupling=coupling))
     mechanism = float(plan.mechanism_information[silo]) if private else None
-    bound = {FLOOR: floor, SUMS: mechanism, ALL: None if mechanism is None else mechanism + floor}[observer]
+    bound = floor if observer == FLOOR else None if mechanism is None else mechanism + floor
     proven = information_at_least(errors, coupling, error)
     truth = np.array([shadow.concentration[region] for shadow in made])
     # The floor is that of the prior; what shadows draw is clipped at the edges and made of whole records.
-    broken = bound is not None and observer == ALL and proven > bound
+    broken = bound is not None and observer != FLOOR and proven > bound
     return PropertyFinding(
         node=federation.innermost.nodes[region],
         silo=federation.silo_name(silo),

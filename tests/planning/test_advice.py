@@ -171,6 +171,17 @@ def test_the_delta_that_is_advised_is_below_one_over_the_silos(silos):
         assert 0.5 / silos < most <= 1 / silos
 
 
+def test_uniform_noise_is_called_optimal_only_where_no_allocation_needs_less():
+    """Regions that are exposed alike may be promised different things, and then need different noise."""
+    even = Federation.from_sizes({"a": [1.0] * 4, "b": [1.0] * 4})
+    floors = {"a": 0.1, "b": 0.9}
+    made = plan(even, rounds=10, information=1.0, floor=floors, allocation="uniform")
+    assert made.dispersion == made.saving == 0
+    assert made.noise_budget > 1.5 * plan(even, rounds=10, information=1.0, floor=floors).noise_budget
+    assert "balanced" not in advice_kinds(made)
+    assert "balanced" in advice_kinds(plan(even, rounds=10, epsilon=1.0, allocation="uniform"))
+
+
 def test_information_without_a_floor_is_what_the_releases_add():
     bare = plan("severe", rounds=10, information=0.03)
     text = next(advice.text for advice in bare.advice if advice.kind == "information")

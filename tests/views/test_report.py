@@ -126,7 +126,7 @@ def test_every_kind_of_plan_has_a_report_with_its_own_figures(name, pages):
     assert claim.removesuffix(".") in shown
     assert "neighbouring federations replace one silo's whole dataset, its declared size kept" in shown
     assert percent(plan.saving) in shown
-    assert percent(plan.dispersion) in shown
+    assert percent(plan.attainable_saving) in shown
     assert "-0.0%" not in shown
     for line in plan.assumptions:
         assert line[1:] in shown

@@ -203,16 +203,15 @@ def test_without_a_declared_floor_nothing_is_said_to_be_all_that_is_learned():
     """The mechanism's term is what releases add; what a silo's group gives away comes on top of it."""
     for plan in (
         fulcrum.plan("severe", rounds=10, epsilon=1.0),
-        fulcrum.plan("severe", rounds=10, information=0.03),
-        fulcrum.plan("severe", rounds=10, epsilon=1.0, aggregation="masked"),
+        fulcrum.plan("severe", rounds=10, information=0.03, aggregation="masked"),
     ):
         told = information_of(plan)
         assert "at most" not in told
         assert "learns" not in told
         assert "What the releases add" in told
         assert "nats that the releases add" in told
+        assert "No floor was declared" in told
         assert "an observer may know more" in told
-        assert "No floor was declared" in text_of(report(plan))
 
 
 def test_with_a_declared_floor_the_bound_is_mechanism_plus_floor():
@@ -224,17 +223,21 @@ def test_with_a_declared_floor_the_bound_is_mechanism_plus_floor():
     assert "What the releases add" not in told
 
 
+def printed(plan):
+    console = Console(width=200)
+    with console.capture() as shown:
+        for part in plan_picture(plan, None):
+            console.print(part)
+    return shown.get()
+
+
 def test_the_terminal_says_what_the_releases_add_where_no_floor_was_declared():
     for floor, said in (
         (None, "the releases add up to 0.03 nats (paper); no floor was declared"),
         (0.85, "at most 0.88"),
     ):
         plan = fulcrum.plan("severe", rounds=10, information=0.03 + (floor or 0.0), floor=floor)
-        console = Console(width=200)
-        with console.capture() as shown:
-            for part in plan_picture(plan, None):
-                console.print(part)
-        assert said in shown.get()
+        assert said in printed(plan)
 
 
 def test_information_of_a_plan_that_follows_others_counts_all_that_was_released():
@@ -250,11 +253,30 @@ def test_information_of_a_plan_that_follows_others_counts_all_that_was_released(
     assert "over these 10 rounds and all released before: up to" in told
 
 
-def test_dispersion_is_explained():
+def test_what_can_be_saved_is_told_of_the_targets_that_there_are():
     plan = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
     shown = text_of(report(plan))
-    assert "dispersion: what can be saved where some regions are more exposed than others 88.0%" in shown
-    assert "0% where all are exposed alike, and here 88.0% of the noise of one multiplier for all" in shown
+    assert "of the noise of one multiplier for all can be saved at most 88.0%" in shown
+    assert "saves more than 88.0% of the noise of one multiplier for all." in shown
+    one_sum = fulcrum.plan("severe", rounds=10, epsilon={"federation": 0.99}, aggregation="masked")
+    shown = text_of(report(one_sum))
+    assert "of the noise of one multiplier for all can be saved at most 0.0%" in shown
+    assert "79.2%" not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epsilon": 0.99}, "79.17% against uniform; dispersion 79.17%"),
+        ({"epsilon": {"federation": 0.99}}, "0.00% against uniform; no allocation saves more than 0.00%"),
+        (
+            {"information": 2.2, "floor": fulcrum.Coupling(20)},
+            "78.18% against uniform; no allocation saves more than 78.18%",
+        ),
+    ],
+)
+def test_the_terminal_names_a_dispersion_only_where_it_can_be_saved(options, said):
+    assert said in printed(fulcrum.plan("severe", rounds=10, **options))
 
 
 def commands_of(page):

@@ -25,8 +25,9 @@ from fulcrum.planning.weighing import weighed
 from fulcrum.privacy.allocation import allocate
 from fulcrum.privacy.exposure import left_by_coalitions, sum_by
 from fulcrum.privacy.leakage import finest_resolution, informativeness, shown_nats
+from fulcrum.privacy.noise_bound import outer_coalitions
 from fulcrum.privacy.prior import prior_entropy
-from fulcrum.rounding import shown
+from fulcrum.rounding import rounded_up, shown
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
@@ -50,6 +51,7 @@ _KEPT = ("sizes", DECLARED, BY_SILO)  # rules by which a silo counts the same wh
 _PLANNED_ANEW = 6  # regions of which pairs are planned for
 _PLANNED_UP_TO, _ITERATED_UP_TO = 20_000, 200  # silos, where weights have a closed form and where they are iterated for
 _DROPOUT_CHECK_UP_TO = 200_000
+_LEAST_RATIO = 1 + 1e-9  # of a plan's noise and its lower bound: sums round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,14 +376,14 @@ def _on_moves(plan: "Plan") -> list[Advice]:
 
 
 def _on_coalitions_outside(plan: "Plan") -> list[Advice]:
-    """Says where the optimum is not claimed to be the least."""
-    inner = plan.federation.innermost.name
-    outside = sorted(set(plan.requirement.multiplier) - {SILO, inner})
-    if not outside or not plan.requirement.uncounted or plan.allocation != "optimal":
+    """Says how far above the least noise the optimum may be where it is not proven to be the least."""
+    outside = outer_coalitions(plan.federation, plan.requirement)
+    ratio = plan.noise_budget / plan.noise_lower_bound
+    if not outside or plan.allocation != "optimal" or ratio <= _LEAST_RATIO:
         return []
     text = (
-        f"With colluders or dropouts and a target on {listing(outside)}, every target is met, but up to about half as "
-        "much noise again as the least may be needed for it."
+        f"Against silos that take their noise away from a sum of the tier {listing(outside)}, this plan's noise is at "
+        f"most {rounded_up(ratio, digits=3):g} times the least that any allocation needs for its targets."
     )
     return [Advice(kind="coalitions", warning=False, text=text)]
 
@@ -397,7 +399,7 @@ def _on_delta(plan: "Plan") -> list[Advice]:
 
 
 def _on_balance(plan: "Plan") -> list[Advice]:
-    if plan.dispersion != 0 or abs(plan.saving) >= 1e-12:
+    if plan.dispersion != 0 or plan.attainable_saving >= 1e-12 or abs(plan.saving) >= 1e-12:
         return []
     text = f"Every {plan.federation.innermost.name} is equally exposed: uniform noise is already optimal."
     return [Advice(kind="balanced", warning=False, text=text)]

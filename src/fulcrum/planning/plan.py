@@ -28,6 +28,7 @@ from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
 from fulcrum.privacy.exposure import check_count, dispersion, remaining_noise, sum_by
 from fulcrum.privacy.lattice import check_parameters, lattice_step
 from fulcrum.privacy.leakage import information_of_shift, mechanism_information
+from fulcrum.privacy.noise_bound import noise_lower_bound
 from fulcrum.privacy.weights import least_noise_of_one_tier, region_shares
 from fulcrum.storage.files import write_whole
 
@@ -386,8 +387,22 @@ class Plan:
         return 1 - self.model_noise / self.uniform_noise_budget
 
     @cached_property
+    def noise_lower_bound(self) -> float:
+        """A proven bound on U: no allocation with these weights meets every target with less noise."""
+        return noise_lower_bound(self.federation, self.requirement)
+
+    @cached_property
+    def attainable_saving(self) -> float:
+        """The largest share of the uniform budget that any allocation can save at these targets, by a proven bound."""
+        return max(0.0, 1 - self.noise_lower_bound / self.uniform_noise_budget)
+
+    @cached_property
     def dispersion(self) -> float:
-        """The exposure dispersion of the innermost tier: the saving to expect where floors agree."""
+        """The exposure dispersion of the innermost tier, whatever the targets are.
+
+        It is what the optimum saves where that tier alone has a target, the same for every silo. For the targets that
+        there are, `attainable_saving` is what can be saved.
+        """
         return dispersion(self.federation, colluders=self.colluders, dropouts=self.dropouts)
 
     @cached_property

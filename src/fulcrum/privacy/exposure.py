@@ -96,7 +96,8 @@ def exposure_of(federation: Federation, *, tier: str | None = None, colluders: i
 def dispersion(federation: Federation, *, tier: str | None = None, colluders: int = 0, dropouts: int = 0) -> float:
     """Returns the exposure dispersion: the share of the noise budget that topology-aware allocation saves.
 
-    It is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are
+    It saves that much where `tier` alone has a target, the same for every silo, with one multiplier in each region. It
+    is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are
     equally exposed. See `exposure_of` for the arguments.
     """
     return exposure_of(federation, tier=tier, colluders=colluders, dropouts=dropouts).dispersion

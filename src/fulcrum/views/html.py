@@ -91,9 +91,7 @@ def _fourth_figure(plan: Plan) -> tuple[str, str]:
     """Returns what stands beside the saving: what can be saved or, where weights quieten anyone, who pays for it."""
     inner = plan.federation.innermost.name
     if plan.weights_rule == "sizes" and plan.server == "sum":
-        return f"dispersion: what can be saved where some {inner}s are more exposed than others", percent(
-            plan.dispersion
-        )
+        return "of the noise of one multiplier for all can be saved at most", percent(plan.attainable_saving)
     by = "size" if plan.federation.sizes_known else "number of silos"
     return f"of its share by {by} is left to the quietest {inner}", percent(least_influence(plan))
 

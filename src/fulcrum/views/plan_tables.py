@@ -1,5 +1,6 @@
 """A plan, a comparison and the checks of a plan as tables in the terminal; no figure is computed here."""
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from fulcrum.views.numbers import figure, span, with_error
 from fulcrum.views.terminal import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
 
 _SAME_VOICE = 0.005  # of a share: less is lost in print
+_SAME_SHARE = 1e-9  # of a budget: sums round
 
 
 def comparison_columns(trained: bool) -> list[Column]:
@@ -131,7 +133,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         ("guarantee", made.promise),
         ("verdict", found.sentence + (f" These are {found.basis}." if made.purpose == "deployment" else "")),
         ("noise budget", _on_noise(made)),
-        ("saving", f"{made.model_saving:.2%} against uniform; dispersion {made.dispersion:.2%}"),
+        ("saving", f"{made.model_saving:.2%} against uniform; {_attainable(made)}"),
     ]
     if not by_size:
         summary.append(("weights", weights_in_words(made)))
@@ -194,6 +196,13 @@ def _on_noise(made: Plan) -> str:
     """Says how much noise enters the model, beside one multiplier for all."""
     pooled = " where regions agree" if made.server != "sum" else ""
     return f"{figure(made.model_noise)} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
+
+
+def _attainable(made: Plan) -> str:
+    """Says what an allocation can save at this plan's targets; it has the dispersion's name where it is that."""
+    if math.isclose(made.attainable_saving, made.dispersion, abs_tol=_SAME_SHARE):
+        return f"dispersion {made.dispersion:.2%}"
+    return f"no allocation saves more than {made.attainable_saving:.2%}{'' if made.server == 'sum' else ' in the sums'}"
 
 
 def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:

@@ -62,6 +62,13 @@ def test_a_silo_of_another_region_is_never_outside_and_has_no_more_than_the_epsi
     assert all(check.holds for check in fulcrum.verify(plan))
 
 
+def test_advice_on_one_group_speaks_of_an_observer_outside_the_federation():
+    [told] = [one.text for one in one_group({"a": [1, 2], "b": [1]}).advice if one.kind == "dropout"]
+    assert told.startswith(
+        "If one silo of each region dropped out or colluded, the worst epsilon outside the federation"
+    )
+
+
 def test_each_observer_stands_once_in_the_statement_of_one_group():
     statement = one_group({"a": [1, 2], "b": [1]}).statement
     assert statement.count(" against ") == 2
@@ -89,6 +96,7 @@ def test_the_report_and_its_charts_of_one_group_speak_of_the_federation():
     assert "while none of the silos of the federation colludes with the observer" in page
     assert "worst ε outside the federation" in page
     assert "above a region" not in page
+    assert "A silo is concealed by the noise of the whole federation." in page
     chart = epsilon_chart(region_rows(plan), one_group=True)
     assert "up to 1 outside the federation and up to" in chart["description"]
 

@@ -351,8 +351,9 @@ def _on_dropout(plan: "Plan") -> list[Advice]:
     more = "one more silo" if plan.colluders or plan.dropouts else "one silo"
     offers = (("dropouts", plan.dropouts + 1), ("colluders", plan.colluders + 1))
     remedy = f"To provision for it: --dropouts {plan.dropouts + 1} or --colluders {plan.colluders + 1}."
+    place = "outside the federation" if plan.one_group else "above it"
     text = (
-        f"If {more} of each {inner} dropped out or colluded, the worst epsilon above it would be {_shown(then)} "
+        f"If {more} of each {inner} dropped out or colluded, the worst epsilon {place} would be {_shown(then)} "
         f"instead of {_shown(now)}. {remedy}"
     )
     return [Advice(kind="dropout", warning=False, text=text, remedy=remedy, offers=offers)]

@@ -364,7 +364,7 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
 
 
 def _information(content: PlanFile, seen: Recomputed, multipliers: Iterable[float]) -> list[float]:
-    """By silo, the nats that an observer above learns at most at these multipliers: floor, past and all rounds."""
+    """By silo, the floor where one is declared, and the nats that the past and all rounds add at these multipliers."""
     settings = content.settings
     floor, before = _by_silo(settings.floor or 0.0, len(content.silos)), seen.spent[seen.innermost]
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 import fulcrum
+from fulcrum.planning.earlier_words import EarlierGuarantee
+from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan_reading import read_content
 from fulcrum.planning.signing import check_signature, new_key, sign_plan
 
@@ -47,6 +49,16 @@ def test_earlier_words_that_are_false_are_refused_with_the_reason_and_the_remedy
     assert not check.holds
     assert check.detail.startswith(f"not true: {reason}")
     assert check.detail.endswith(". Make the plan again with: fulcrum plan")
+
+
+@pytest.mark.parametrize(("silos", "seen"), [(3, True), (4, False)])
+def test_helpers_of_every_region_uncover_an_update_of_a_small_group(silos, seen):
+    """Two regions, one colluder in each: of three silos in one sum the server and two helpers see the third."""
+    masked = {"aggregation": "masked", "masked_tier": "federation", "regions": 2, "colluders": 1}
+    words = Guarantee(
+        rounds=1, delta=1e-5, innermost="region", worst={"region": 1.0, "silo": 1.0}, smallest_group=silos, **masked
+    )
+    assert bool(EarlierGuarantee.of(words).untrue) is seen
 
 
 def test_an_earlier_file_keeps_its_digest_and_its_signature(tmp_path):

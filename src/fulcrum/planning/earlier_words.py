@@ -32,8 +32,9 @@ class EarlierGuarantee(Guarantee):
         """The reason for which the earlier words are not true of these figures; empty where they are true."""
         if self.one_group and self.regions > 1 and not self.colluders:  # colluders of every region are counted
             return "a silo of another region is outside the region, sees the global sum and knows its own noise"
-        left = self.smallest_group - max(1, self.colluders) - self.dropouts  # of a sum, where these help the server
-        if self.aggregation == "masked" and left < 2:
+        # Silos that help the server take their updates off the sum, so many of each region, and others may be missing.
+        gone = (max(1, self.colluders) + self.dropouts) * (self.regions if self.one_group else 1)
+        if self.aggregation == "masked" and self.smallest_group - gone < 2:
             return "in its smallest masked group somebody sees a single update"
         if self.weights_given and not self.sizes_known:
             return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"

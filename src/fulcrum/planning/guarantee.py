@@ -38,7 +38,7 @@ class Guarantee:
         dropouts: Silos of each region that may be missing from a sum.
         follows: Whether silos released before this plan, which the epsilons include.
         sizes_known: Whether the sizes of silos are given, and so public.
-        weights_given: Whether weights of silos were declared or given one by one, from sizes or not, and so public.
+        weights_given: True where weights of silos were declared, or given by silo, and so are public.
         server: What the server does with the sums, "sum" or how it pools them.
         aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
         masked_tier: The tier whose sums are masked, where they are.
@@ -83,7 +83,7 @@ class Guarantee:
 
     @property
     def one_group(self) -> bool:
-        """Whether all silos are masked as one group, so that the global sum is the only sum that anybody sees."""
+        """True where all silos are masked as one group, so that the global sum is the only sum that anybody sees."""
         return self.aggregation == "masked" and self.masked_tier == ROOT
 
     def _said(self, worst: Mapping[str, float | None]) -> str:
@@ -170,7 +170,7 @@ class Guarantee:
 
     @property
     def _of_whom(self) -> str:
-        """Which silos conceal the others by their noise."""
+        """The silos that conceal the others by their noise."""
         of = " of the federation" if self.one_group else "" if self._outer_tiers else f" of a {self.innermost}"
         qualifiers = ["in any plan so far"] if self.follows else []
         if self.aggregation == "masked":  # the clause on the server states an epsilon that counts on less noise
@@ -185,7 +185,7 @@ class Guarantee:
 
     @property
     def _outer_tiers(self) -> bool:
-        """Whether an epsilon is stated against an observer of sums of several regions."""
+        """True where an epsilon is stated against an observer of sums of several regions."""
         return not set(self.worst) <= {self.innermost, SILO}
 
     @property

@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def weights_given(self) -> bool:
-        """Whether weights of silos were declared or given one by one, so that they may follow from sizes."""
+        """True where weights of silos were declared, or given by silo, so that they may follow from sizes."""
         return self.federation.declared_weights is not None or self.weights_rule == BY_SILO
 
     @cached_property
@@ -177,7 +177,7 @@ class Plan:
 
     @property
     def one_group(self) -> bool:
-        """Whether all silos are masked as one group: the global sum is then the only sum that anybody sees."""
+        """True where all silos are masked as one group: the global sum is then the only sum that anybody sees."""
         return self.aggregation == "masked" and self.group_tier == ROOT
 
     @property
@@ -202,7 +202,7 @@ class Plan:
 
     @property
     def floor_declared(self) -> bool:
-        """Whether a lateral floor was declared; without one, information counts what the releases add and no more.
+        """True where a lateral floor was declared; without one, information counts what the releases add and no more.
 
         A target on information alone is planned with a floor of 0, which declares nothing.
         """

@@ -45,9 +45,9 @@ class ObserverVerdict:
 
     Attributes:
         observer: "above", who sees the sums of regions, or "inside", who sees single updates or, where sums are masked,
-            is the server with silos of the region. Where all silos are masked as one group, "above" is outside the
+            is the server with silos of the region. If all silos are masked as one group, "above" is outside the
             federation, and "inside" is the server with silos of each region.
-        place: Where it stands, in words.
+        place: Its place in words: "above the regions", or "outside the federation".
         who: The observer in words, to open a sentence with.
         epsilon: The worst epsilon against it; infinite where there is no guarantee.
         right: How often it guesses right which of two datasets the silo holds, at best; one half is a coin.
@@ -92,7 +92,7 @@ class Verdict:
         above: The observer who sees the sums of regions.
         inside: The observer inside a region.
         basis: What the rates rest on, in words.
-        one_group: Whether all silos are masked as one group, so that "above" is outside the federation.
+        one_group: True where all silos are masked as one group, so that "above" is outside the federation.
     """
 
     above: ObserverVerdict

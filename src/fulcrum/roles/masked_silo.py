@@ -1,4 +1,4 @@
-"""What a silo answers in a masked round: its release, recorded in its ledger and then masked.
+"""A silo's answers in a masked round: its release, recorded in its ledger and then masked.
 
 The stages are those of `fulcrum.masking.messages`. An engine hands every request to the silo and sends back what it
 returns; one of the five requests asks for an update, and comes with the model. Where a method raises, nothing is sent.

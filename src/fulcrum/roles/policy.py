@@ -26,8 +26,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A silo's own limits.
 
     Attributes:
-        largest_epsilon_above: Against anyone outside its region who sees the sums of its region. Where all silos are
-            masked as one group: against anyone outside the federation who sees the global sum.
+        largest_epsilon_above: Against anyone outside its region who sees the sums of its region; if all silos are
+            masked as one group, against anyone outside the federation who sees the global sum.
         largest_epsilon_inside: Against whoever sees its own updates; where sums are masked, against the server together
             with silos, and with it any silo that sees the sum and knows its own noise.
         largest_delta: Of the plan.

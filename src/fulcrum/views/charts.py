@@ -79,8 +79,8 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
     """Returns a bound on what is learned of a silo's class concentration after each round: the worst silo, in nats.
 
     The bound is the lateral floor and what the releases add; never above the ceiling, which it reaches at once where a
-    silo has no noise against that observer. Where no floor was declared it bounds what the releases add, and not all
-    that is learned. At round 0 stands what is known before: the floor, and what earlier plans released.
+    silo has no noise against that observer. Without a declared floor it bounds what the releases add, and not all that
+    is learned. At round 0 stands what is known before: the floor, and what earlier plans released.
     """
     lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
     found: list[ChartRow] = []
@@ -110,7 +110,7 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float, floor_declare
     Args:
         rows: As `information_rows` gives them.
         ceiling: The entropy of what is to be learned, in nats.
-        floor_declared: Whether the rows count a floor; without one they count what the releases add.
+        floor_declared: True where the rows count a floor; without one they count what the releases add.
 
     >>> points = [{"round": number, "observer": "above", "nats": 0.001 * number} for number in range(3)]
     >>> information_words(points, ceiling=3.0)
@@ -160,9 +160,9 @@ def information_chart(
         rows: As `information_rows` gives them.
         ceiling: The entropy of what is to be learned, in nats.
         target: K, the bound asked for.
-        floor_declared: Whether the rows count a floor; without one they count what the releases add.
-        follows: Whether the rows count what silos released before the plan.
-        above: Where the observer above stands.
+        floor_declared: True where the rows count a floor; without one they count what the releases add.
+        follows: True where the rows count what silos released before the plan.
+        above: The place of the observer above, in words.
     """
     last = max(row["round"] for row in rows)
     over = f"over these {last} rounds and all released before" if follows else f"over {last} rounds"

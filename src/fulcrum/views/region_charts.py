@@ -103,7 +103,7 @@ def epsilon_chart(
         rows: As `region_rows` gives them.
         allocation: The plan's.
         injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
-        one_group: Whether all silos are masked as one group, so that the observer above is outside the federation.
+        one_group: True where all silos are masked as one group, so that the observer above is outside the federation.
     """
     points: list[ChartRow] = []
     bars, none = [], []

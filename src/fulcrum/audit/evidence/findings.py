@@ -117,8 +117,8 @@ class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
         error: The root of the mean squared error.
         blind_error: That of an observer who always says the mean of the prior.
         nats_at_least: What the estimate proves to have been learned.
-        nats_at_most: What the releases add at most, and the floor of the prior that concentrations were drawn from; for
-            `floor` the floor alone. None where there is no noise, and so no bound.
+        nats_at_most: The bound: nats that the releases add, and the floor of the prior that concentrations were drawn
+            from; for `floor` the floor alone. None where there is no noise, and so no bound.
         shadows: Federations that were trained for it.
         verdict: `VIOLATED` or `CONSISTENT`.
     """

@@ -20,7 +20,7 @@ from fulcrum.privacy.accounting import epsilon_of_shift
 ABOVE, INSIDE, COLLUDING, DROPOUTS = "above", "inside", "colluding", "dropouts"
 """Who sees the sums of a node; who is inside a region; the first with colluders; and with silos missing as well.
 
-Inside is whoever sees single releases. Where sums are masked it is the server together with members of each region, one
+Inside is whoever sees single releases; of masked sums, it is the server together with members of each region, one
 at least: they take their own updates and noise off the sums.
 """
 

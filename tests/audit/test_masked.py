@@ -53,6 +53,9 @@ def test_inside_is_the_server_with_as_many_members_as_the_plan_counts_on(purpose
         # The attack reaches what it should: colluders' noise is gone, and that of all others is there.
         assert 0.5 * one.exact < one.gaussian <= one.exact
         assert one.noise_ratio == pytest.approx(1, abs=0.02)
+    if purpose == "deployment":  # a round may lack a region, so nothing smaller is claimed further out
+        assert not any(one.tier == "federation" for one in found.findings)
+        return
     further_out = inside_of(found, "federation", "federation")
     assert (further_out.colluders, further_out.missing) == (max(1, colluders), dropouts)
     assert further_out.exact < inside_of(found, "south").exact

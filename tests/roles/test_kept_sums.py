@@ -14,7 +14,11 @@ from fulcrum.roles.kept_sums import KEPT, read_kept_sums
 from fulcrum.roles.server import Coordinator
 
 PLAN = fulcrum.plan(
-    fulcrum.Federation.from_sizes({"north": [100, 200], "south": [150]}), rounds=2, epsilon=1.0, parameters=3
+    fulcrum.Federation.from_sizes({"north": [100, 200], "south": [150]}),
+    rounds=2,
+    epsilon=1.0,
+    parameters=3,
+    server="random-effects",  # a pooling server goes on without a region
 )
 
 

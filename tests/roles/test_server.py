@@ -328,3 +328,19 @@ def test_where_the_global_sum_is_promised_for_a_round_adds_all_sums_or_none(worl
         server.receive(sum_of(plan, region, 3), region)
     assert server.finish_round()["summed"] == ["north", "south"]
     assert any((array != 0).any() for array in server.model.values())
+
+
+def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):
+    # Its epsilon for the global sum counts on every region, as the embedded engine has them.
+    assert world.research.needs_every_region
+    server = Coordinator.open(tmp_path, world.research, START)
+    server.receive(sum_of(world.research, "north", values=np.ones(40)), "north")
+    assert server.finish_round()["summed"] == []
+    assert all((array == 0).all() for array in server.model.values())
+
+
+def test_a_deployed_server_goes_on_without_a_region_that_no_target_counts_on(world, tmp_path):
+    assert not world.deployment.needs_every_region
+    server = Coordinator.open(tmp_path, world.deployment, START)
+    server.receive(sum_of(world.deployment, "north"), "north")
+    assert server.finish_round()["summed"] == ["north"]

@@ -44,6 +44,7 @@ class Guarantee:
         masked_tier: The tier whose sums are masked, where they are.
         smallest_group: How many silos the smallest sum holds that is masked, where sums are.
         regions: How many nodes the innermost tier has.
+        complete_tier: The outermost tier whose sums hold the noise of every region below them in every round.
     """
 
     rounds: int
@@ -64,6 +65,7 @@ class Guarantee:
     masked_tier: str = "region"
     smallest_group: int = 2
     regions: int = 1
+    complete_tier: str = ROOT
 
     @property
     def adjacency(self) -> str:
@@ -127,6 +129,7 @@ class Guarantee:
             self._on_collusion,
             *([self._on_past] if self.follows else []),
             *([] if self.server == "sum" else [self._on_server]),
+            *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions]),
             self._on_trust,
             self._on_noise,
         )
@@ -218,6 +221,13 @@ class Guarantee:
         return (
             f"the server pools the sums of {self.innermost}s, which tells an observer of those sums nothing new; no "
             f"epsilon smaller than that against one of them is claimed further out"
+        )
+
+    @property
+    def _on_absent_regions(self) -> str:
+        return (
+            f"a round goes on without a {self.complete_tier} that has no sum; no epsilon smaller than that against an "
+            f"observer of the sums of {self.complete_tier}s is claimed further out"
         )
 
     @property

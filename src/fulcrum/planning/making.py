@@ -240,6 +240,7 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
         clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
         weights_rule=_rule_name(execution.weights),
         least_influence=float(execution.least_influence),
+        absent_regions=_goes_on_without_regions(target, execution),
         influence_mix=counting.mix,
         rule_weights=counting.by_rule,
         server=execution.server,
@@ -250,6 +251,16 @@ def _allocated(federation: Federation, target: Target, execution: Execution, pas
         moved=dict(past.moved),
         keys=dict(execution.keys),
     )
+
+
+def _goes_on_without_regions(target: Target, execution: Execution) -> bool:
+    """Returns True where a round goes on without a region that has no sum.
+
+    Regions fail, and a deployed round should not wait for all of them, unless a target on the global sum counts on the
+    noise of all of them. The embedded engine, which research plans are made for, has every region in every round. A
+    pooling server's rounds always go on, and the setting says nothing of them.
+    """
+    return execution.purpose == "deployment" and execution.server == "sum" and ROOT not in target.epsilon
 
 
 def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:

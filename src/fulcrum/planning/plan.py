@@ -49,6 +49,7 @@ class Plan:
         clip_share: The share of the clip norm at which updates are clipped before they are scaled up; 1 clips alone.
         weights_rule: How the federation's weights were chosen.
         least_influence: How much of its share by size every region has of the model at least.
+        absent_regions: True where a round goes on without a region that has no sum.
         influence_mix: Which part of the regions' weights is by share, so that they have that much.
         rule_weights: By region, what it counts for by the rule alone; None where no shares are mixed in.
         server: One of `SERVERS`.
@@ -73,6 +74,7 @@ class Plan:
     clip_share: float = 1.0
     weights_rule: str | float = "sizes"
     least_influence: float = 0.0
+    absent_regions: bool = False
     influence_mix: float = 0.0
     rule_weights: FloatArray | None = None
     server: str = "sum"
@@ -241,14 +243,38 @@ class Plan:
             tier = ROOT
         if tier == SILO:
             return self.noise_multiplier
-        if self.server != "sum":  # the model is a function of regional sums: further out nothing more is concealed
-            tier = self.federation.innermost.name
+        tier = self._tier_of_complete_sums(tier)
         uncounted = 0
         if self.injection == "silo":
             uncounted += self.colluders if colluders is None else check_count("colluders", colluders)
             uncounted += self.dropouts if dropouts is None else check_count("dropouts", dropouts)
         present = remaining_noise(self.federation, self.noise_variance, tier=tier, uncounted=uncounted)
         return np.sqrt(present) / self.federation.weights
+
+    @property
+    def outermost_complete_tier(self) -> str:
+        """The outermost tier whose sums always hold the noise of every region below them.
+
+        A pooling server's model is a function of single regional sums. Where a round goes on without absent regions,
+        the global sum may be the sum of one region. In both cases the epsilon further out is that against an observer
+        of this tier. A target counts on complete sums at its own tier.
+        """
+        tiers = self.federation.tier_names
+        if self.server != "sum":
+            return self.federation.innermost.name
+        if not self.absent_regions:
+            return tiers[-1]
+        return max(self.federation.innermost.name, *self.epsilon_target, key=tiers.index)
+
+    @property
+    def needs_every_region(self) -> bool:
+        """Whether a round that lacks the sum of one region must add up none."""
+        return self.server == "sum" and self.outermost_complete_tier != self.federation.innermost.name
+
+    def _tier_of_complete_sums(self, tier: str) -> str:
+        """Returns the tier whose sums an observer of `tier` may see at worst."""
+        tiers = self.federation.tier_names
+        return min(tier, self.outermost_complete_tier, key=tiers.index)
 
     def epsilon(
         self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
@@ -458,6 +484,7 @@ class Plan:
             masked_tier=self.group_tier,
             smallest_group=self.smallest_group,
             regions=len(self.federation.innermost.nodes),
+            complete_tier=self.outermost_complete_tier,
         )
 
     @cached_property

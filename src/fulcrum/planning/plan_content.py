@@ -103,6 +103,7 @@ def _beyond_the_paper(plan: "Plan") -> dict[str, Any]:
         "least_influence": plan.least_influence,
         "influence_mix": plan.influence_mix,
         "aggregation": plan.aggregation,
+        "absent_regions": plan.absent_regions,
     }
     # msgspec leaves a default out only where the value is that very object, which no float is that was computed.
     usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}

@@ -40,6 +40,8 @@ class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     Weights, clip share, server and aggregation are left out where they are the paper's. `weights` is "declared" where
     silos count for what the federation declares, "by-silo" for weights that were given by silo. `influence_mix` is the
     part of the regions' weights that is by share, so that every region keeps `least_influence` of its own.
+    `absent_regions` is true where a round goes on without a region that has no sum; no epsilon then counts on its noise
+    further out.
     """
 
     rounds: int
@@ -67,6 +69,7 @@ class PlanSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     least_influence: float = 0.0
     influence_mix: float = 0.0
     aggregation: str = "trusted"
+    absent_regions: bool = False
 
 
 class PlanGuarantee(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

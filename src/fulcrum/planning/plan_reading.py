@@ -133,6 +133,7 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         weights_rule=settings.weights,
         least_influence=settings.least_influence,
         influence_mix=settings.influence_mix,
+        absent_regions=settings.absent_regions,
         rule_weights=None if counted is None else read_only(counted),
         server=settings.server,
         shrink=settings.shrink,

@@ -84,12 +84,12 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
         *_promises(content, seen),
         *([_lattice(content, seen)] if content.purpose == "deployment" else []),
-        _words(content),
+        _words(content, seen.complete),
     ]
     return tuple(checks)
 
 
-def _words(content: PlanFile) -> Check:
+def _words(content: PlanFile, complete_tier: str) -> Check:
     """Whether statement, adjacency and assumptions are those of the stated figures."""
     settings, inner = content.settings, content.federation.tiers[0]
     worst: dict[str, Epsilon] = {}
@@ -115,6 +115,7 @@ def _words(content: PlanFile) -> Check:
         masked_tier=group_tier(content),
         smallest_group=_smallest_group(content),
         regions=len(content.tiers[inner]),
+        complete_tier=complete_tier,
     )
     differing = _differing_words(content, words)
     if not differing:
@@ -170,6 +171,8 @@ class Recomputed:
         self.spent = {tier: [(entry.spent or {}).get(tier, 0.0) for entry in content.silos] for tier in path}
         self.innermost = content.federation.tiers[0]
         self.group = group_tier(content) if content.settings.aggregation == "masked" else None
+        self.tiers = [SILO, *content.federation.tiers, ROOT]
+        self.complete = self._outermost_complete_tier()
         self.region = path[self.innermost]
         if content.settings.injection == "aggregator":
             mass = _sums(self.region, (weight**2 for weight in self.weight))
@@ -182,6 +185,18 @@ class Recomputed:
             self.variance = [
                 (weight * multiplier) ** 2 for weight, multiplier in zip(self.weight, self.multiplier, strict=True)
             ]
+
+    def _outermost_complete_tier(self) -> str:
+        """The outermost tier whose sums have the noise of every region below them in every round.
+
+        Further out an observer may see the sum of one such node alone: the model of a pooling server is a function of
+        regional sums, and a round that goes on without absent regions may hold one node.
+        """
+        if self.settings.server != "sum":
+            return self.innermost
+        if not self.settings.absent_regions:
+            return ROOT
+        return max([self.innermost, *self.settings.epsilon], key=self.tiers.index)
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
         """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
@@ -211,8 +226,8 @@ class Recomputed:
         """By silo, the effective multiplier at a tier."""
         if tier == SILO and self.group is None:
             return self.multiplier
-        if self.settings.server != "sum":  # the model is a function of regional sums
-            tier = tier if tier == SILO else self.innermost
+        if tier != SILO:
+            tier = min(tier, self.complete, key=self.tiers.index)
         if self.group == ROOT and tier != SILO:  # nobody sees a sum further in
             tier = ROOT
         remaining = self.remaining(self.variance, tier)

@@ -40,7 +40,6 @@ from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_b
 from fulcrum.exchange.layout import in_units
 from fulcrum.exchange.membership import members_of, regions_of, senders_of, step_of
 from fulcrum.exchange.model import Model, checked_model, model_digest
-from fulcrum.federation.structure import ROOT
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
 from fulcrum.roles.kept_sums import keep_sums
@@ -57,7 +56,7 @@ class Coordinator:
     - the model is the start plus the regions' sums, added in the order of their names, and nothing else; where the
       plan's server pools, the start plus what is made of all sums so far. The same sums in the same rounds give the
       same bits, however often the server was restarted between them;
-    - where the plan promises something against who sees the global sum alone, a round adds all sums or none;
+    - where the plan's epsilon for the global sum counts on every region's noise, a round adds all sums or none;
     - what `finish_round` returns is on disk, so a restart goes on from there;
     - an answer is used in its own round, once; what does not fit plan, round and model is refused.
     """
@@ -182,17 +181,19 @@ class Coordinator:
         """Moves the model by the sums of this round and goes on to the next; on disk when it returns.
 
         Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
-        rescaled; a server that pools takes a region that it hears in some rounds alone for what it says in these. A
-        target on the tier 'federation' counts on the noise of every region: where one contributes nothing, then none
-        does.
+        rescaled; a server that pools takes a region that it hears in some rounds alone for what it says in these.
+        Where the plan counts on the noise of every region (`Plan.needs_every_region`) and one contributes nothing,
+        then none does.
         """
         with self._lock:
             self._check_open()
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
-            if ROOT in self._plan.epsilon_target and len(sums) < len(senders_of(self._plan)):
-                withheld |= dict.fromkeys(sums, "the plan's target on 'federation' counts on the noise of every region")
+            if self._plan.needs_every_region and len(sums) < len(senders_of(self._plan)):
+                withheld |= dict.fromkeys(
+                    sums, "the plan's epsilon for the global sum counts on the noise of every region"
+                )
                 sums = {}
             summary = RoundSummary(
                 round=self.round_number,

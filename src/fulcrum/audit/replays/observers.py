@@ -130,13 +130,10 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
     found: list[Stage] = []
     for region in chosen:
         found += _stages_of_group(plan, inner.name, inner.nodes[region], {region: members[region]}, silo)
-    # A server that pools shows nothing of sums further out: its model is a function of the regions' sums.
-    outer = (
-        []
-        if silo is not None or plan.server != "sum"
-        else [name for name in federation.tier_names if name not in (SILO, inner.name)]
-    )
-    for tier in outer:
+    # Beyond the outermost complete tier an observer may see one node of that tier alone, which was played before.
+    tiers = federation.tier_names
+    outer = tiers[tiers.index(inner.name) + 1 : tiers.index(plan.outermost_complete_tier) + 1]
+    for tier in outer if silo is None else ():
         node_of, shown = federation.membership(tier), plan.epsilon(tier, colluders=0, dropouts=0)
         names = (ROOT,) if tier == ROOT else federation.tier(tier).nodes
         for node, name in enumerate(names):

@@ -1,0 +1,95 @@
+"""The epsilon of an outer tier counts on a region's noise only where every round holds that region's sum."""
+
+import csv
+import io
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.audit.replays.observers import stages_of
+from fulcrum.planning.exporting import exported
+from fulcrum.planning.plan_file import content_digest
+from fulcrum.planning.verifying import verify
+
+HOSPITALS = fulcrum.Federation.from_sizes({"north": [1200, 800, 900, 700], "south": [1500]})
+TREE = fulcrum.Federation.from_sizes(
+    {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
+)
+EARLIER = Path(__file__).parent / "earlier_plans"
+DEPLOYMENT = {"purpose": "deployment", "parameters": 6}
+
+
+def test_a_deployed_plan_states_the_regional_epsilon_for_the_global_sum():
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
+    everyone = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
+    assert not plan.needs_every_region
+    assert plan.epsilon("federation").tolist() == plan.epsilon("region").tolist()
+    # A round without the south shows an observer of the model the north's sum, at the north's noise.
+    assert everyone.epsilon("federation").max() < 0.9 < plan.epsilon("federation").max()
+
+
+def test_a_target_on_the_global_sum_makes_every_round_hold_every_region():
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"region": 2.0, "federation": 1.0}, **DEPLOYMENT)
+    assert plan.needs_every_region
+    assert plan.worst_epsilon("federation") <= 1.0 < plan.worst_epsilon("region")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "complete"),
+    [({"region": 1.0}, "region"), ({"region": 2.0, "country": 1.0}, "country"), ({"silo": 9.0}, "region")],
+)
+def test_tiers_outside_the_outermost_target_have_its_epsilon(epsilon, complete):
+    plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
+    inner = TREE.tier_names[: TREE.tier_names.index(complete) + 1]
+    for tier in TREE.tier_names:
+        stated = plan.epsilon(tier)
+        seen = tier if tier in inner else complete
+        # Enumerated: the noise of the silos that share the node of the tier that is always complete.
+        node_of = TREE.membership(seen)
+        noise = [plan.noise_variance[node_of == node].sum() for node in node_of]
+        multiplier = np.sqrt(noise) / plan.weights
+        true = fulcrum.epsilon_of(multiplier, rounds=3, delta=plan.target.accounted_delta, accountant="renyi")
+        assert stated == pytest.approx(true, rel=1e-12)
+    assert [check for check in verify(plan.content()) if not check.holds] == []
+    assert {stage.tier for stage in stages_of(plan)} == set(inner)
+
+
+def test_a_deployed_plan_file_that_counts_on_missing_regions_does_not_verify():
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
+    content = plan.content()
+    smaller = [msgspec.structs.replace(entry, epsilon=entry.epsilon | {"federation": 0.9}) for entry in content.silos]
+    forged = msgspec.structs.replace(content, silos=smaller)
+    forged = msgspec.structs.replace(forged, digest=content_digest(forged))
+    assert [check.name for check in verify(forged) if not check.holds] == ["epsilon at federation"]
+
+
+def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
+    rows = list(csv.DictReader(io.StringIO(exported(plan, "csv"))))
+    assert [row["epsilon_federation"] for row in rows] == [row["epsilon_region"] for row in rows]
+
+
+def test_the_words_say_how_far_out_a_round_is_complete():
+    region = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
+    whole = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"region": 2.0, "federation": 1.0}, **DEPLOYMENT)
+    research = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
+    assert any(text.startswith("a round goes on without a region that has no sum") for text in region.assumptions)
+    assert not any("has no sum" in text for text in (*whole.assumptions, *research.assumptions))
+
+
+def test_a_file_that_says_nothing_of_absent_regions_has_every_region_in_every_round():
+    plan = fulcrum.read_plan(EARLIER / "trusted.json")
+    assert (plan.purpose, plan.absent_regions, plan.needs_every_region) == ("deployment", False, True)
+    assert all(check.holds for check in verify(EARLIER / "trusted.json"))
+    assert plan.epsilon("federation").max() < plan.epsilon("region").max()
+
+
+def test_a_file_that_goes_on_without_regions_may_not_count_on_them():
+    content = fulcrum.read_plan(EARLIER / "trusted.json").content()
+    careless = msgspec.structs.replace(content.settings, absent_regions=True)
+    forged = msgspec.structs.replace(content, settings=careless, digest="")
+    failed = [check.name for check in verify(forged) if not check.holds]
+    assert failed == ["epsilon at federation", "words"]

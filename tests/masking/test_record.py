@@ -118,6 +118,31 @@ def test_a_record_of_an_earlier_fulcrum_amid_a_round_is_refused_and_begins_anoth
     assert again.run().members == tuple(names(5))
 
 
+def test_a_silo_that_attested_the_survivors_keeps_neither_its_seed_nor_the_secrets_of_its_pairs(masked):
+    """With both, whoever takes the record before the sum is unmasked could take the masks off the silo's input."""
+    requests = masked.until("attestation")
+    before = masked.silo(SILO)._record.state(masked.session)[0]
+    assert (len(before.seed), len(before.pairs)) == (32, 4)
+    masked.answer(SILO, requests[SILO])
+    after = masked.silo(SILO)._record.state(masked.session)[0]
+    assert (after.seed, after.pairs) == (b"", {})
+    assert set(after.shares) == set(before.shares), "the shares of others are needed until the sum is unmasked"
+
+
+def test_an_attempt_that_a_silo_began_is_not_begun_a_second_time(group, tmp_path):
+    """Round 2 erases the state of round 1. A second state of that attempt would have other masks for the same release."""
+    first = Round(group, inputs_of(group, seed=2), tmp_path)
+    request = first.server.requests()[SILO]
+    answer = first.answer(SILO, request)
+    assert first.answer(SILO, request) == answer, "the same request again gets the same answer"
+    first.close()
+    second = Round(group, inputs_of(group, seed=2), tmp_path, number=2)
+    second.answer(SILO, second.server.requests()[SILO])
+    second.close()
+    assert "attempt 1 of round 1 is not after attempt 1" in refusal(first.answer, SILO, request)
+    first.close()
+
+
 def test_a_new_round_forgets_the_secrets_of_one_that_was_given_up(group, tmp_path):
     first = Round(group, inputs_of(group, seed=2), tmp_path)
     secrets = []

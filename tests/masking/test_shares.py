@@ -75,6 +75,17 @@ def test_fewer_shares_than_the_threshold_fit_every_secret_equally():
     assert len(seen) == 49
 
 
+@pytest.mark.parametrize("threshold", [2, 3, 7])
+def test_one_share_fewer_than_the_threshold_does_not_give_the_secret(threshold):
+    """A polynomial of one degree less would pass every test above, and one holder fewer would unmask."""
+    points = tuple(range(1, 10))
+    for secret in (bytes(32), b"s" * 32, b"\xff" * 32):
+        shares = shares_of(secret, threshold=threshold, points=points)
+        for chosen in itertools.combinations(points, threshold - 1):
+            values = [int.from_bytes(shares[point], "big") for point in chosen]
+            assert value_at_zero(chosen, values) != int.from_bytes(secret, "big")
+
+
 def test_two_sharings_of_one_secret_have_no_share_in_common():
     first, second = (shares_of(b"s" * 32, threshold=3, points=range(1, 9)) for _ in range(2))
     assert not set(first.values()) & set(second.values())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from groups import Round, inputs_of, names, plain_sum, private_key, refusal, region
 
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, ReleaseError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.masking.masks import add_mask, new_private_key, public_half
 from fulcrum.masking.messages import (
@@ -142,6 +142,32 @@ def test_a_member_refuses_a_roster_with_one_that_was_told_other_settings(masked)
     keys = [data for data in request_from_bytes(requests[ALONE]).keys if answer_from_bytes(data).silo != HELPER]
     request = Roster(session=masked.session, keys=(*keys, bad)).to_bytes()
     assert f"silo '{HELPER}' was told other settings than silo '{ALONE}'" in refusal(masked.answer, ALONE, request)
+
+
+def test_a_member_that_is_told_other_settings_after_the_roster_takes_no_shares_in(masked):
+    """Its update would come from other settings than the members of the round agreed on."""
+    inbox = request_from_bytes(masked.until("input")[ALONE])
+    silo = masked.silo(ALONE)
+    other = replace(silo.member, settings="9")
+    told = refusal(other.received, silo.state, inbox)
+    assert told == f"silo '{ALONE}' was told other settings when the round began. Nothing is sent"
+    assert len(silo.member.received(silo.state, inbox).requests) == 3
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("place", [0, 39])
+def test_a_release_beyond_its_range_is_not_masked(masked, side, place):
+    """The sum of the group could wrap, and the server would take a wrong sum for the right one."""
+    inbox = request_from_bytes(masked.until("input")[ALONE])
+    silo = masked.silo(ALONE)
+    state = silo.member.received(silo.state, inbox)
+    most = int(masked.group.largest[ALONE])
+    values = np.zeros(40, dtype=np.int64)
+    values[place] = side * most
+    assert silo.member.masked_input(state, values)
+    values[place] += side
+    told = refusal(silo.member.masked_input, state, values, kind=ReleaseError)
+    assert told == f"a masked input of silo '{ALONE}' is within {most} steps, and this one is not"
 
 
 @pytest.mark.parametrize("twisted", [0, 0x80], ids=["the same bytes", "other bytes of the same key"])

@@ -124,6 +124,50 @@ def test_a_member_whose_keys_are_of_no_use_is_missing_and_the_others_go_on(maske
     assert requests.members == tuple(SILOS[:-1])
 
 
+def own_keys_twice(_):
+    key = public_half(new_private_key())
+    return key, key
+
+
+def own_keys_in_two_encodings(_):
+    key = public_half(new_private_key())
+    return key, key[:31] + bytes([key[31] ^ 0x80])
+
+
+def the_keys_of_another(masked):
+    known = masked.server._public[SILOS[1]]
+    return known.sealing, public_half(new_private_key())
+
+
+@pytest.mark.parametrize("chosen", [own_keys_twice, own_keys_in_two_encodings, the_keys_of_another])
+def test_a_member_whose_keys_the_others_would_refuse_is_missing_and_the_others_go_on(masked, chosen):
+    """One such member, in every attempt of its group, would have ended them all."""
+    for name, request in masked.server.requests().items():
+        if name != HELPER:
+            masked.server.take(masked.answer(name, request))
+    masking, sealing = chosen(masked)
+    public = msgspec.msgpack.encode(PublicKeys(masking=masking, sealing=sealing))
+    answer = signed_answer(KEYS, masked.session, HELPER, public, private_key(HELPER))
+    assert refusal(masked.server.take, answer).endswith(("are one key", "have one key"))
+    requests = masked.server.proceed()
+    while isinstance(requests, dict):
+        requests = drive(masked, requests)
+    assert requests.members == tuple(SILOS[:-1])
+
+
+def test_a_member_that_attests_something_else_is_not_shown_to_the_others(masked):
+    """Every member refuses to unmask where one of the attestations is of other survivors."""
+    requests = masked.until("attestation")
+    for name, request in requests.items():
+        if name != ALONE:
+            masked.server.take(masked.answer(name, request))
+    answer = signed_answer(ATTESTATION, masked.session, ALONE, bytes(32), private_key(ALONE))
+    assert refusal(masked.server.take, answer).endswith("attests other survivors than those that it was told of")
+    outcome = drive(masked, masked.server.proceed())
+    assert isinstance(outcome, RegionalSum)
+    assert outcome.members == tuple(SILOS)
+
+
 def test_a_member_that_was_told_other_settings_is_missing_and_the_others_go_on(masked):
     for name, request in masked.server.requests().items():
         masked.silo(name).member = replace(masked.silo(name).member, settings="9" if name == HELPER else "7")
@@ -179,7 +223,7 @@ def test_a_member_refuses_a_roster_in_which_two_have_one_key(masked, twisted):
     public = PublicKeys(masking=masking, sealing=sealing, settings=stolen.settings)
     by_name[HELPER] = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
     request = Roster(session=masked.session, keys=tuple(by_name.values())).to_bytes()
-    assert "two silos of the roster have one key" in refusal(masked.answer, ALONE, request)
+    assert f"silos '{SILOS[1]}' and '{HELPER}' have one key" in refusal(masked.answer, ALONE, request)
 
 
 @pytest.mark.parametrize("members", range(2, 8))

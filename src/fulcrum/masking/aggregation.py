@@ -40,8 +40,9 @@ from fulcrum.masking.messages import (
     answer_from_bytes,
     body_of,
 )
+from fulcrum.masking.roster import DistinctKeys
 from fulcrum.masking.sharing import secret_from
-from fulcrum.masking.silo import circle_seed_of, commitment, own_key, pair_key, told_before_inputs
+from fulcrum.masking.silo import circle_seed_of, commitment, own_key, pair_key, story_of, told_before_inputs
 
 STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
 """What is asked for, in this order."""
@@ -66,6 +67,7 @@ class Aggregation:
         self._taken: set[str] = set()
         self._keys: dict[str, bytes] = {}
         self._public: dict[str, PublicKeys] = {}
+        self._distinct = DistinctKeys()
         self._shares: dict[str, SealedShares] = {}
         self._sum = np.zeros(layout.parameters, dtype=group.dtype)
         self._inputs: set[str] = set()
@@ -127,6 +129,7 @@ class Aggregation:
             np.add(self._sum, np.frombuffer(answer.body, dtype=self._sum.dtype), out=self._sum)
             self._inputs.add(silo)
         elif self.stage == ATTESTATION:
+            self._check_story(bytes(answer.body), silo)
             self._attestations[silo] = bytes(data)
         else:
             self._revealed[silo] = body_of(answer, Revealed)
@@ -167,7 +170,17 @@ class Aggregation:
         """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
         for key in (keys.masking, keys.sealing):
             agreed(self._probe, key, silo)
+        self._distinct.add(silo, keys)
         return keys
+
+    def _check_story(self, story: bytes, silo: str) -> None:
+        """Raises `ExchangeError` unless a member attests what all were told.
+
+        Every member refuses to unmask where it is shown one attestation of anything else.
+        """
+        sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
+        if story != story_of(self._session, self._circle_seed, sharers, survivors):
+            raise ExchangeError(f"silo {silo!r} attests other survivors than those that it was told of")
 
     @property
     def _roster(self) -> tuple[bytes, ...]:

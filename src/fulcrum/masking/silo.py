@@ -52,6 +52,7 @@ from fulcrum.masking.messages import (
     body_of,
     signed_answer,
 )
+from fulcrum.masking.roster import DistinctKeys
 from fulcrum.masking.sharing import shares_of
 
 
@@ -156,8 +157,9 @@ class Member:
         """Returns the next state, its answer the shares of this silo's secrets, sealed to its neighbours.
 
         Refused are keys that the silo they claim did not sign, for this very round; a silo that the plan does not know
-        in this group, or twice; fewer silos than the plan and the policy allow; keys that two silos share; a silo
-        that was told other settings; a roster without this silo's own keys, as it sent them.
+        in this group, or twice; fewer silos than the plan and the policy allow; a key that two silos share, or that
+        one silo has for both purposes; a silo that was told other settings; a roster without this silo's own keys, as
+        it sent them.
         """
         self._check_turn(state, request, 1)
         roster = self._roster(state, request)
@@ -285,17 +287,16 @@ class Member:
 
     def _roster(self, state: State, request: Roster) -> dict[str, PublicKeys]:
         roster: dict[str, PublicKeys] = {}
+        distinct = DistinctKeys()
         for data in request.keys:
             answer = answer_from_bytes(data)
             answer.check(KEYS, state.session, self.group.keys)
             if answer.silo in roster:
                 raise ExchangeError(f"silo {answer.silo!r} is twice in the roster")
             roster[answer.silo] = body_of(answer, PublicKeys)
+            distinct.add(answer.silo, roster[answer.silo])
         if state.answers[0] not in request.keys:
             raise ExchangeError(f"the roster does not hold the keys that silo {self.silo!r} sent")
-        public = [key for keys in roster.values() for key in (keys.masking, keys.sealing)]
-        if len({_coordinate(key) for key in public}) < len(public):
-            raise ExchangeError("two silos of the roster have one key")
         for silo, keys in roster.items():
             if keys.settings != self.settings:
                 raise ExchangeError(f"silo {silo!r} was told other settings than silo {self.silo!r}. Nothing is sent")
@@ -368,11 +369,6 @@ class Member:
         return msgspec.structs.replace(state, requests=requests, answers=answers, least=self._least(state))
 
 
-def _coordinate(key: bytes) -> int:
-    """Returns what X25519 takes a public key for: many bytes stand for one."""
-    return int.from_bytes(key, "little") % 2**255 % (2**255 - 19)
-
-
 def request_digest(data: bytes) -> bytes:
     """Returns what a silo remembers a request by."""
     return hashlib.sha256(data).digest()
@@ -406,7 +402,11 @@ def pair_key(session: Session, secret: bytes, one: str, other: str, told: bytes)
     return derived_key(secret, session.info("pair mask", *sorted((one, other)), told))
 
 
+def story_of(session: Session, circle_seed: bytes, sharers: Sequence[str], survivors: Sequence[str]) -> bytes:
+    """Returns a digest of all that members attest: who takes part and with which keys, who shared, who survived."""
+    before = told_before_inputs(session, circle_seed, sharers)
+    return hashlib.sha256(session.info("survivors", before, survivors)).digest()
+
+
 def _story(state: State) -> bytes:
-    """What all must have been told alike: who takes part and with which keys, who shared, who survived."""
-    before = told_before_inputs(state.session, state.circle_seed, state.sharers)
-    return hashlib.sha256(state.session.info("survivors", before, state.survivors)).digest()
+    return story_of(state.session, state.circle_seed, state.sharers, state.survivors)

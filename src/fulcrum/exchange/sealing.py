@@ -31,7 +31,6 @@ What it does not hide: who sends to whom, in which round, and how much. Whoever 
 was recorded before, since the key of a region lasts as long as the plan; what it reads is noised.
 """
 
-import functools
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from fulcrum.exchange.membership import members_of, region_of, step_of
 from fulcrum.exchange.release import Release
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import private_key, public_key, public_text
+from fulcrum.primitives import primitives
 
 FORMAT = "fulcrum.sealed/2"
 """The format of an envelope. The first was no HPKE, and is not opened."""
@@ -139,15 +139,13 @@ class Opener:
 
     def open(self, data: bytes) -> Release:
         """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
-        from cryptography.exceptions import InvalidTag
-
         envelope, sealed = unframed(data, _Envelope, f"a sealed release of format {FORMAT}")
         self._check_context(envelope)
         whose = f"the release of silo {envelope.silo!r} for round {envelope.round_number}"
         self._check_signature(envelope, envelope.bound(FORMAT, _sha256(sealed)), f"{whose} is")
         try:
             plain = _hpke().decrypt(sealed, self._private, info=envelope.bound(FORMAT))
-        except (InvalidTag, ValueError, OverflowError):
+        except (primitives("sealed releases need").invalid_tag, ValueError, OverflowError):
             raise ExchangeError(f"{whose} does not open with the key of region {self._region!r}") from None
         try:
             release = Release.from_bytes(plain)
@@ -168,11 +166,9 @@ class Opener:
         return silo, number
 
     def _check_signature(self, given: _Envelope | _Decline, signed: bytes, what: str) -> None:
-        from cryptography.exceptions import InvalidSignature
-
         try:
             self._from[given.silo].verify(given.signature, signed)
-        except InvalidSignature:
+        except primitives("sealed releases need").invalid_signature:
             raise ExchangeError(f"{what} not signed by the key that the plan carries") from None
 
     def _check_context(self, given: _Envelope | _Decline) -> None:
@@ -198,16 +194,14 @@ def unseal(data: bytes, plan: Plan, region: str, key: str | Path) -> Release:
     return Opener(plan, region, key).open(data)
 
 
-@functools.cache
 def _hpke() -> Any:
     """Returns the suite that releases are sealed with."""
-    try:
-        from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-    except ImportError:
+    suite = primitives("sealed releases need").hpke
+    if suite is None:
         raise MissingExtraError(
             "sealed releases need the package cryptography, 47 or later. Run: pip install -U 'fulcrum-dp[secure]'"
-        ) from None
-    return Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+        )
+    return suite
 
 
 def _sha256(sealed: bytes | memoryview) -> bytes:

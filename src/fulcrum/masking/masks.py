@@ -15,15 +15,15 @@ integers of the group's width. Whoever tells it from uniform integers breaks X25
 collisions that a block cipher lacks: q^2 / 2^129 for q blocks, 2^-84 for a mask of 10^7 parameters.
 """
 
-import functools
 import secrets
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fulcrum.errors import ExchangeError, MissingExtraError
+from fulcrum.errors import ExchangeError
 from fulcrum.noise.keystream import repeated_bytes
+from fulcrum.primitives import Primitives, primitives
 
 KEY_BYTES = 32
 
@@ -46,8 +46,7 @@ def new_seed() -> bytes:
 
 def loaded_key(private: bytes) -> Any:
     """Returns a private key ready for use, which takes longer than to use it: once for all of a round's pairs."""
-    x25519, _, _ = _cryptography()
-    return x25519.X25519PrivateKey.from_private_bytes(private)
+    return _suite().x25519.X25519PrivateKey.from_private_bytes(private)
 
 
 def public_half(private: bytes) -> bytes:
@@ -63,9 +62,8 @@ def agreed(private: Any, public: bytes, whose: str) -> bytes:
         public: The other's, raw.
         whose: The other's name, for messages.
     """
-    x25519, _, _ = _cryptography()
     try:
-        theirs = x25519.X25519PublicKey.from_public_bytes(public)
+        theirs = _suite().x25519.X25519PublicKey.from_public_bytes(public)
         return bytes(private.exchange(theirs))
     except ValueError:
         raise ExchangeError(f"the masking key of silo {whose!r} is no X25519 key, or of low order") from None
@@ -73,24 +71,21 @@ def agreed(private: Any, public: bytes, whose: str) -> bytes:
 
 def derived_key(secret: bytes, info: bytes) -> bytes:
     """Returns the key that a secret gives for one purpose (HKDF-SHA256)."""
-    _, hkdf, _ = _cryptography()
-    return bytes(hkdf(secret, info))
+    suite = _suite()
+    return bytes(suite.hkdf(suite.sha256(), KEY_BYTES, None, info).derive(secret))
 
 
 def sealed(key: bytes, plain: bytes, about: bytes) -> bytes:
     """Returns a text encrypted under a key that seals nothing else (AES-256-GCM), bound to what it is about."""
-    _, _, aead = _cryptography()
-    return bytes(aead(key).encrypt(_NONCE, plain, about))
+    return bytes(_suite().aes_gcm(key).encrypt(_NONCE, plain, about))
 
 
 def opened(key: bytes, sealed_text: bytes, about: bytes) -> bytes | None:
     """Returns what was sealed; None where it is not what the holder of the key sealed about this."""
-    from cryptography.exceptions import InvalidTag
-
-    _, _, aead = _cryptography()
+    suite = _suite()
     try:
-        return bytes(aead(key).decrypt(_NONCE, sealed_text, about))
-    except (InvalidTag, ValueError):
+        return bytes(suite.aes_gcm(key).decrypt(_NONCE, sealed_text, about))
+    except (suite.invalid_tag, ValueError):
         return None
 
 
@@ -105,15 +100,5 @@ def add_mask(vector: Residues, key: bytes, *, negative: bool = False) -> None:
         combine(part, draw(part.nbytes).view(word), out=part)
 
 
-@functools.cache
-def _cryptography() -> tuple[Any, Any, Any]:
-    try:
-        from cryptography.hazmat.primitives.asymmetric import x25519
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ImportError:
-        raise MissingExtraError(
-            "masked sums need the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
-        ) from None
-    return x25519, lambda secret, info: HKDF(SHA256(), KEY_BYTES, None, info).derive(secret), AESGCM
+def _suite() -> Primitives:
+    return primitives("masked sums need")

@@ -21,6 +21,7 @@ import msgspec
 
 from fulcrum.errors import ExchangeError, in_one_line
 from fulcrum.exchange.framing import decoded, framed, unframed
+from fulcrum.primitives import primitives
 
 FORMAT = "fulcrum.masking/1"
 """Of every message, and in every key that is derived."""
@@ -177,8 +178,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             session: The round at hand.
             keys: By member, the public Ed25519 key that the plan carries.
         """
-        from cryptography.exceptions import InvalidSignature
-
         whose = f"what silo {in_one_line(self.silo)[:60]!r} answered"
         if self.silo not in keys:
             raise ExchangeError(f"{whose} is not from a member of group {session.group!r}")
@@ -186,7 +185,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             raise ExchangeError(f"{whose} is for another plan, group, round, attempt, model or stage")
         try:
             _verify(keys[self.silo].public_bytes_raw(), self.signature, _signed(holds, session, self.silo, self.body))
-        except InvalidSignature:
+        except primitives("masked sums need").invalid_signature:
             raise ExchangeError(f"{whose} is not signed by the key that the plan carries") from None
 
 
@@ -216,13 +215,11 @@ def body_of(answer: Answer, kind: type[_Body]) -> _Body:
 
 @lru_cache(maxsize=2048)
 def _verify(public: bytes, signature: bytes, signed: bytes) -> None:
-    """Raises `InvalidSignature` unless a key signed this. What was found good is not checked again in this process.
+    """Raises the package's `InvalidSignature` unless a key signed this. A good signature is checked once in a process.
 
     In a simulation all silos of a group are in few processes, and each is sent the same signatures of all the others.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
+    primitives("masked sums need").ed25519.Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
 
 
 def _signed(holds: str, session: Session, silo: str, body: Any) -> bytes:

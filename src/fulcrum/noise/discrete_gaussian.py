@@ -32,6 +32,8 @@ Sharp edges, worst first:
 """
 
 import math
+import os
+import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -338,9 +340,29 @@ def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples,
     return ties
 
 
-@cache
+_LOADING = threading.RLock()
+"""Taken while numba is imported and the loop compiled, and while the process forks.
+
+A child that inherits numba half imported, or its compiler's lock, would wait for ever in its first long draw. Draws
+never wait for this lock: a thread may hold the lock of a ledger as it draws, and a process that forks waits for both.
+"""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
+
+
 def _compiled() -> _Combine | None:
-    """The loop as machine code, or None where numba is missing."""
+    """Returns the loop as machine code; None where numba is missing, is being loaded elsewhere, or a fork is near."""
+    if not _LOADING.acquire(blocking=False):
+        return None  # NumPy draws the same integers
+    try:
+        return _loaded()
+    finally:
+        _LOADING.release()
+
+
+@cache
+def _loaded() -> _Combine | None:
     try:
         import numba
     except ImportError:
@@ -350,6 +372,7 @@ def _compiled() -> _Combine | None:
         compiled = decorate(nogil=True, cache=True)(_loop)
     except RuntimeError:  # no folder to keep the machine code in: compile in every process
         compiled = decorate(nogil=True)(_loop)
+    _sampled(convolution_for(1.0), 1, lambda count: np.zeros(count, dtype=np.uint8), compiled)  # numba compiles now
     return cast(_Combine, compiled)
 
 

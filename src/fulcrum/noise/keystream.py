@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fulcrum.errors import MissingExtraError
+from fulcrum.primitives import primitives
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -71,10 +71,5 @@ def _fill(room: Bytes, count: int, encryptor: Any) -> None:
 
 def _encryptor(key: bytes, counter: bytes = bytes(_BLOCK_BYTES)) -> Any:
     # The counter may start anywhere, zero included: a key that is never used twice needs no nonce.
-    try:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-    except ImportError:
-        raise MissingExtraError(
-            "secure noise needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
-        ) from None
-    return Cipher(algorithms.AES256(key), modes.CTR(counter)).encryptor()
+    suite = primitives("secure noise needs")
+    return suite.cipher(suite.aes_256(key), suite.counter_mode(counter)).encryptor()

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.errors import MissingExtraError, SignatureError, check_known
+from fulcrum.errors import SignatureError, check_known
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import plan_of, read_content
+from fulcrum.primitives import Primitives, primitives
 from fulcrum.storage.files import sync_file, write_whole
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def new_key(path: str | Path, kind: str = "signing") -> str:
         kind: One of `KINDS`.
     """
     private = _private_class(kind).generate()
-    _, _, serialization = _cryptography()
+    serialization = _suite().serialization
     data = private.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -68,7 +69,7 @@ def new_key(path: str | Path, kind: str = "signing") -> str:
 def private_key(path: str | Path, kind: str = "signing") -> Any:
     """Reads a private key of one of `KINDS` from its file."""
     wanted = _private_class(kind)
-    _, _, serialization = _cryptography()
+    serialization = _suite().serialization
     try:
         private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
     except OSError as error:
@@ -84,15 +85,17 @@ def private_key(path: str | Path, kind: str = "signing") -> Any:
 
 def public_text(private: Any) -> str:
     """Returns the public half of a private key as plans carry it."""
-    _, x25519, _ = _cryptography()
+    x25519 = _suite().x25519
     text = base64.b64encode(private.public_key().public_bytes_raw()).decode()
     return _SEALING + text if isinstance(private, x25519.X25519PrivateKey) else text
 
 
 def public_key(text: str, kind: str = "signing") -> Any:
     """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
-    ed25519, x25519, _ = _cryptography()
-    made, start = (ed25519.Ed25519PublicKey, "") if kind == "signing" else (x25519.X25519PublicKey, _SEALING)
+    suite = _suite()
+    made, start = (
+        (suite.ed25519.Ed25519PublicKey, "") if kind == "signing" else (suite.x25519.X25519PublicKey, _SEALING)
+    )
     refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
     if not text.startswith(start):
         raise refusal
@@ -135,9 +138,7 @@ def check_signature(path: str | Path, issuer: str) -> None:
 
 def _check(path: str | Path, digest: str, trusted: str) -> None:
     """Checks the signature beside a plan file against the digest of what was read from it."""
-    _cryptography()
-    from cryptography.exceptions import InvalidSignature
-
+    suite = _suite()
     signed = _signature_of(path)
     if signed.plan_digest != digest:
         raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
@@ -146,7 +147,7 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
         raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
     try:
         public.verify(base64.b64decode(signed.signature, validate=True), _message(digest))
-    except (InvalidSignature, ValueError):
+    except (suite.invalid_signature, ValueError):
         raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
 
 
@@ -187,16 +188,9 @@ def _message(digest: str) -> bytes:
 
 def _private_class(kind: str) -> Any:
     check_known("kind of key", kind, KINDS)
-    ed25519, x25519, _ = _cryptography()
-    return ed25519.Ed25519PrivateKey if kind == "signing" else x25519.X25519PrivateKey
+    suite = _suite()
+    return suite.ed25519.Ed25519PrivateKey if kind == "signing" else suite.x25519.X25519PrivateKey
 
 
-def _cryptography() -> tuple[Any, Any, Any]:
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
-    except ImportError:
-        raise MissingExtraError(
-            "signing needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
-        ) from None
-    return ed25519, x25519, serialization
+def _suite() -> Primitives:
+    return primitives("signing needs")

@@ -1,0 +1,116 @@
+"""The cryptographic primitives of the package `cryptography`, imported and used once when this module is imported.
+
+No function imports them later, or is the first to use one. A process may fork while one of its threads does that: the
+child inherits the lock of a half imported module, or a lock of OpenSSL's, without the thread that would release it, and
+waits for ever. 12 of 19 children hung where a thread drew its first noise while the process forked.
+
+>>> suite = primitives("this example needs")
+>>> suite.hkdf(suite.sha256(), 32, None, b"purpose").derive(b"secret").hex()[:8]
+'eced7de9'
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fulcrum.errors import MissingExtraError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitives:
+    """Classes and modules of the package, under the names that they have there.
+
+    Attributes:
+        cipher: `ciphers.Cipher`.
+        aes_256: `ciphers.algorithms.AES256`.
+        counter_mode: `ciphers.modes.CTR`.
+        aes_gcm: `ciphers.aead.AESGCM`.
+        sha256: `hashes.SHA256`.
+        hkdf: `kdf.hkdf.HKDF`.
+        ed25519: The module of keys that sign.
+        x25519: The module of keys that agree on secrets.
+        serialization: The module that reads and writes keys.
+        hpke: The suite of RFC 9180 that releases are sealed with; None before version 47.
+        invalid_signature: The error of a signature that is not good.
+        invalid_tag: The error of a text that does not open.
+    """
+
+    cipher: Any
+    aes_256: Any
+    counter_mode: Any
+    aes_gcm: Any
+    sha256: Any
+    hkdf: Any
+    ed25519: Any
+    x25519: Any
+    serialization: Any
+    hpke: Any
+    invalid_signature: type[Exception]
+    invalid_tag: type[Exception]
+
+
+def _imported() -> Primitives | None:
+    try:
+        from cryptography.exceptions import InvalidSignature, InvalidTag
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519, x25519
+        from cryptography.hazmat.primitives.ciphers import Cipher, aead, algorithms, modes
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    except ImportError:
+        return None
+    try:
+        from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+    except ImportError:
+        suite = None
+    else:
+        suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+    return Primitives(
+        cipher=Cipher,
+        aes_256=algorithms.AES256,
+        counter_mode=modes.CTR,
+        aes_gcm=aead.AESGCM,
+        sha256=hashes.SHA256,
+        hkdf=HKDF,
+        ed25519=ed25519,
+        x25519=x25519,
+        serialization=serialization,
+        hpke=suite,
+        invalid_signature=InvalidSignature,
+        invalid_tag=InvalidTag,
+    )
+
+
+def _use_once(suite: Primitives) -> None:
+    """Has OpenSSL look every algorithm up, which it does under locks of its own. The keys are of no use to anybody."""
+    key = bytes(32)
+    suite.cipher(suite.aes_256(key), suite.counter_mode(bytes(16))).encryptor().update(key)
+    suite.hkdf(suite.sha256(), 32, None, b"").derive(key)
+    sealed = suite.aes_gcm(key).encrypt(bytes(12), b"", b"")
+    suite.aes_gcm(key).decrypt(bytes(12), sealed, b"")
+    pair = suite.x25519.X25519PrivateKey.generate()
+    pair.exchange(pair.public_key())
+    if suite.hpke is not None:
+        suite.hpke.decrypt(suite.hpke.encrypt(b"", pair.public_key(), info=b""), pair, info=b"")
+    signer = suite.ed25519.Ed25519PrivateKey.generate()
+    signer.public_key().verify(signer.sign(b""), b"")
+    form = suite.serialization
+    text = signer.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    form.load_pem_private_key(text, password=None)
+
+
+_PRIMITIVES = _imported()
+if _PRIMITIVES is not None:
+    _use_once(_PRIMITIVES)
+
+
+def primitives(purpose: str) -> Primitives:
+    """Returns the primitives.
+
+    Args:
+        purpose: The work that needs them and its verb, such as "signing needs", for the message.
+
+    Raises:
+        MissingExtraError: The package is not installed.
+    """
+    if _PRIMITIVES is None:
+        raise MissingExtraError(f"{purpose} the package cryptography. Run: pip install 'fulcrum-dp[secure]'")
+    return _PRIMITIVES

@@ -1,6 +1,9 @@
 """Noise that real parts draw: releases through scratch ledgers, a region's sums, the embedded engine, a recorded run."""
 
 import dataclasses
+import math
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +159,18 @@ def test_runs_that_cannot_be_audited_are_refused_in_one_line(tmp_path):
     recorded(tmp_path, plan, task, model=still)
     with pytest.raises(DataError, match=r"was trained with a model of your own .*Leave --run out"):
         read_recorded_run(tmp_path, plan)
+    shape = (1, plan.rounds, 3, 33_125_000, 5)
+    header = repr({"descr": "<f8", "fortran_order": False, "shape": shape}) + "\n"
+    with zipfile.ZipFile(tmp_path / "observed.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(
+            "regional_sums.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+        )
+        archive.infolist()[0].file_size += 8 * math.prod(shape)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"observed\.npz would inflate from 0\.0 MB to [0-9.]+ GB"):
+        read_recorded_run(tmp_path, plan)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
     (tmp_path / "observed.npz").write_bytes(b"no archive")
-    with pytest.raises(DataError, match="does not hold what fulcrum train writes"):
+    with pytest.raises(DataError, match=r"observed\.npz is not a NumPy archive without pickles"):
         read_recorded_run(tmp_path, plan)

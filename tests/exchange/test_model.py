@@ -3,6 +3,7 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import ExchangeError
+from fulcrum.exchange.framing import framed
 from fulcrum.exchange.layout import Layout
 from fulcrum.exchange.model import (
     check_model_layout,
@@ -56,6 +57,23 @@ def test_a_model_must_be_the_one_that_the_plan_was_made_for():
     for names, shapes in ((("a", "a"), ((1,), (1,))), (("a",), ((-1, -2),)), (("a", "b"), ((2,),)), (("\n",), ((2,),))):
         with pytest.raises(ExchangeError, match="the model has names or shapes that no arrays have"):
             check_model_layout(plan, Layout(names=names, shapes=shapes))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2**62, 0), (0, 2**62), (2**21, 2**21, 2**21, 0), (2**63 - 1, 0), (0, *[1] * 64)], ids=str
+)
+def test_a_model_of_a_shape_that_no_array_has_is_refused_in_one_line(shape):
+    """It has no coordinates, so its payload is whole; NumPy raises where such an array is made."""
+    data = framed(Layout(names=("a",), shapes=(shape,)), b"")
+    for read in (unpack_model, model_layout):
+        with pytest.raises(ExchangeError, match="the model has names or shapes that no arrays have"):
+            read(data)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2**60 - 1, 0), [0] + [1] * 63], ids=str)
+def test_a_model_of_a_shape_that_arrays_have_is_read(shape):
+    data = framed(Layout(names=("a",), shapes=(tuple(shape),)), bytes(8) if shape == () else b"")
+    assert unpack_model(data)["a"].shape == tuple(shape)
 
 
 def test_the_digest_covers_names_shapes_order_and_every_bit():

@@ -18,6 +18,7 @@ from fulcrum.engines.deployed_run import save_deployed_run, save_model
 from fulcrum.engines.sites import BUILT_IN, Deployment, LocalRun
 from fulcrum.engines.trainable import check_fits, loaded_module
 from fulcrum.errors import DataError, EngineError, ParameterError, PlanError
+from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.policy import read_policy
@@ -75,7 +76,7 @@ def _setting(text: str) -> tuple[str, Any]:
     if not equals or not name.isidentifier():
         raise ParameterError(f"--option must be NAME=VALUE, got {text!r}")
     try:
-        return name, tomllib.loads(f"value = {value}")["value"]
+        return name, toml_of(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name, value
 

@@ -14,6 +14,7 @@ from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, 
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
+from fulcrum.parsing import toml_of
 from fulcrum.planning.differences import Difference, differences, on_digests
 from fulcrum.planning.exporting import EXPORTS, exported
 from fulcrum.planning.flower_app import app_files
@@ -161,10 +162,10 @@ def _export_app(plan: Plan, folder: Path, style: str) -> int:
 def _read_keys(path: Path) -> dict[str, str]:
     """Reads public keys by name from a TOML file."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = toml_of(path.read_bytes())
     except OSError as error:
         raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise ParameterError(f"{path} is not TOML: {error}") from None
     wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
     if wrong is not None:

@@ -9,6 +9,7 @@
 
 import hashlib
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,9 @@ from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError, in_one_lin
 
 Update: TypeAlias = np.ndarray[Any, Any] | Sequence[np.ndarray[Any, Any]] | Mapping[str, np.ndarray[Any, Any]]
 """An array, a list of arrays, or a mapping of arrays, of half, single or double precision and any shape."""
+
+_MOST_AXES = 64
+"""Of an array, by NumPy."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +51,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, whose: str) -> None:
         """Raises `ExchangeError` unless arrays can have these names and shapes, which somebody sent."""
         one_to_one = len(self.names) == len(self.shapes) == len(set(self.names))
-        sizes = [size for shape in self.shapes for size in shape]
-        if not one_to_one or not all(map(str.isprintable, self.names)) or any(size < 0 for size in sizes):
+        if not one_to_one or not all(map(str.isprintable, self.names)) or not all(map(_is_shape, self.shapes)):
             raise ExchangeError(f"{whose} has names or shapes that no arrays have")
 
     def values(self, payload: memoryview, step: float | None, whose: str) -> np.ndarray[Any, Any]:
@@ -56,6 +59,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         if len(payload) != 8 * self.parameters:
             raise ExchangeError(f"{whose} of {self.parameters} coordinates is not whole: it has {len(payload)} bytes")
         return np.frombuffer(payload, dtype=dtype_of(step))
+
+
+def _is_shape(shape: tuple[int, ...]) -> bool:
+    """Returns whether NumPy has arrays of a shape: it refuses (2^62, 0), which has no coordinates, as too large."""
+    count = math.prod(max(size, 1) for size in shape)
+    return len(shape) <= _MOST_AXES and all(size >= 0 for size in shape) and 8 * count <= sys.maxsize
 
 
 def dtype_of(step: float | None) -> str:

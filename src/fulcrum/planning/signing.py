@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fulcrum.errors import SignatureError, check_known
+from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import plan_of, read_content
 from fulcrum.primitives import Primitives, primitives
@@ -154,10 +155,10 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
 def _signature_of(path: str | Path) -> Signature:
     """Reads the signature beside a plan file."""
     try:
-        return msgspec.json.decode(Path(f"{path}.sig").read_bytes(), type=Signature)
+        return json_of(Path(f"{path}.sig").read_bytes(), Signature)
     except OSError as error:
         raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except msgspec.MsgspecError as error:
         raise SignatureError(f"{path}.sig is not a signature: {error}") from None
 
 

@@ -18,6 +18,8 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.estimation.server import RoundDiagnostics, ServerState
 from fulcrum.exchange.layout import Layout
+from fulcrum.npz import read_npz
+from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.storage.files import write_whole
 
@@ -160,12 +162,11 @@ def _can_be(state: ServerState) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Any]:
-    """Opens a checkpoint; whatever goes wrong with it is a `StorageError`."""
+    """Reads the arrays of a checkpoint; whatever goes wrong with it is a `StorageError`."""
     if file.exists() and not file.is_file():  # opening a pipe would wait for ever
         raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'no file'}. Choose another folder")
     try:
-        with file.open("rb") as stream:
-            yield np.load(stream, allow_pickle=False)
+        yield read_npz(file)
     except (ExchangeError, StorageError):
         raise
     except OSError as error:
@@ -176,7 +177,8 @@ def _opened(file: Path) -> Iterator[Any]:
 
 def _standing(file: Path, found: Any, plan: Plan) -> Standing:
     """Returns where a checkpoint says that the federation of a plan stands."""
-    standing = msgspec.json.decode(found["state"].tobytes(), type=Standing)
+    standing = json_of(found["state"].tobytes(), Standing)
+    standing.layout.check("the model of the checkpoint")
     told = [entry["round"] for entry in standing.history]
     if standing.format not in (FORMAT, _BEFORE) or [*told, standing.round_number] != list(range(1, len(told) + 2)):
         raise _no_checkpoint(file)

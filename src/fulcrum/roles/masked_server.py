@@ -25,6 +25,7 @@ from fulcrum.errors import EngineError, ExchangeError, StorageError
 from fulcrum.exchange.answer import RegionalSum, Withheld
 from fulcrum.exchange.model import Model
 from fulcrum.masking.messages import Attested, request_from_bytes
+from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import RoundSummary
 from fulcrum.roles.masked_round import MaskedRound
@@ -156,7 +157,7 @@ class MaskedServer:
         """Returns the attempt of this round that was begun last, if there is one."""
         path = self._folder / ATTEMPT
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_Begun)
+            found = json_of(path.read_bytes(), _Begun)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:

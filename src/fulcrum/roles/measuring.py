@@ -20,6 +20,7 @@ import msgspec
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError, StorageError, in_one_line, listing
+from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.learning import Assignment, Learner
 from fulcrum.roles.site import Site
@@ -99,12 +100,12 @@ def read_metrics(folder: Path, plan: Plan) -> dict[int, dict[str, float]]:
     """Returns what was measured after each round of a plan; nothing where nothing was."""
     file = folder / NAME
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+        kept = json_of(file.read_bytes(), _Kept)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.MsgspecError as error:
         raise StorageError(f"{file} holds no metrics: {in_one_line(error)}") from None
     if kept.format != FORMAT or kept.plan_digest != plan.digest:
         raise StorageError(f"{file} holds metrics of another plan or format. Choose another folder")

@@ -16,6 +16,7 @@ import msgspec
 from fulcrum.errors import PolicyError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.masking.group import largest_minimum
+from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verifying import Recomputed
 from fulcrum.roles.runnable import check_numbers
@@ -130,10 +131,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read_policy(path: str | Path) -> Policy:
     """Reads a policy from a TOML file."""
     try:
-        return msgspec.convert(tomllib.loads(Path(path).read_text(encoding="utf-8")), Policy)
+        return msgspec.convert(toml_of(Path(path).read_bytes()), Policy)
     except OSError as error:
         raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise PolicyError(f"{path} is not a policy: {error}") from None
 
 

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fulcrum.errors import DataError, FileInUseError, PolicyError
+from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import read_signed_plan
 from fulcrum.roles.policy import Policy, read_policy
@@ -129,10 +130,10 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     path = folder / "site.toml"
     _check_no_pipes(folder, ("site.toml", "plan.json", "plan.json.sig", "site.key", "policy.toml"))
     try:
-        settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), SiteSettings)
+        settings = msgspec.convert(toml_of(path.read_bytes()), SiteSettings)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise DataError(f"{path} does not describe a site: {error}") from None
     if settings.format not in (FORMAT, _BEFORE):
         raise DataError(f"{path} is of format {settings.format!r}, expected {FORMAT}")

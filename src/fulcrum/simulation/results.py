@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from fulcrum.errors import DataError
+from fulcrum.parsing import json_of
 from fulcrum.planning.comparing import row_of
 from fulcrum.planning.plan import Plan
 
@@ -222,10 +223,10 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
     """Reads a file of results; None where there is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return json_of(path.read_bytes(), kind)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.MsgspecError as error:
         raise DataError(f"{path} is not what training writes: {error}") from None

@@ -10,9 +10,6 @@ accounts for: fit them on public data, or declare that release.
 """
 
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +19,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
+from fulcrum.npz import read_npz
 from fulcrum.simulation.columns import csv_columns, image_column, parquet_columns, text_column
 from fulcrum.simulation.images import read_image_folder
 from fulcrum.simulation.records import Records, checked_records, parted_at_random
@@ -243,15 +241,7 @@ def _digits() -> Records:
 
 
 def _from_npz(path: Path, seed: int, targets: str) -> tuple[Records, Records]:
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            single = isinstance(loaded, np.ndarray)
-            arrays = {} if single else {name: np.asarray(loaded[name]) for name in loaded.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError) as error:
-        raise DataError(f"{path} is not a NumPy archive without pickles: {error}") from None
-    if single:
-        raise DataError(f"{path} is a single array, not an archive. Write it with: np.savez(path, X=X, y=y)")
+    arrays = read_npz(path)
     silo = arrays.get("silo")
     odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
     if odd is not None:

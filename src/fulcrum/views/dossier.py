@@ -19,6 +19,7 @@ import msgspec
 from fulcrum.audit.evidence.findings import VIOLATED, Audit
 from fulcrum.errors import DataError
 from fulcrum.federation.structure import SILO
+from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.verdict import LEVELS, verdict
 from fulcrum.rounding import shown
@@ -108,10 +109,10 @@ class Question:
 def read_answers(path: str | Path) -> Answers:
     """Reads a TOML file of answers."""
     try:
-        found = msgspec.convert(tomllib.loads(Path(path).read_text(encoding="utf-8")), Answers)
+        found = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise DataError(f"{path} does not hold a dossier's answers: {error}") from None
     if found.format != FORMAT:
         raise DataError(f"{path} is of format {found.format!r}, expected {FORMAT}")

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from fulcrum.errors import DataError
+from fulcrum.parsing import json_of
 from fulcrum.storage.files import write_whole
 
 VIOLATED, LOOSER, CONSISTENT = "violated", "looser than needed", "consistent"
@@ -281,12 +282,12 @@ def read_audit(path: Path) -> Audit:
     """Reads what `save_audit` wrote; `path` is the file or its folder."""
     where = path / AUDIT_FILE if path.is_dir() else path
     try:
-        found = msgspec.json.decode(where.read_bytes(), type=Audit)
+        found = json_of(where.read_bytes(), Audit)
     except OSError as error:
         raise DataError(
             f"{where} cannot be read: {error.strerror}. Make one with: fulcrum audit PLAN -o FOLDER"
         ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.MsgspecError as error:
         raise DataError(f"{where} is not what fulcrum audit writes: {error}") from None
     if found.format != FORMAT:
         raise DataError(f"{where} is of format {found.format!r}, expected {FORMAT}. Run fulcrum audit again")

@@ -5,9 +5,7 @@ batches from the seed, and updates from both. What sums hold beyond the clipped,
 for each coordinate, round, region and seed, and it must be what the plan says.
 """
 
-import zipfile
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +17,8 @@ from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.errors import DataError
 from fulcrum.noise.sources import SILOS_A_BLOCK
+from fulcrum.npz import ArrayHeader, read_npz
+from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.engine import Arms, Job, LocalTraining, Servers, block_sums, train_jobs
 from fulcrum.simulation.models import SoftmaxHead, with_bias
@@ -63,30 +63,19 @@ class _RunFile(msgspec.Struct, kw_only=True):
 def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
     """Reads run.json and observed.npz of a folder; a run of another plan, or without sums, is refused."""
     try:
-        told = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
-        with (folder / "observed.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            sums = np.asarray(arrays["regional_sums"], dtype=np.float64) if "regional_sums" in arrays else None
+        told = json_of((folder / "run.json").read_bytes(), _RunFile)
+        if told.plan_digest != plan.digest:
+            raise DataError(
+                f"{folder / 'run.json'} is of another plan (digest {told.plan_digest[:4]}.., expected "
+                f"{plan.digest[:4]}..). Run: fulcrum train PLAN -o {folder}"
+            )
+        sums = _regional_sums(folder, (len(told.seeds), plan.rounds, len(plan.federation.innermost.nodes)))
     except OSError as error:
         raise DataError(
             f"{error.filename or folder} cannot be read: {error.strerror}. Run: fulcrum train PLAN -o {folder}"
         ) from None
-    except (msgspec.MsgspecError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except msgspec.MsgspecError as error:
         raise DataError(f"{folder} does not hold what fulcrum train writes: {error}") from None
-    if told.plan_digest != plan.digest:
-        raise DataError(
-            f"{folder / 'run.json'} is of another plan (digest {told.plan_digest[:4]}.., expected {plan.digest[:4]}..)."
-            f" Run: fulcrum train PLAN -o {folder}"
-        )
-    inner = plan.federation.innermost
-    if sums is None or sums.ndim != 5 or sums.shape[:3] != (len(told.seeds), plan.rounds, len(inner.nodes)):
-        raise DataError(
-            f"{folder / 'observed.npz'} holds no regional sums of this plan. Run: fulcrum train PLAN -o {folder}"
-        )
-    if sums.shape[4] == 1:  # in one row, as parameters of a user's own model travel
-        raise DataError(
-            f"{folder} was trained with a model of your own ({sums.shape[3]:,} parameters), and the updates of the "
-            "built-in head alone can be replayed. Leave --run out: the other tests need no model"
-        )
     return RecordedRun(
         folder=folder,
         task=told.task,
@@ -96,6 +85,24 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         records=told.records,
         regional_sums=sums,
     )
+
+
+def _regional_sums(folder: Path, expected: tuple[int, int, int]) -> FloatArray:
+    """Returns the sums in observed.npz, whose seeds, rounds and regions must be those expected."""
+    path, name = folder / "observed.npz", "regional_sums"
+
+    def check(headers: Mapping[str, ArrayHeader]) -> None:
+        found = headers.get(name)
+        if found is None or found.dtype != np.float64 or len(found.shape) != 5 or found.shape[:3] != expected:
+            raise DataError(f"{path} holds no regional sums of this plan. Run: fulcrum train PLAN -o {folder}")
+        if found.shape[4] == 1:  # in one row, as parameters of a user's own model travel
+            raise DataError(
+                f"{folder} was trained with a model of your own ({found.shape[3]:,} parameters), and the updates of "
+                "the built-in head alone can be replayed. Leave --run out: the other tests need no model"
+            )
+
+    sums: FloatArray = read_npz(path, wanted=(name,), check=check)[name]
+    return sums
 
 
 def noise_of_sums(

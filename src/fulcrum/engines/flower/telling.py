@@ -12,7 +12,8 @@ import msgspec
 from fulcrum.arrays import FloatArray
 from fulcrum.engines.deployed_run import deployed_run, save_deployed_run, task_of
 from fulcrum.engines.sites import LocalRun
-from fulcrum.errors import FulcrumError
+from fulcrum.errors import DataError, FulcrumError, in_one_line
+from fulcrum.parsing import json_of
 from fulcrum.roles.checkpoint import RoundSummary, history_of
 from fulcrum.roles.learning import Learner
 from fulcrum.roles.measuring import Evaluation
@@ -68,9 +69,11 @@ class Telling:
 def run_of(site: Site) -> RunResult | None:
     """Returns what a server tells of its rounds; None where it has not told anything yet."""
     try:
-        return msgspec.json.decode((site.folder / "run.json").read_bytes(), type=RunResult)
+        return json_of((site.folder / "run.json").read_bytes(), RunResult)
     except FileNotFoundError:
         return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataError(f"{site.folder / 'run.json'} is not what the server writes: {in_one_line(error)}") from None
 
 
 def local_run(site: Site, seconds: float) -> LocalRun:

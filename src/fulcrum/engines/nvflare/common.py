@@ -77,7 +77,7 @@ def read_run(root: Path) -> Any:
     """Returns what came of the rounds so far, as plain data; None where nothing is written yet."""
     try:
         return json.loads((root / "run.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -86,7 +86,7 @@ def read_ending(root: Path, job: str) -> Ending | None:
     try:
         found = json.loads(_ending(root).read_bytes())
         told = Ending(job=str(found["job"]), reason=str(found["reason"]), final=bool(found["final"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
     return told if told["job"] == job else None
 

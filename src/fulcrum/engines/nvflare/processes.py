@@ -129,7 +129,7 @@ def _note(fl_ctx: FLContext) -> Path:
 def _read(note: Path) -> dict[str, Any]:
     try:
         found = json.loads(note.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,0 +1,48 @@
+"""JSON and TOML that somebody else wrote, read so that every failure is one kind of error.
+
+>>> toml_of('rounds = 3')
+{'rounds': 3}
+>>> toml_of('rounds = ' + '[' * 100_000)
+Traceback (most recent call last):
+    ...
+tomllib.TOMLDecodeError: it is nested too deeply to be read
+
+The parsers beneath raise `RecursionError` for deep nesting, `UnicodeDecodeError` for text that is no UTF-8 and a bare
+`ValueError` for a number of thousands of digits. A caller that forgets one of them shows a traceback.
+"""
+
+import tomllib
+from typing import Any, TypeVar
+
+import msgspec
+
+_Kind = TypeVar("_Kind")
+
+_TOO_DEEP = "it is nested too deeply to be read"
+
+
+def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
+    """Returns the object that JSON holds, or raises `msgspec.MsgspecError`.
+
+    Args:
+        data: The bytes.
+        kind: The type that the object must have.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise msgspec.DecodeError(_TOO_DEEP) from None
+    except ValueError:
+        raise msgspec.DecodeError("it is not UTF-8") from None
+
+
+def toml_of(text: str | bytes) -> dict[str, Any]:
+    """Returns the tables that TOML holds, or raises `tomllib.TOMLDecodeError`."""
+    try:
+        return tomllib.loads(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise tomllib.TOMLDecodeError(_TOO_DEEP) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:
+        raise tomllib.TOMLDecodeError(str(error)) from None

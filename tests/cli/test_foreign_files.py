@@ -1,0 +1,100 @@
+"""Files that somebody else wrote, in every way that is not what they should hold: one line, and no traceback."""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import fulcrum
+from fulcrum.audit.evidence.findings import AUDIT_FILE, read_audit
+from fulcrum.cli.app import run
+from fulcrum.errors import FulcrumError
+from fulcrum.parsing import json_of, toml_of
+from fulcrum.planning.signing import check_signature, new_key, sign_plan
+from fulcrum.roles.policy import read_policy
+from fulcrum.roles.site import read_site
+from fulcrum.simulation.results import read_results
+from fulcrum.views.dossier import read_answers
+
+DEEP = b"[" * 100_000
+JSON = [b"", b"\xff\xfe", b'{"format": "\xff"}', DEEP, b'{"format": ' + DEEP, b"null", b'{"signature": "\xc3\x28"}']
+TOML = [b"\xff\xfe", b"a = " + DEEP, b"a = " + b"9" * 5_000, b"a = {b = " * 100_000, b"a = 2024-02-31"]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plan")
+    fulcrum.plan("severe", rounds=2, epsilon=1.0, purpose="deployment", parameters=10).save(folder / "plan.json")
+    new_key(folder / "issuer.key")
+    return folder / "plan.json"
+
+
+def refusal(work, *arguments):
+    with pytest.raises(FulcrumError) as caught:
+        work(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+class Small(msgspec.Struct):
+    number: int = 0
+
+
+@pytest.mark.parametrize("data", JSON)
+def test_json_that_cannot_be_read_is_one_kind_of_error(data):
+    kind = dict[str, str]
+    with pytest.raises(msgspec.MsgspecError):
+        json_of(data, kind)
+    assert json_of(b'{"number": 3}', Small).number == 3
+
+
+@pytest.mark.parametrize("data", TOML)
+def test_toml_that_cannot_be_read_is_one_kind_of_error(data):
+    with pytest.raises(tomllib.TOMLDecodeError):
+        toml_of(data)
+
+
+@pytest.mark.parametrize("data", JSON)
+def test_a_signature_that_is_none_is_refused_in_one_line(plan, data, capsys):
+    public = Path(f"{plan.parent}/issuer.key.pub").read_text().strip()
+    sign_plan(plan, plan.parent / "issuer.key")
+    check_signature(plan, public)
+    Path(f"{plan}.sig").write_bytes(data)
+    refusal(check_signature, plan, public)
+    assert run(["verify", str(plan), "--issuer", public]) == 2
+    told = capsys.readouterr()
+    assert (told.out, len(told.err.splitlines())) == ("", 1)
+
+
+@pytest.mark.parametrize("data", JSON)
+@pytest.mark.parametrize("name", ["run.json", "comparison.json"])
+def test_results_that_are_none_are_refused_in_one_line(plan, tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    refusal(read_results, tmp_path, fulcrum.read_plan(plan))
+
+
+@pytest.mark.parametrize("data", JSON)
+def test_an_audit_that_is_none_is_refused_in_one_line(tmp_path, data):
+    (tmp_path / AUDIT_FILE).write_bytes(data)
+    refusal(read_audit, tmp_path)
+
+
+@pytest.mark.parametrize("data", TOML)
+@pytest.mark.parametrize("work", [read_policy, read_answers], ids=["policy", "answers"])
+def test_toml_files_that_are_none_are_refused_in_one_line(tmp_path, work, data):
+    (tmp_path / "file.toml").write_bytes(data)
+    refusal(work, tmp_path / "file.toml")
+
+
+@pytest.mark.parametrize("data", TOML)
+def test_a_site_that_is_none_is_refused_in_one_line(tmp_path, data):
+    (tmp_path / "site.toml").write_bytes(data)
+    refusal(read_site, tmp_path)
+
+
+@pytest.mark.parametrize("data", TOML)
+def test_keys_that_are_none_are_refused_in_one_line(tmp_path, data, capsys):
+    (tmp_path / "keys.toml").write_bytes(data)
+    words = ["plan", "severe", "--rounds", "2", "--epsilon", "1", "--keys", str(tmp_path / "keys.toml")]
+    assert run(words) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,5 +1,6 @@
 """A user's own PyTorch model, as options."""
 
+import shlex
 import sys
 from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
@@ -49,5 +50,5 @@ class ModelOptions:
 
 def model_words(own: ModelOptions | None, device: str | None) -> str:
     """Returns a model and its device as they are typed, with a blank after each."""
-    words = [*([words_of(own)] if own is not None else []), *([f"--device {device}"] if device else [])]
+    words = [*([words_of(own)] if own is not None else []), *([f"--device {shlex.quote(device)}"] if device else [])]
     return "".join(f"{word} " for word in words if word)

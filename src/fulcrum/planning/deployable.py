@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 SERVER = "server"
 """The name of the server's site, which no silo and no region may have."""
 
+_OF_FLOWER_KITS = {SERVER, "app", "ca.crt", "flwr", "issuer.key", "issuer.key.pub", "plan.json", "plan.json.sig"}
+_OF_FLOWER_KITS |= {"readme.md", "register.sh", "run.sh"}
+"""Names in the folder of all kits for Flower, in small letters: a silo's folder of that name would mix with them.
+
+The app's folder is packed and sent to every SuperNode: with a silo named `app`, that silo's private keys were in it.
+"""
+
+_OF_FLARE_KITS = {"admin", "authority", "job", "provisioned"}
+"""Names in the folder of all kits for NVIDIA FLARE, likewise; `server` is a site."""
+
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -28,6 +38,7 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
         _on_injection(plan),
         _on_aggregation(plan),
         _on_letters(plan),
+        _on_taken(plan),
         _on_twins(plan),
         _on_keys(plan),
     )
@@ -45,9 +56,11 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
     if plan.aggregation != "masked":
         yield "on Flower nobody stands in a region to add up: sums are masked. Plan with --aggregation masked"
-    wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name) or name == SERVER), None)
+    wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name)), None)
     if wrong is not None:
         yield f"{wrong!r} cannot name a site's folder: letters, digits, - . and _ only. Rename it"
+    if taken := next((name for name in silos if name.lower() in _OF_FLOWER_KITS), None):
+        yield f"{taken!r} cannot name a site's folder: the kits have a file or folder of that name. Rename it"
     missing = next((name for name in silos if name not in plan.keys), None)
     if plan.keys and missing is not None:
         yield f"the plan carries keys, but none of {missing!r}. Give every silo a key, or none"
@@ -84,6 +97,13 @@ def _on_letters(plan: "Plan") -> str:
         return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE: {rule}. Rename it"
     others = "1 other" if len(wrong) == 2 else f"{len(wrong) - 1:,} others"
     return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE, nor can {others}: {rule}. Rename them"
+
+
+def _on_taken(plan: "Plan") -> str:
+    taken = next((name for name in _sites(plan) if name.lower() in _OF_FLARE_KITS), None)
+    if taken is None:
+        return ""
+    return f"{taken!r} cannot name a site of NVIDIA FLARE: the kits have a folder of that name. Rename it"
 
 
 def _on_twins(plan: "Plan") -> str:

@@ -1,5 +1,6 @@
 """Kits for the operators of a Flower federation: a folder for each site, with what starts it, and the app to run."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,6 @@ from fulcrum.engines.flower.certificates import AUTHORITY, write_certificates, w
 from fulcrum.engines.flower.operators import folder_readme, server_readme, silo_readme
 from fulcrum.engines.flower.sites import silos_of, write_sites
 from fulcrum.engines.sites import BUILT_IN, Deployment, made_whole
-from fulcrum.errors import ParameterError
 from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.flower_app import app_files
 
@@ -25,12 +25,12 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 flower-superlink --host 127.0.0.1 --port "$control" \\
   --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
   --enable-supernode-auth --database superlink.db --disable-runtime-dependency-installation &
-python -m fulcrum.engines.flower.gate --host "${HOST:-0.0.0.0}" --port %(port)d --superlink "$control" &
+python -m fulcrum.engines.flower.gate --host "${HOST:-%(everywhere)s}" --port %(port)d --superlink "$control" &
 wait -n
 """
 
 _SILO = """\
-exec flower-supernode --superlink %(host)s:%(port)d --root-certificates ca.crt \\
+exec flower-supernode --superlink %(address)s --root-certificates ca.crt \\
   --auth-supernode-private-key node.key --host 127.0.0.1 --port "${RUNTIME_PORT:-9094}" \\
   --node-config "fulcrum-site=\\"$PWD\\""
 """
@@ -66,15 +66,16 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
         deployment: What to deploy.
         folder: A folder that is not there yet, or empty.
         issuer_key: The private key to sign the plan with; see `signed_plan`.
-
-    Raises:
-        ParameterError: There is no such port, or none after it.
     """
     silos = silos_of(deployment)
     port = deployment.port
-    if not 1 <= port < 65_535:
-        raise ParameterError(f"the port must be from 1 to 65534, since the next one takes runs, got {port}")
-    values = {"host": deployment.host, "port": port, "control": port + 1, "silos": " ".join(silos)}
+    values = {
+        "address": shlex.quote(deployment.address),
+        "everywhere": "::" if ":" in deployment.host else "0.0.0.0",  # noqa: S104 SuperNodes are elsewhere
+        "port": port,
+        "control": port + 1,
+        "silos": " ".join(map(shlex.quote, silos)),
+    }
     train = "" if deployment.train == BUILT_IN else deployment.train
     with made_whole(folder) as work:
         plan, keys_made = write_sites(deployment, work, issuer_key=issuer_key)
@@ -96,7 +97,7 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
         readme = folder_readme(
             silos,
             digest=plan.digest,
-            address=f"{deployment.host}:{port}",
+            address=deployment.address,
             control=port + 1,
             keys_made=keys_made,
             issuer_made=(work / "issuer.key").exists(),

@@ -73,6 +73,10 @@ def check_deployable(deployment: Deployment) -> None:
     """Raises `PlanError` unless this engine can run the plan."""
     for reason in refusals(deployment.plan):
         raise PlanError(reason)
+    if ":" in deployment.host:
+        raise PlanError(
+            f"NVIDIA FLARE reaches a server by a name or an IPv4 address, got {deployment.host!r}. Give --host a name"
+        )
     if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
         raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
 

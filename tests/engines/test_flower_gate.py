@@ -1,15 +1,19 @@
-"""The gate before a SuperLink, as strangers meet it: what is cut short, framed twice or endless goes no further."""
+"""The gate before a SuperLink, as strangers and SuperNodes meet it over raw sockets."""
 
 import contextlib
+import datetime
 import resource
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -17,24 +21,76 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
-from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
-from fulcrum.engines.flower.gate import _MOST_WAITING
-from fulcrum.engines.flower.loopback import free_port
+import httpx
+from flwr.server.superlink.linkstate.linkstate_factory import LinkStateFactory
+from flwr.supercore.date import now
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-HEAD = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: gate\r\n"
+from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
+from fulcrum.engines.flower.gate import _MOST_WAITING, _PART, _REQUESTS_OF_A_PEER, _SMALL, DATABASE, Sizes
+from fulcrum.engines.flower.loopback import free_port
+from fulcrum.engines.flower.node_identity import RegisteredNodes
+
+PRIVATE, PUBLIC = generate_key_pairs()
+
+
+def registry(database):
+    """Flower's own LinkState on a database, where a SuperLink has its nodes."""
+    database = str(database)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the migrations that Flower runs
+        return LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
+
+
+def registered(state, public):
+    return state.create_node("owner", "owner", public_key_to_bytes(public), 30)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A SuperLink's database with one node that is registered, as Flower writes it."""
+    path = tmp_path_factory.mktemp("superlink") / DATABASE
+    registered(registry(path), PUBLIC)
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        opened.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+def headers_of(private=PRIVATE, **changed):
+    """The headers that a SuperNode of Flower signs; `changed` puts others in their place, None leaves one out."""
+    request = httpx.Request("POST", "https://gate/")
+    context = ProtobufRequestContext(rpc_method="", message=None, request=request)
+    NodeAuthHttpInterceptor(private, private.public_key()).intercept(context, lambda _: None)
+    names = ("flwr-public-key", "flwr-timestamp", "flwr-signature")
+    found = {name: request.headers[name] for name in names} | {f"flwr-{key}": value for key, value in changed.items()}
+    return "".join(f"{name}: {value}\r\n" for name, value in found.items() if value is not None).encode()
+
+
+def head(question="pull-messages", *, private=PRIVATE, **changed):
+    return f"POST /v1/fleet/{question} HTTP/1.1\r\nHost: gate\r\n".encode() + headers_of(private, **changed)
+
+
+HEAD = head()
 
 
 class Behind:
     """A gate in a process of its own, and behind it a listener that keeps the bytes of every connection."""
 
-    def __init__(self, folder, *words, files=None):
+    def __init__(self, folder, database, *words, files=None, own=None):
         self.home = home = folder / "server"
         home.mkdir()
         write_certificates(folder, home, "127.0.0.1")
         shutil.copy(folder / AUTHORITY, home / AUTHORITY)
         self.trusted = ssl.create_default_context(cafile=folder / AUTHORITY)
         self.own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.own.load_cert_chain(home / CERTIFICATE, home / KEY)
+        self.own.load_cert_chain((own or home) / CERTIFICATE, (own or home) / KEY)
+        if database is not None:
+            shutil.copy(database, home / DATABASE)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.seen, self.port = [], free_port()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -62,7 +118,7 @@ class Behind:
                     with contextlib.suppress(TimeoutError):
                         while data := taken.recv(2**16):
                             self.seen[-1].extend(data)
-                            if self.seen[-1].endswith((b"0\r\n\r\n", b"whole")):
+                            if self.seen[-1].endswith(b"whole"):
                                 taken.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
 
     def stranger(self):
@@ -102,30 +158,211 @@ class Behind:
 
 
 @pytest.fixture
-def behind(tmp_path, request):
+def behind(tmp_path, database, request):
     given = getattr(request, "param", ())
-    made = Behind(tmp_path, files=given) if given and isinstance(given[0], int) else Behind(tmp_path, *given)
-    yield made
-    made.process.terminate()
-    made.process.wait(30)
-    made.listener.close()
+    files = given if given and isinstance(given[0], int) else None
+    with ending(Behind(tmp_path, database, *(() if files else given), files=files)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def ending(made):
+    try:
+        yield made
+    finally:
+        made.process.terminate()
+        made.process.wait(30)
+        made.listener.close()
+
+
+WHOLE = HEAD + b"Content-Length: 5\r\n\r\nwhole"
+
+
+def test_a_request_of_a_registered_supernode_is_handed_on_as_it_came(behind):
+    assert behind.status(WHOLE) == b"200"
+    [seen] = behind.seen
+    assert seen.startswith(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
+    assert seen.endswith(b"\r\n\r\nwhole")
+    lines = bytes(seen).lower()
+    assert all(line in lines for line in headers_of().lower().split(b"\r\n") if line.startswith(b"flwr-public-key"))
 
 
 def test_a_request_that_is_cut_short_is_not_handed_on_as_a_whole_one(behind):
-    chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n"
-    assert behind.status(chunked + b"0\r\n\r\n") == b"200"
-    with behind.asked(chunked):
+    assert behind.status(WHOLE) == b"200"
+    with behind.asked(HEAD + b"Content-Length: 10\r\n\r\nbegun"):
         time.sleep(0.5)
-    time.sleep(3)
-    assert [bytes(data).endswith(b"begun\r\n0\r\n\r\n") for data in behind.seen] == [True, False]
+    time.sleep(1)
+    assert [bytes(data).rpartition(b"\r\n\r\n")[2] for data in behind.seen] == [b"whole", b"begun"]
+    assert b"content-length: 10" in bytes(behind.seen[1]).lower()
 
 
-def test_a_request_that_says_twice_where_it_ends_is_refused(behind):
-    assert behind.status(HEAD + b"Content-Length: 5\r\n\r\nwhole") == b"200"
-    chunks = b"a\r\nwhole POST\r\n0\r\n\r\n"
-    twice = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
-    assert behind.status(twice) in (b"400", b"403")
-    assert len(behind.seen) == 1
+@pytest.mark.parametrize(
+    "framing",
+    [b"Transfer-Encoding: chunked\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b""],
+    ids=["in chunks", "in two ways", "in none"],
+)
+def test_a_request_that_does_not_say_how_long_it_is_goes_no_further(behind, framing):
+    """In chunks, three of 1 GB each filled the SuperLink's memory."""
+    assert behind.status(HEAD + framing + b"\r\na\r\nwhole POST\r\n0\r\n\r\n") in (b"400", b"403", b"411")
+    assert behind.seen == []
+
+
+FOREIGN = generate_key_pairs()[0]
+
+
+def timed(moment):
+    """A time that the registered key signed."""
+    text = moment.isoformat()
+    return {"timestamp": text, "signature": b64encode(sign_message(PRIVATE, text.encode())).decode()}
+
+
+STRANGERS = {
+    "no key": {"public-key": None},
+    "no signature": {"signature": None},
+    "no time": {"timestamp": None},
+    "another's key": {"private": FOREIGN},
+    "a signature by another": {"signature": b64encode(sign_message(FOREIGN, b"2026")).decode()},
+    "a signature of another time": {"timestamp": (now() + datetime.timedelta(seconds=1)).isoformat()},
+    "no base64": {"signature": "%%%"},
+    "a key that is none": {"public-key": b64encode(b"none").decode()},
+    "an old time": timed(now() - datetime.timedelta(hours=1)),
+    "a time to come": timed(now() + datetime.timedelta(hours=1)),
+    "a time without a zone": timed(now().replace(tzinfo=None)),
+    "no time at all": {"timestamp": "now"},
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory, database):
+    """A gate for tests that leave nothing behind."""
+    with ending(Behind(tmp_path_factory.mktemp("shared"), database)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_nothing_of_a_stranger_is_handed_on(shared, who):
+    """Not a byte: the SuperLink takes a request into memory before it looks at who sent it."""
+    before = len(shared.seen)
+    request = head("push-object", **STRANGERS[who]) + b"Content-Length: 5000000\r\n\r\n" + bytes(60_000)
+    assert shared.status(request) == b"401"
+    assert len(shared.seen) == before
+
+
+def test_a_header_that_is_there_twice_is_none(shared):
+    """The gate might go by one of them, and the SuperLink by the other."""
+    before = len(shared.seen)
+    twice = headers_of(FOREIGN).split(b"\r\n")[0] + b"\r\n"
+    assert shared.status(HEAD + twice + b"Content-Length: 5\r\n\r\nwhole") == b"401"
+    assert len(shared.seen) == before
+
+
+def test_a_supernode_that_is_not_registered_is_told_so_by_flowers_own_error(shared):
+    with shared.asked(head("activate-node", private=FOREIGN) + b"Content-Length: 5\r\n\r\nwhole") as outside:
+        said = b""
+        while b"}" not in said:
+            said += outside.recv(4096)
+    assert said.startswith(b"HTTP/1.1 412")
+    error = FlowerError.from_json(said.rpartition(b"\r\n\r\n")[2].decode())
+    assert (error.code, error.message) == (
+        ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED,
+        "this SuperNode's key is not registered. On the server's machine: ./register.sh",
+    )
+
+
+ELSEWHERE = [
+    b"POST /v1/fleet/x/../../control/start-run",
+    b"POST /v1/fleet/pull-messages/../../control/start-run",
+    b"POST /v1/fleet/pull-messages%2f..%2f..%2fcontrol%2fstart-run",
+    b"POST /v1/fleet/../control/start-run",
+    b"POST /v1/fleet/pull-messagesx",
+    b"POST /v1/fleet/pull-messages/",
+    b"POST /v1/fleet/register-node",
+    b"POST /v1/fleet/unregister-node",
+    b"POST /v1/fleet/",
+    b"POST //v1/fleet/pull-messages",
+    b"POST /v1/control/start-run",
+    b"POST /v1/runtime/push-object",
+    b"POST /x?/v1/fleet/pull-messages",
+    b"POST /v1/fleet/pull-messages?run=1",
+    b"GET /v1/fleet/pull-messages",
+    b"PUT /v1/fleet/pull-messages",
+]
+
+
+@pytest.mark.parametrize("line", ELSEWHERE, ids=bytes.decode)
+def test_what_no_supernode_asks_is_refused_though_one_asks_it(shared, line):
+    before = len(shared.seen)
+    request = line + b" HTTP/1.1\r\nHost: gate\r\n" + headers_of() + b"Content-Length: 5\r\n\r\nwhole"
+    assert shared.status(request) == b"403"
+    assert len(shared.seen) == before
+
+
+def test_a_superlink_that_another_authority_signed_is_handed_nothing(tmp_path, database):
+    """Whoever takes the SuperLink's port on that machine would otherwise get what silos send."""
+    (tmp_path / "other" / "server").mkdir(parents=True)
+    write_certificates(tmp_path / "other", tmp_path / "other" / "server", "127.0.0.1")
+    (tmp_path / "gate").mkdir()
+    with ending(Behind(tmp_path / "gate", database, own=tmp_path / "other" / "server")) as made:
+        assert made.status(WHOLE) == b"502"
+        assert not any(made.seen)
+
+
+def test_who_is_registered_is_what_the_superlinks_database_says_now(tmp_path, database):
+    nodes = RegisteredNodes(tmp_path / DATABASE)
+    own, foreign = public_key_to_bytes(PUBLIC), public_key_to_bytes(FOREIGN.public_key())
+    assert nodes.has(own) is None, "there is no database yet"
+    shutil.copy(database, tmp_path / DATABASE)
+    time.sleep(0.1)
+    assert (nodes.has(own), nodes.has(foreign), nodes.has(None)) == (True, False, False)
+    state = registry(tmp_path / DATABASE)
+    node = registered(state, FOREIGN.public_key())
+    time.sleep(0.1)
+    assert nodes.has(foreign), "a SuperNode may start as soon as it is registered"
+    state.delete_node("owner", node)
+    time.sleep(1.1)
+    assert (nodes.has(own), nodes.has(foreign)) == (True, False)
+
+
+def test_without_a_database_a_supernode_is_told_to_come_again(tmp_path):
+    with ending(Behind(tmp_path, None)) as made:
+        assert made.status(WHOLE) == b"502"
+        assert made.seen == []
+
+
+@pytest.mark.parametrize("behind", [("--largest-answer", 100_000)], indirect=True, ids=["answers of 100,000 bytes"])
+def test_a_request_is_as_long_as_the_plan_allows_and_no_longer(behind):
+    sizes = Sizes(100_000)
+    assert sizes.request(b"push-object") == _SMALL + 100_000
+    for question, most in ((question, sizes.request(question.encode())) for question in ("push-object", "get-run")):
+        for length, status in ((most + 1, b"413"), (2**40, b"413"), (most, b"200")):
+            content = bytes(most - 5) + b"whole" if length == most else b""
+            assert behind.status(head(question) + f"Content-Length: {length}\r\n\r\n".encode() + content) == status
+    assert len(behind.seen) == 2
+
+
+def test_sizes_follow_from_the_plans_longest_answer():
+    few, many, unknown = Sizes(1_000), Sizes(100 * _PART), Sizes()
+    assert (
+        few.request(b"push-object") < many.request(b"push-object") == unknown.request(b"push-object") == _PART + _SMALL
+    )
+    assert few.request(b"push-messages") < many.request(b"push-messages") == _SMALL + 100 * 200
+    assert {sizes.request(b"pull-object") for sizes in (few, many, unknown)} == {_SMALL}
+    assert few.answer(b"pull-object") == _PART + _SMALL
+
+
+@pytest.mark.parametrize("behind", [("--patience", 2)], indirect=True, ids=["patience 2"])
+def test_one_supernode_has_so_many_requests_under_way_and_no_more(behind):
+    """Requests that say how long they are and then send nothing hold room, and are given up when they are too slow."""
+    begun = head("push-object") + f"Content-Length: {_PART}\r\n\r\n".encode()
+    with contextlib.ExitStack() as held:
+        for _ in range(_REQUESTS_OF_A_PEER):
+            held.enter_context(behind.asked(begun))
+        time.sleep(0.5)
+        assert behind.status(WHOLE) == b"503"
+    deadline = time.monotonic() + 15
+    while (status := behind.status(WHOLE)) == b"503" and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert status == b"200"
 
 
 def test_the_head_of_a_request_is_bounded_before_anybody_is_known(behind):
@@ -177,7 +414,7 @@ def seconds_until_dropped(outside, drop, most=15.0):
 
 @IMPATIENT
 @pytest.mark.parametrize(
-    "begun", [b"POST /v1/fleet/pull-", HEAD + b"Content-Length: 5000\r\n\r\n"], ids=["the head", "the content"]
+    "begun", [b"POST /v1/fleet/pull-", head() + b"Content-Length: 5000\r\n\r\n"], ids=["the head", "the content"]
 )
 def test_whoever_sends_a_byte_now_and_then_is_given_up(behind, begun):
     """A request that never ends costs its sender nothing, and would hold a connection for ever."""
@@ -189,7 +426,7 @@ def test_whoever_sends_a_byte_now_and_then_is_given_up(behind, begun):
 @IMPATIENT
 def test_whoever_sends_much_has_the_time_that_it_takes(behind):
     content = bytes(99_995) + b"whole"
-    with behind.asked(HEAD + b"Content-Length: 100000\r\n\r\n") as outside:
+    with behind.asked(head("push-object") + b"Content-Length: 100000\r\n\r\n") as outside:
         for start in range(0, len(content), 10_000):
             outside.sendall(content[start : start + 10_000])
             time.sleep(0.3)
@@ -206,7 +443,10 @@ def test_a_connection_that_says_nothing_is_given_up(behind):
 
 def test_silent_strangers_take_the_place_of_each_other_and_not_of_whoever_sends(behind):
     content = bytes(199_995) + b"whole"
-    with contextlib.ExitStack() as held, behind.asked(HEAD + b"Content-Length: 200000\r\n\r\n") as outside:
+    with (
+        contextlib.ExitStack() as held,
+        behind.asked(head("push-object") + b"Content-Length: 200000\r\n\r\n") as outside,
+    ):
         outside.sendall(content[:100_000])
         strangers = [held.enter_context(behind.asked(b"")) for _ in range(_MOST_WAITING + 8)]
         outside.sendall(content[100_000:])
@@ -215,7 +455,6 @@ def test_silent_strangers_take_the_place_of_each_other_and_not_of_whoever_sends(
 
 
 FEW_FILES = pytest.mark.parametrize("behind", [(128, 256)], indirect=True, ids=["128 of 256 files"])
-WHOLE = HEAD + b"Content-Length: 5\r\n\r\nwhole"
 
 
 @FEW_FILES

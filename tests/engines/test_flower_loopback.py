@@ -11,6 +11,9 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
 import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.supercore.protobuf.client import ProtobufRequestContext
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fulcrum.engines.flower.kits import write_kits
 from fulcrum.engines.flower.loopback import Loopback, free_port
@@ -120,7 +123,7 @@ def test_a_node_that_is_not_registered_is_not_let_in(federation):
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.5)
     assert process.poll() is not None, "it goes on trying"
-    assert "No SuperNode found with the given public key" in (federation.kits / SERVER / "output.log").read_text()
+    assert "this SuperNode's key is not registered" in (federation.kits / "a" / "output.log").read_text()
     assert federation.released("a") == []
 
 
@@ -140,9 +143,16 @@ def test_who_reaches_the_server_asks_what_supernodes_ask_and_submits_no_run(fede
         ):
             assert (outside.post(path).status_code, outside.post(path).content) == (403, b""), path
         assert outside.get("/v1/fleet/pull-messages").status_code == 403
-        assert outside.post("/v1/fleet/pull-messages").content, "the SuperLink itself answers, who this is not"
+        answer = outside.post("/v1/fleet/pull-messages")
+        assert (answer.status_code, answer.content) == (401, b""), "the SuperLink is not asked who this is"
+        sites.run_script("register.sh")
+        private = load_ssh_private_key((federation.kits / "a" / "node.key").read_bytes(), None)
+        signing = NodeAuthHttpInterceptor(private, private.public_key())
+        request = outside.build_request("POST", "/v1/fleet/pull-messages", content=b"no message")
+        context = ProtobufRequestContext(rpc_method="", message=None, request=request)
+        answer = signing.intercept(context, lambda signed: outside.send(signed.request))
+        assert (answer.status_code // 100, bool(answer.content)) == (4, True), "the SuperLink itself answers a silo"
     control, sites._control = sites._control, port
     with pytest.raises(EngineError, match=r"register\.sh failed"):
         sites.run_script("register.sh")
     sites._control = control
-    assert sites.run_script("register.sh")

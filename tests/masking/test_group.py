@@ -6,14 +6,21 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from groups import Round, inputs_of, names, plan_of, refusal
+from groups import Round, inputs_of, names, plan_of, refusal, region
 
 import fulcrum
 from fulcrum.errors import ParameterError, ReleaseError
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.membership import senders_of
 from fulcrum.masking.aggregation import ATTESTATION, INPUT, STAGES
-from fulcrum.masking.group import RESEARCH_STEP, check_sheltered, group_name_of, group_of, largest_minimum
+from fulcrum.masking.group import (
+    RESEARCH_STEP,
+    check_sheltered,
+    group_name_of,
+    group_of,
+    largest_answer,
+    largest_minimum,
+)
 from fulcrum.privacy.exposure import remaining_noise
 from fulcrum.roles.terms import terms_of
 
@@ -170,3 +177,22 @@ def test_a_group_needs_the_keys_of_all_its_members():
     assert "this plan leaves it to aggregators" in refusal(group_of, bare, "region-1")
     trusted = plan_of(UNEQUAL, aggregation="trusted")
     assert "the plan masks no group 'north'" in refusal(group_of, trusted, "north")
+
+
+@pytest.mark.parametrize("parameters", [1, 40, 5_000])
+@pytest.mark.parametrize("count", [1, 3, 20, 90])
+def test_no_answer_of_a_round_is_longer_than_the_plan_says(count, parameters):
+    group = region(count, dropouts=(count - 1) // 4, parameters=parameters)
+    masked = Round(group, inputs_of(group, seed=1))
+    gone = {f"silo-{number:03d}": number % 5 for number in range(group.dropouts)}
+    masked.run(gone)
+    longest = max(len(answer) for _, answer in masked.seen)
+    assert longest <= group.largest_answer <= 1.3 * longest + 1_000
+
+
+def test_the_longest_answer_of_a_plan_is_that_of_its_largest_group():
+    sizes = {"north": dict.fromkeys(names(9)[:5], 100), "south": dict.fromkeys(names(9)[5:], 200)}
+    made = plan_of(sizes, parameters=7)
+    groups = [group_of(made, name) for name in ("north", "south")]
+    assert largest_answer(made) == max(group.largest_answer for group in groups)
+    assert largest_answer(plan_of(sizes, parameters=None, purpose="research")) is None

@@ -1,38 +1,84 @@
-"""What stands between a SuperLink and everybody else: lets SuperNodes through, and nobody's runs.
+"""The gate between a SuperLink and everybody else: it lets registered SuperNodes through, and nobody's runs.
 
 Flower 1.41.0 answers SuperNodes and whoever submits runs at one port, and knows no accounts. So whoever reaches that
 port, as every silo does, could have all SuperNodes run an app of theirs, which reads the records there. The SuperLink
 of a kit listens on its own machine alone. Its gate listens for the others, and hands on what SuperNodes ask for.
 
-    python -m fulcrum.engines.flower.gate --host 0.0.0.0 --port 9092 --superlink 9093
+The SuperLink takes a request into memory whole before it looks at who sent it. Three strangers with requests of 1 GB
+each had it hold 6.2 GB. The gate therefore asks for three things before it reads a byte of a request's content:
+
+- headers that a registered SuperNode signed, see `node_identity`;
+- a length, which is no longer than what such a request holds under the plan;
+- room among the bytes that are under way, see `bytes_in_flight`.
+
+    python -m fulcrum.engines.flower.gate --host 0.0.0.0 --port 9092 --superlink 9093 --largest-answer 400000
 """
 
 import argparse
 import contextlib
-import re
+import json
+import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fulcrum.connections import connection_class
+from fulcrum.engines.flower.bytes_in_flight import BytesInFlight, NoRoomError
 from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY
+from fulcrum.engines.flower.node_identity import RegisteredNodes, claimed_key, is_signed
 
 if sys.platform != "win32":
     import resource
 
+_Headers = list[tuple[bytes, bytes]]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_OF_SUPERNODES = re.compile(rb"/v1/fleet/[a-z-]+")
+DATABASE = "superlink.db"
+"""The SuperLink's database, in the folder that both run in."""
+
+_FLEET = b"/v1/fleet/"
+_ACTIVATE, _PUSH, _TELL, _PULL, _APP = b"activate-node", b"push-object", b"push-messages", b"pull-object", b"get-fab"
+_QUESTIONS = {_ACTIVATE, _PUSH, _TELL, _PULL, _APP, b"deactivate-node", b"send-node-heartbeat", b"pull-messages"}
+_QUESTIONS |= {b"get-run", b"confirm-message-received"}
+"""What a SuperNode asks that is registered beforehand: of Flower's Fleet API all but to register and unregister."""
+
 _OF_ONE_CONNECTION = {b"connection", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
-_AWAY, _REFUSED = 502, 403
+_UNKNOWN, _REFUSED, _NOT_REGISTERED, _TOO_LARGE, _NO_LENGTH, _AWAY, _BUSY = 401, 403, 412, 413, 411, 502, 503
+_UNREGISTERED = {
+    "code": 2004,
+    "detail": "this SuperNode's key is not registered. On the server's machine: ./register.sh",
+}
+"""In the form of Flower's own errors, which a SuperNode prints as it ends."""
+
 _LONGEST = 600.0  # seconds that a SuperLink may take for a part of what it takes or answers
 
+_SMALL = 2**16
+"""Bytes of a request or an answer that holds names and numbers alone."""
+
+_PART = int(os.environ.get("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", "5242880"))
+"""Bytes of an array that Flower sends in one request; both ends go by this variable."""
+
+_NAME_OF_A_PART = 200
+"""Bytes that name a part of an array among those that a message consists of."""
+
+_LARGEST_APP = 10 * 2**20
+"""Bytes of an app, by Flower's own limit."""
+
+_MOST_IN_FLIGHT = 2**28
+"""Bytes of requests and answers that the SuperLink holds at once; it needs two to three times as many."""
+
+_PARTS_OF_A_PEER = 4
+"""Parts of arrays that one SuperNode has under way: Flower pushes two at once, and pulls two."""
+
+_REQUESTS_OF_A_PEER = 16
+
 _PATIENCE = 20.0
-"""Seconds that a connection may take for a request or for an answer, however short it is."""
+"""Seconds that a connection may take for a request or for an answer, however short it is, and that a request waits."""
 
 _SLOWEST = 20_000
 """Bytes in each further second."""
@@ -55,19 +101,51 @@ _QUEUE = 2048
 """Connections that the kernel keeps until they are taken: a silo is behind so many strangers at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many bytes the requests of SuperNodes hold under a plan, and the answers to them.
+
+    Attributes:
+        largest_answer: Bytes of the longest answer of a silo in any stage of a round; None where nobody says.
+    """
+
+    largest_answer: int | None = None
+
+    def request(self, question: bytes) -> int:
+        """Returns the bytes that a request holds at most, without its head."""
+        answer = _PART if self.largest_answer is None else self.largest_answer
+        if question == _PUSH:
+            return _SMALL + min(_PART, answer)
+        return _SMALL + (_NAME_OF_A_PART * -(-answer // _PART) if question == _TELL else 0)
+
+    def answer(self, question: bytes) -> int:
+        """Returns the bytes that the SuperLink's answer holds at most."""
+        return _SMALL + {_PULL: _PART, _APP: _LARGEST_APP}.get(question, 0)
+
+
 class Gate:
-    """An ASGI app that hands requests of SuperNodes on to a SuperLink on this machine, and refuses all others.
+    """An ASGI app that hands requests of registered SuperNodes on to a SuperLink on this machine, and no others.
 
     Args:
         port: Where the SuperLink listens.
         authority: The certificate of the authority that signed the SuperLink's own.
+        nodes: The SuperNodes that are registered.
+        sizes: How large their requests may be.
+        patience: Seconds that a request waits for room.
     """
 
-    def __init__(self, port: int, authority: Path) -> None:
+    def __init__(self, port: int, authority: Path, nodes: RegisteredNodes, sizes: Sizes, patience: float) -> None:
         import httpx
 
         trusted = ssl.create_default_context(cafile=str(authority))
         limits, timeout = httpx.Limits(max_connections=None), httpx.Timeout(_LONGEST)
+        self._nodes, self._sizes = nodes, sizes
+        self._in_flight = BytesInFlight(
+            most=_MOST_IN_FLIGHT,
+            most_of_a_peer=_PARTS_OF_A_PEER * (_PART + 2 * _SMALL),
+            most_requests=_REQUESTS_OF_A_PEER,
+            patience=patience,
+        )
         self._failures = httpx.HTTPError
         self._superlink = httpx.AsyncClient(
             base_url=f"https://127.0.0.1:{port}", verify=trusted, timeout=timeout, limits=limits, trust_env=False
@@ -77,17 +155,41 @@ class Gate:
         """Answers a request."""
         if scope["type"] != "http":
             return
-        framed_twice = {b"content-length", b"transfer-encoding"} <= {name.lower() for name, _ in scope["headers"]}
-        plain = scope["method"] == "POST" and not scope["query_string"] and not framed_twice
-        if not plain or not _OF_SUPERNODES.fullmatch(scope["raw_path"]):
+        question, headers = scope["raw_path"].removeprefix(_FLEET), scope["headers"]
+        asked = scope["raw_path"] == _FLEET + question and question in _QUESTIONS
+        if not asked or scope["method"] != "POST" or scope["query_string"]:
             await _end(send, _REFUSED)
             return
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _OF_ONE_CONNECTION]
-        asked = self._superlink.build_request(
-            "POST", scope["raw_path"].decode(), headers=headers, content=_content(receive)
-        )
+        key, status = self._sender(headers)
+        if key is None:
+            # A SuperNode prints why it could not be activated. All else of strangers gets the answer of Flower's own.
+            known = status != _UNKNOWN or question != _ACTIVATE or claimed_key(headers) is None
+            await _end(send, status) if known else await _end(send, _NOT_REGISTERED, _UNREGISTERED)
+            return
+        length = _length_in(headers)
+        if length is None or length > self._sizes.request(question):
+            await _end(send, _NO_LENGTH if length is None else _TOO_LARGE)
+            return
         try:
-            answer = await self._superlink.send(asked, stream=True)
+            async with self._in_flight.reserve(key, length + self._sizes.answer(question)):
+                await self._hand_on(scope["raw_path"].decode(), headers, receive, send)
+        except NoRoomError:
+            await _end(send, _BUSY)
+
+    def _sender(self, headers: _Headers) -> tuple[bytes | None, int]:
+        """Returns the registered key that signed a request; or none, and the status that says so."""
+        key = claimed_key(headers)
+        registered = self._nodes.has(key)
+        if registered is None:
+            return None, _AWAY
+        return (key, 0) if key is not None and registered and is_signed(key, headers) else (None, _UNKNOWN)
+
+    async def _hand_on(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
+        """Hands a request on to the SuperLink, and its answer back, both as they come."""
+        kept = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
+        request = self._superlink.build_request("POST", path, headers=kept, content=_content(receive))
+        try:
+            answer = await self._superlink.send(request, stream=True)
         except (self._failures, _CutShort):
             await _end(send, _AWAY)
             return
@@ -99,6 +201,17 @@ class Gate:
             await send({"type": "http.response.body", "body": b""})
         finally:
             await answer.aclose()
+
+
+def _length_in(headers: _Headers) -> int | None:
+    """Returns how long a request says that its content is; None where it does not say so in one way.
+
+    A content in chunks has no length that could be held against the plan. No SuperNode sends one.
+    """
+    lengths = [value for name, value in headers if name.lower() == b"content-length"]
+    chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    whole = len(lengths) == 1 and lengths[0].isdigit() and len(lengths[0]) < 16  # digits that Python reads at once
+    return int(lengths[0]) if whole and not chunked else None
 
 
 class _Listener(socket.socket):
@@ -124,9 +237,12 @@ async def _content(receive: _Receive) -> AsyncIterator[bytes]:
             return
 
 
-async def _end(send: _Send, status: int) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
+async def _end(send: _Send, status: int, content: Mapping[str, Any] | None = None) -> None:
+    body = b"" if content is None else json.dumps(content).encode()
+    headers = [(b"content-length", b"%d" % len(body))]
+    headers += [] if content is None else [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _most_files() -> int:
@@ -146,8 +262,11 @@ def main() -> None:
     given.add_argument("--host", required=True)
     given.add_argument("--port", type=int, required=True)
     given.add_argument("--superlink", type=int, required=True, help="the port on this machine that the SuperLink has")
+    given.add_argument("--largest-answer", type=int, help="bytes of a silo's longest answer under the plan")
+    given.add_argument("--database", type=Path, default=Path(DATABASE), help="the SuperLink's, which names its nodes")
     given.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
     asked = given.parse_args()
+    nodes, sizes = RegisteredNodes(asked.database), Sizes(asked.largest_answer)
     share = min(1.0, _most_files() / _USUAL_FILES)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE, KEY)
@@ -159,7 +278,7 @@ def main() -> None:
         most_unsecured=int(share * _MOST_UNSECURED),
     )
     settings = uvicorn.Config(
-        Gate(asked.superlink, Path(AUTHORITY)),
+        Gate(asked.superlink, Path(AUTHORITY), nodes, sizes, asked.patience),
         # By h11, which bounds the head of a request; before anybody is known, its time is bounded too.
         http=connections,
         loop="asyncio",

@@ -8,6 +8,7 @@ from fulcrum.engines.flower.certificates import AUTHORITY, write_certificates, w
 from fulcrum.engines.flower.operators import folder_readme, server_readme, silo_readme
 from fulcrum.engines.flower.sites import silos_of, write_sites
 from fulcrum.engines.sites import BUILT_IN, Deployment, made_whole
+from fulcrum.masking.group import largest_answer
 from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.flower_app import app_files
 
@@ -25,7 +26,8 @@ trap 'kill $(jobs -p) 2> /dev/null' EXIT
 flower-superlink --host 127.0.0.1 --port "$control" \\
   --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
   --enable-supernode-auth --database superlink.db --disable-runtime-dependency-installation &
-python -m fulcrum.engines.flower.gate --host "${HOST:-%(everywhere)s}" --port %(port)d --superlink "$control" &
+python -m fulcrum.engines.flower.gate --host "${HOST:-%(everywhere)s}" --port %(port)d \\
+  --superlink "$control"%(largest)s &
 wait -n
 """
 
@@ -79,6 +81,8 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
     train = "" if deployment.train == BUILT_IN else deployment.train
     with made_whole(folder) as work:
         plan, keys_made = write_sites(deployment, work, issuer_key=issuer_key)
+        answer = largest_answer(plan)
+        values["largest"] = "" if answer is None else f" --largest-answer {answer}"
         write_certificates(work, work / SERVER, deployment.host)
         for name in (SERVER, *silos):
             (work / name / AUTHORITY).write_bytes((work / AUTHORITY).read_bytes())

@@ -59,6 +59,8 @@ class Client:
         messages = []
 
         async def receive():
+            if not pieces:  # as a server does, until whoever asked goes away
+                await asyncio.Event().wait()
             self.asked += 1
             return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 

@@ -19,6 +19,7 @@ from fulcrum.views.page_answers import PageAnswer, PageQuestion
 from fulcrum.views.page_app import application
 from fulcrum.views.page_guard import HEADERS, LARGEST_BODY, hosts_of
 from fulcrum.views.page_settings import PageSettings
+from fulcrum.views.page_work import Job, answer
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
@@ -281,7 +282,12 @@ def test_no_saving_is_not_less_than_none():
 
 
 def test_a_failure_of_ours_is_told_without_its_details(app, monkeypatch, caplog):
-    monkeypatch.setattr("fulcrum.views.page_app.asked", lambda body: 1 / 0)
+    monkeypatch.setattr("fulcrum.views.page_work.asked", lambda body: 1 / 0)
+    reply = answer(Job(kind="plan", body=b"{}"))
+    assert (reply.status, json.loads(reply.body)) == (500, {"error": "the server failed. Its log says why"})
+    assert "ZeroDivisionError" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("fulcrum.views.page_workers.Workers.answer", lambda *_: 1 / 0)
     reply = Client(app)("POST", "/plan", b"{}", JSON)
     assert (reply.status, reply.error) == (500, "the server failed. Its log says why")
     assert "ZeroDivisionError" in caplog.text

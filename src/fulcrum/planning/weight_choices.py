@@ -22,6 +22,22 @@ MOST_SILOS_BETWEEN = 1_000
 """Silos up to which weights between sizes and least noise are worked out where several tiers have targets."""
 
 
+def different_needs(federation: Federation, *, most: float) -> int:
+    """Returns how many silos differ in their region or in the epsilon that they declare.
+
+    Where several tiers have targets, least-noise weights are worked out for each of them, in a time that grows faster
+    than their number: 2 s for 1,000, 30 s for 10,000.
+
+    Args:
+        federation: The silos.
+        most: The largest epsilon of a target: a declared epsilon above it changes nothing.
+    """
+    regions, declared = federation.innermost.parent_of, federation.preferences
+    if declared is None:
+        return len(federation.innermost.nodes)
+    return len(np.unique(np.stack([regions, np.fmin(declared, most)]), axis=1).T)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightChoice:
     """One choice of weights at a plan's promise.

@@ -159,7 +159,8 @@ class LateAnswer(msgspec.Struct, kw_only=True):
             FulcrumError: The federation or the settings are wrong, in one line.
         """
         made = question.settings.plan(question.federated())
-        drawing = weights_drawing(made, points=_weights_shown(made))
+        quick = question.settings.weighs_quickly(made.federation)
+        drawing = weights_drawing(made, points=_weights_shown(made)) if quick else None
         return cls(weights=None if drawing is None else drawing.spec, advice=late_advice(made))
 
 

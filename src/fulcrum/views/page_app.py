@@ -3,23 +3,18 @@
 No cookies, and nothing is written to disk. `page_guard` stands before it.
 """
 
-import re
-from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.errors import FederationError, FulcrumError, ParameterError
-from fulcrum.federation.as_csv import federation_csv
+from fulcrum.errors import FederationError
 from fulcrum.federation.as_json import roster_of
-from fulcrum.federation.column_names import MOST_COLUMNS, columns_said
+from fulcrum.federation.column_names import MOST_COLUMNS
 from fulcrum.federation.editing import MOST_SILOS
-from fulcrum.federation.reading import FederationReading, reading_of_bytes
 from fulcrum.federation.structure import Federation
-from fulcrum.planning.exporting import exported
-from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import PURPOSES, to_json
+from fulcrum.planning.plan_file import PURPOSES
 from fulcrum.planning.recipes import RECIPES, SERVERS
 from fulcrum.privacy.accounting import ACCOUNTANTS
 from fulcrum.privacy.allocation import ALLOCATIONS
@@ -27,37 +22,22 @@ from fulcrum.privacy.weights import WEIGHTS
 from fulcrum.version import package_version
 from fulcrum.views.chart_style import javascript_bundle, theme
 from fulcrum.views.html import inline_json, rendered, script, style
-from fulcrum.views.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many
+from fulcrum.views.page_answers import too_many
 from fulcrum.views.page_guard import FAILED, LARGEST_BODY, Guard, Refusal
 from fulcrum.views.page_head import head
 from fulcrum.views.page_regions import regions
 from fulcrum.views.page_server import missing_extra
 from fulcrum.views.page_settings import PageSettings
-from fulcrum.views.report import report
+from fulcrum.views.page_work import DOWNLOADS, Job
+from fulcrum.views.page_workers import Workers
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-Made = TypeVar("Made")
-
-DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
-    "plan.json": ("application/json", lambda made: to_json(made.content())),
-    "plan.csv": ("text/csv; charset=utf-8", lambda made: exported(made, "csv").encode()),
-    "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
-    "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
-}
-"""What can be taken home: its kind, and how it is made."""
-
 _WORKERS = 4
-_LARGEST_TOML = 5_000_000
-_MOST_DOTS = 100
-_DEEP_KEY = re.compile(
-    rb"""^[ \t]*\[{0,2}[ \t]*KEY(?:[ \t]*\.[ \t]*KEY){4,}[ \t]*[\]=]""".replace(
-        b"KEY", rb"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
-    ),
-    re.MULTILINE,
-)  # deeper than tier, region, silo and what is said of it: nothing the reader knows, and a table a part to the parser
+"""Questions that are worked on at once, each by a process of its own."""
+
 _REASONS = {
     404: "there is nothing here. Open /",
     405: "this is not asked for in that way. Open /",
@@ -83,10 +63,10 @@ def application(
     Raises:
         MissingExtraError: Starlette or vl-convert-python is not installed.
     """
-    return Guard(_routes(_page(federation, settings or PageSettings(), notes)), hosts=hosts)
+    return Guard(_routes(_page(federation, settings or PageSettings(), notes), Workers()), hosts=hosts)
 
 
-def _routes(page: bytes) -> "Starlette":
+def _routes(page: bytes, workers: Workers) -> "Starlette":
     try:
         import anyio
         from anyio.to_thread import run_sync
@@ -104,46 +84,48 @@ def _routes(page: bytes) -> "Starlette":
     }
     limiter = anyio.CapacityLimiter(_WORKERS)
 
-    async def worked(work: Callable[[], Made]) -> Made:
-        """Does work in a thread, a few at a time; an error of ours becomes a refusal of one line."""
-        try:
-            return await run_sync(work, limiter=limiter)
-        except FulcrumError as error:
-            raise Refusal(422, " ".join(str(error).split())) from None
+    async def worked(request: Request, job: Job, kind: str = "application/json", **headers: str) -> Response:
+        """Has work done by a process, a few at a time, until it is done, late, or nobody waits for it any more."""
+        left = threading.Event()
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            left.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            reply = await run_sync(lambda: workers.answer(job, left.is_set), limiter=limiter)
+            group.cancel_scope.cancel()
+        if reply.status != 200:
+            kind, headers = "application/json", {}
+        return Response(reply.body, status_code=reply.status, headers={"Content-Type": kind, **headers})
 
     async def shown(request: Request) -> Response:
         if request.url.path in files:
             kind, content = files[request.url.path]
             return Response(content, headers={"Content-Type": kind})
+        workers.prepare()  # a browser that was sent the page asks at once
         return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     async def read(request: Request) -> Response:
-        body, asked_for = await _body(request, "application/octet-stream"), request.query_params
-        name, said = asked_for.get("name", ""), asked_for.getlist("column")[:MOST_COLUMNS]
-        reading = await worked(lambda: read_upload(body, name, columns_said(said)))
-        return _json({"federation": roster_of(reading.federation), "notes": reading.notes})
+        body, told = await _body(request, "application/octet-stream"), request.query_params
+        columns = tuple(told.getlist("column")[:MOST_COLUMNS])
+        return await worked(request, Job(kind="read", body=body, name=told.get("name", ""), columns=columns))
 
     async def planned(request: Request) -> Response:
-        body = await _body(request, "application/json")
-        return _json(await worked(lambda: PageAnswer.to(asked(body))))
+        return await worked(request, Job(kind="plan", body=await _body(request, "application/json")))
 
     async def later(request: Request) -> Response:
-        body = await _body(request, "application/json")
-        return _json(await worked(lambda: LateAnswer.to(asked(body))))
+        return await worked(request, Job(kind="later", body=await _body(request, "application/json")))
 
     async def downloaded(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in DOWNLOADS:
             raise HTTPException(404)
-        kind, write = DOWNLOADS[name]
-
-        def made() -> bytes:
-            question = asked(body)
-            return write(question.settings.plan(question.federated()))
-
-        body = await _body(request, "application/json")
-        attached = {"Content-Type": kind, "Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(await worked(made), headers=attached)
+        job = Job(kind="download", body=await _body(request, "application/json"), name=name)
+        attached = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return await worked(request, job, DOWNLOADS[name][0], **attached)
 
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
@@ -167,62 +149,6 @@ def _routes(page: bytes) -> "Starlette":
         ],
         exception_handlers={HTTPException: refused, Refusal: refused, ClientDisconnect: refused, Exception: refused},
     )
-
-
-def asked(body: bytes) -> PageQuestion:
-    """Returns the question in a request's body.
-
-    Raises:
-        ParameterError: It is not JSON, or not a question.
-    """
-    try:
-        return msgspec.json.decode(body, type=PageQuestion)
-    except RecursionError:
-        raise ParameterError("the request is nested too deeply to be read") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ParameterError(f"the request cannot be read: {error}") from None
-
-
-def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | None = None) -> FederationReading:
-    """Returns the federation of a file that a page sent, and how it was read; its name is never opened as a path.
-
-    Args:
-        data: The file.
-        name: What it is called.
-        columns: What was said of its columns, as `read_federation` takes it.
-
-    Raises:
-        FederationError: It cannot be read, or holds too many silos.
-    """
-    bare = PurePosixPath(name.replace("\\", "/")).name[-100:]
-    file = bare if bare.isprintable() and bare else "the file"
-    if file != bare:
-        raise FederationError("the file's name must be printable. Rename it")
-    lines = max(data.count(b"\n"), data.count(b"\r"))
-    if lines > 2 * MOST_SILOS:  # before anything is parsed
-        raise FederationError(f"{file} has {lines:,} lines. The page takes {MOST_SILOS:,} silos. Use: fulcrum plan")
-    if file.lower().endswith(".toml"):
-        _check_toml(data, file)
-    found = reading_of_bytes(data, file, columns=columns)
-    if len(found.federation) > MOST_SILOS:
-        raise FederationError(f"{file}: {too_many(len(found.federation))}")
-    return found
-
-
-def _check_toml(data: bytes, file: str) -> None:
-    """Refuses what would take the parser minutes: it walks a dotted key once for each of its parts."""
-    if len(data) > _LARGEST_TOML:
-        raise FederationError(
-            f"{file} is larger than the {_LARGEST_TOML // 1_000_000} MB of TOML that the page takes. Use CSV"
-        )
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if line.count(b".") > _MOST_DOTS:
-            raise FederationError(
-                f"{file} line {number}: more than {_MOST_DOTS} dots on one line. Break it, or use CSV"
-            )
-    if deep := _DEEP_KEY.search(data):
-        number = data.count(b"\n", 0, deep.start()) + 1
-        raise FederationError(f"{file} line {number}: a key of more than four parts, which no federation has")
 
 
 def _page(federation: Federation, settings: PageSettings, notes: Sequence[str]) -> bytes:

@@ -16,7 +16,7 @@ from fulcrum.federation.structure import SILO, Federation
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import RECIPES
-from fulcrum.planning.weight_choices import MOST_SILOS_BETWEEN
+from fulcrum.planning.weight_choices import MOST_SILOS_BETWEEN, different_needs
 from fulcrum.privacy.allocation import ALLOCATIONS
 
 MOST_ROUNDS = 100_000
@@ -85,9 +85,22 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise ParameterError(f"{whose}: it needs the number of trainable parameters. Give: parameters")
         if self.parameters is None and self.purpose == "deployment":
             raise ParameterError("a deployment plan needs the number of trainable parameters. Give: parameters")
-        both = self.epsilon_inside is not None
-        if isinstance(self.weights, (int, float)) and both and len(federation) > MOST_SILOS_BETWEEN:
+        if self.epsilon_inside is None:
+            return
+        if isinstance(self.weights, (int, float)) and len(federation) > MOST_SILOS_BETWEEN:
             raise ParameterError(
                 f"weights between sizes and least noise, with a promise inside too, take minutes for more than "
                 f"{MOST_SILOS_BETWEEN:,} silos. Choose another rule, or use: fulcrum plan"
             )
+        if self.weights == "least-noise" and not self.weighs_quickly(federation):
+            raise ParameterError(
+                f"weights of least noise, with a promise inside too, take minutes for more than "
+                f"{MOST_SILOS_BETWEEN:,} silos that differ in their region or their declared epsilon. Choose another "
+                "rule, or use: fulcrum plan"
+            )
+
+    def weighs_quickly(self, federation: Federation) -> bool:
+        """Returns whether weights of least noise are worked out in seconds."""
+        if self.epsilon_inside is None:
+            return True
+        return different_needs(federation, most=max(self.epsilon, self.epsilon_inside)) <= MOST_SILOS_BETWEEN

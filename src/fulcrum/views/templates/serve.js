@@ -210,7 +210,8 @@
         byId("hints").insertAdjacentHTML("afterbegin", advice); // rendered and escaped by the server
         document.documentElement.dataset.rested = rested += 1;
       } catch (error) {
-        if (error.name !== "AbortError") console.error("later", error);
+        // A control that is wrong by now is told of beside it, by the question that it is part of.
+        if (error.name !== "AbortError" && !error.place) console.error("later", error);
       }
     }, REST);
     late = { controller, timer };

@@ -1,4 +1,4 @@
-"""NumPy archives that somebody else wrote: their headers are checked before anything is inflated.
+"""NumPy archives from other people: the headers are checked before an array is inflated.
 
 A file of 5 MB may inflate to 5 GB, since zeros compress a thousandfold. Measured sums, models and features do not.
 """
@@ -29,11 +29,11 @@ _HEADERS: Mapping[tuple[int, int], Callable[[Any], tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayHeader:
-    """The form of an array that stands in an archive.
+    """The form of an array in an archive.
 
     Attributes:
-        shape: Its shape.
-        dtype: The type of its elements.
+        shape: The shape.
+        dtype: The type of the elements.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class ArrayHeader:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements."""
+        """The bytes of all elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -57,12 +57,12 @@ def read_npz(
 
     Args:
         path: The file.
-        wanted: The names of the arrays to read; all by default. Names that are not there are left out.
-        check: Given the headers of these arrays before any of them is inflated; may raise.
+        wanted: The names of the arrays to read; all by default. Missing names are left out.
+        check: A function of the headers, called before an array is inflated. An error in it ends the reading.
 
     Raises:
         OSError: The file cannot be read.
-        DataError: It is no archive of arrays without pickles, or would take far more memory than its size explains.
+        DataError: The file is no archive of arrays without pickles, or would inflate far beyond the size of the file.
     """
     with path.open("rb") as file:
         if file.read(len(_SINGLE)) == _SINGLE:
@@ -72,7 +72,7 @@ def read_npz(
                 return _read(archive, file, path, wanted, check)
         except DataError:
             raise
-        except Exception as error:  # whatever zipfile, zlib and NumPy make of a stranger's bytes
+        except Exception as error:  # zipfile, zlib and NumPy raise many kinds for bytes of a stranger
             raise DataError(f"{path} is not a NumPy archive without pickles: {in_one_line(error)}") from None
 
 
@@ -102,10 +102,10 @@ def _read(
 
 
 def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
-    """Returns the header of a member, which is inflated no further than that.
+    """Returns the header of a member, and inflates no more of the member than the header.
 
     Raises:
-        ValueError: The member is no array without pickles, or not as long as its header says.
+        ValueError: The member is no array without pickles, or its length differs from the header's.
     """
     with archive.open(info) as stream:
         version = np.lib.format.read_magic(stream)
@@ -115,7 +115,7 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
         header = ArrayHeader(shape=shape, dtype=dtype)
         if dtype.hasobject or any(size < 0 for size in shape):
             raise ValueError(f"{info.filename!r} holds objects, or a shape below 0")
-        # NumPy makes room for what the header says before it reads, and the archive inflates what the entry says.
+        # NumPy makes room for the header's length before reading, and the archive inflates the entry's length.
         if stream.tell() + header.nbytes != info.file_size:
             raise ValueError(f"{info.filename!r} is not as long as its header says")
     return header

@@ -1,4 +1,4 @@
-"""JSON and TOML that somebody else wrote, read so that every failure is one kind of error.
+"""JSON and TOML from other people, read with one kind of error for every failure.
 
 >>> toml_of('rounds = 3')
 {'rounds': 3}
@@ -8,7 +8,7 @@ Traceback (most recent call last):
 tomllib.TOMLDecodeError: it is nested too deeply to be read
 
 The parsers beneath raise `RecursionError` for deep nesting, `UnicodeDecodeError` for text that is no UTF-8 and a bare
-`ValueError` for a number of thousands of digits. A caller that forgets one of them shows a traceback.
+`ValueError` for a number of thousands of digits. A caller shows a traceback for every kind of error that is forgotten.
 """
 
 import tomllib
@@ -22,11 +22,11 @@ _TOO_DEEP = "it is nested too deeply to be read"
 
 
 def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns the object that JSON holds, or raises `msgspec.MsgspecError`.
+    """Returns the object in JSON, or raises `msgspec.MsgspecError`.
 
     Args:
         data: The bytes.
-        kind: The type that the object must have.
+        kind: The type of the object.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -37,7 +37,7 @@ def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def toml_of(text: str | bytes) -> dict[str, Any]:
-    """Returns the tables that TOML holds, or raises `tomllib.TOMLDecodeError`."""
+    """Returns the tables in TOML, or raises `tomllib.TOMLDecodeError`."""
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:

@@ -1,8 +1,8 @@
 """The cryptographic primitives of the package `cryptography`, imported and used once when this module is imported.
 
-No function imports them later, or is the first to use one. A process may fork while one of its threads does that: the
-child inherits the lock of a half imported module, or a lock of OpenSSL's, without the thread that would release it, and
-waits for ever. 12 of 19 children hung where a thread drew its first noise while the process forked.
+No function imports a primitive later, or uses a primitive first: a process may fork in the middle of that. The child
+then inherits the lock of a half imported module, or a lock of OpenSSL, without the thread to release the lock, and
+waits for ever. 12 of 19 children hung in a measurement: a thread drew the first noise while the process forked.
 
 >>> suite = primitives("this example needs")
 >>> suite.hkdf(suite.sha256(), 32, None, b"purpose").derive(b"secret").hex()[:8]
@@ -17,7 +17,7 @@ from fulcrum.errors import MissingExtraError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Primitives:
-    """Classes and modules of the package, under the names that they have there.
+    """Classes and modules of the package `cryptography`.
 
     Attributes:
         cipher: `ciphers.Cipher`.
@@ -29,9 +29,9 @@ class Primitives:
         ed25519: The module of keys that sign.
         x25519: The module of keys that agree on secrets.
         serialization: The module that reads and writes keys.
-        hpke: The suite of RFC 9180 that releases are sealed with; None before version 47.
-        invalid_signature: The error of a signature that is not good.
-        invalid_tag: The error of a text that does not open.
+        hpke: The suite of RFC 9180 for sealed releases; None before version 47.
+        invalid_signature: The error of a bad signature.
+        invalid_tag: The error of a sealed text with a wrong key or content.
     """
 
     cipher: Any
@@ -80,7 +80,7 @@ def _imported() -> Primitives | None:
 
 
 def _use_once(suite: Primitives) -> None:
-    """Has OpenSSL look every algorithm up, which it does under locks of its own. The keys are of no use to anybody."""
+    """Uses every primitive once: OpenSSL looks algorithms up under locks. The keys are fresh and forgotten."""
     key = bytes(32)
     suite.cipher(suite.aes_256(key), suite.counter_mode(bytes(16))).encryptor().update(key)
     suite.hkdf(suite.sha256(), 32, None, b"").derive(key)
@@ -106,7 +106,7 @@ def primitives(purpose: str) -> Primitives:
     """Returns the primitives.
 
     Args:
-        purpose: The work that needs them and its verb, such as "signing needs", for the message.
+        purpose: The work and a verb, such as "signing needs", for the message.
 
     Raises:
         MissingExtraError: The package is not installed.

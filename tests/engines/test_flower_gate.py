@@ -269,6 +269,11 @@ def test_a_supernode_that_is_not_registered_is_told_so_by_flowers_own_error(shar
     )
 
 
+def test_a_registered_supernode_whose_clock_is_wrong_is_not_told_that_it_is_not_registered(shared):
+    old = timed(now() - datetime.timedelta(hours=1))
+    assert shared.status(head("activate-node", **old) + b"Content-Length: 5\r\n\r\nwhole") == b"401"
+
+
 ELSEWHERE = [
     b"POST /v1/fleet/x/../../control/start-run",
     b"POST /v1/fleet/pull-messages/../../control/start-run",

@@ -70,7 +70,7 @@ class Deployment:
     keep_sums: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what reaches scripts and certificates.
+        """Checks host and port, which reach scripts and certificates.
 
         Raises:
             ParameterError: The host is neither a name nor an address, or there is no such port, or none after it.
@@ -112,12 +112,12 @@ class Deployment:
 
 
 def _is_host(host: str) -> bool:
-    """Returns whether a text is a host's name or an IP address, and so holds nothing that a shell would obey."""
+    """Returns True for a host's name or an IP address. A shell finds no commands in either."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
         return len(host) <= _LONGEST_HOST and _HOST_NAME.fullmatch(host) is not None
-    return "%" not in host  # which names an interface of one machine
+    return "%" not in host  # the name of a network interface has no meaning on other machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -62,7 +62,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_shape(shape: tuple[int, ...]) -> bool:
-    """Returns whether NumPy has arrays of a shape: it refuses (2^62, 0), which has no coordinates, as too large."""
+    """Returns True for the shapes of NumPy's arrays. NumPy refuses (2^62, 0) as too large, without any coordinate."""
     count = math.prod(max(size, 1) for size in shape)
     return len(shape) <= _MOST_AXES and all(size >= 0 for size in shape) and 8 * count <= sys.maxsize
 

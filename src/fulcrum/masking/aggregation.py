@@ -174,9 +174,9 @@ class Aggregation:
         return keys
 
     def _check_story(self, story: bytes, silo: str) -> None:
-        """Raises `ExchangeError` unless a member attests what all were told.
+        """Raises `ExchangeError` unless a member attests the roster, sharers and survivors of this round.
 
-        Every member refuses to unmask where it is shown one attestation of anything else.
+        Every member refuses to unmask after a single attestation of other survivors.
         """
         sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
         if story != story_of(self._session, self._circle_seed, sharers, survivors):

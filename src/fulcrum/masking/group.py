@@ -47,7 +47,7 @@ _HEAD_BYTES = 512
 """Of an answer, beside names: plan, model and signature, with the names of fields."""
 
 _SHARES_BYTES = 128
-"""Of what an answer holds for one neighbour, beside its name: two shares, sealed."""
+"""Of two sealed shares for a neighbour, beside the neighbour's name."""
 
 _TOLERANCE = 1e-9  # relative, of products rounded in another order
 
@@ -213,7 +213,7 @@ def group_of(plan: Plan, name: str) -> Group:
 def largest_answer(plan: Plan) -> int | None:
     """Returns the bytes of the longest answer of a silo in any stage of a masked round of a plan.
 
-    A carrier of messages holds requests against it. None where the plan does not say how many parameters there are.
+    The carrier of messages refuses longer requests. None where the plan has no number of parameters.
     """
     if plan.parameters is None:
         return None

@@ -1,7 +1,7 @@
-"""The rule that the keys of a roster meet: no two of them are the same X25519 key, of two members or of one.
+"""The rule for the keys of a roster: all X25519 keys differ, between members and within a member.
 
-Silos refuse a roster that breaks the rule. The server applies the same rule to every answer, since one member that
-breaks it would otherwise stop every attempt of its group.
+Silos refuse a roster against the rule. The server applies the rule to every answer, since a member with two equal keys
+would otherwise stop every attempt of the group.
 """
 
 from fulcrum.errors import ExchangeError
@@ -9,7 +9,7 @@ from fulcrum.masking.messages import PublicKeys
 
 
 class DistinctKeys:
-    """The keys of a roster, each of which belongs to one purpose of one member."""
+    """The keys of a roster, by the member that has sent them."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
@@ -18,7 +18,7 @@ class DistinctKeys:
         """Adds the two keys of a member.
 
         Raises:
-            ExchangeError: One of the keys is the other, or a key of another member. Nothing is added.
+            ExchangeError: The two keys are equal, or a member has sent one of them before. No key is added.
         """
         numbers = {_number_of(keys.masking), _number_of(keys.sealing)}
         if len(numbers) < 2:
@@ -30,5 +30,5 @@ class DistinctKeys:
 
 
 def _number_of(key: bytes) -> int:
-    """Returns the number that X25519 takes a public key for. Bytes would not do: several encodings give one number."""
+    """Returns the number of a public key in X25519. Comparing bytes would miss keys with several encodings."""
     return int.from_bytes(key, "little") % 2**255 % (2**255 - 19)

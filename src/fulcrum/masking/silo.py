@@ -403,7 +403,7 @@ def pair_key(session: Session, secret: bytes, one: str, other: str, told: bytes)
 
 
 def story_of(session: Session, circle_seed: bytes, sharers: Sequence[str], survivors: Sequence[str]) -> bytes:
-    """Returns a digest of all that members attest: who takes part and with which keys, who shared, who survived."""
+    """Returns the digest that members attest: all keys of the roster, the sharers, the survivors."""
     before = told_before_inputs(session, circle_seed, sharers)
     return hashlib.sha256(session.info("survivors", before, survivors)).digest()
 

@@ -341,10 +341,10 @@ def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples,
 
 
 _LOADING = threading.RLock()
-"""Taken while numba is imported and the loop compiled, and while the process forks.
+"""Taken for importing numba and compiling the loop, and for forking the process.
 
-A child that inherits numba half imported, or its compiler's lock, would wait for ever in its first long draw. Draws
-never wait for this lock: a thread may hold the lock of a ledger as it draws, and a process that forks waits for both.
+A child with numba half imported, or with the lock of numba's compiler, would wait for ever in the first long draw.
+Draws never wait for this lock: a drawing thread may hold the lock of a ledger, and a fork waits for both locks.
 """
 
 if hasattr(os, "register_at_fork"):
@@ -352,7 +352,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _compiled() -> _Combine | None:
-    """Returns the loop as machine code; None where numba is missing, is being loaded elsewhere, or a fork is near."""
+    """Returns the loop as machine code; None without numba, while another thread loads numba, and during a fork."""
     if not _LOADING.acquire(blocking=False):
         return None  # NumPy draws the same integers
     try:

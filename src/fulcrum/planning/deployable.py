@@ -19,13 +19,13 @@ SERVER = "server"
 
 _OF_FLOWER_KITS = {SERVER, "app", "ca.crt", "flwr", "issuer.key", "issuer.key.pub", "plan.json", "plan.json.sig"}
 _OF_FLOWER_KITS |= {"readme.md", "register.sh", "run.sh"}
-"""Names in the folder of all kits for Flower, in small letters: a silo's folder of that name would mix with them.
+"""File names in the folder of all kits for Flower, in small letters. A silo's folder may not have such a name.
 
-The app's folder is packed and sent to every SuperNode: with a silo named `app`, that silo's private keys were in it.
+Flower packs the folder `app` and sends the package to every SuperNode: a silo named `app` had private keys in there.
 """
 
 _OF_FLARE_KITS = {"admin", "authority", "job", "provisioned"}
-"""Names in the folder of all kits for NVIDIA FLARE, likewise; `server` is a site."""
+"""File names in the folder of all kits for NVIDIA FLARE. The folder `server` is a site, and refused elsewhere."""
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")

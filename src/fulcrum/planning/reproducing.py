@@ -16,7 +16,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import BY_SILO, RECIPES
 
 _VERBS = ("audit", "compare", "follow", "simulate", "train", "up")
-"""Of the commands that leave results for a report."""
+"""The verbs of commands with results for a report."""
 
 
 def reproducing_commands(
@@ -43,10 +43,10 @@ def reproducing_commands(
 
 
 def recorded_command(command: str, *, into: str) -> str:
-    """Returns a command that a file of results names, or a comment where it is none that Fulcrum writes there.
+    """Returns the command in a file of results, or a comment in the place of a command that Fulcrum never writes.
 
-    Whoever hands over a run or an audit writes that file, and readers copy commands from a report into a shell. Every
-    word must therefore be one that `shlex.quote` leaves as it stands, in one line, of a verb that leaves results.
+    The author of a foreign run or audit writes the file, and readers copy commands from a report into a shell. The
+    command must therefore be a single line of shell words in plain quotes, with a verb of Fulcrum for results.
 
     >>> recorded_command("fulcrum train plan.json --data digits --seeds 2 -o run", into="run")
     'fulcrum train plan.json --data digits --seeds 2 -o run'
@@ -54,8 +54,8 @@ def recorded_command(command: str, *, into: str) -> str:
     '# made by a command that is not shown: it is none that Fulcrum writes'
 
     Args:
-        command: The command as the file names it.
-        into: The folder that the command writes its results to.
+        command: The command in the file.
+        into: The folder for the results of the command.
     """
     try:
         words = shlex.split(command)

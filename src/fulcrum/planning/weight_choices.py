@@ -23,14 +23,14 @@ MOST_SILOS_BETWEEN = 1_000
 
 
 def different_needs(federation: Federation, *, most: float) -> int:
-    """Returns how many silos differ in their region or in the epsilon that they declare.
+    """Returns the number of silos with different regions or different declared epsilons.
 
-    Where several tiers have targets, least-noise weights are worked out for each of them, in a time that grows faster
-    than their number: 2 s for 1,000, 30 s for 10,000.
+    With targets on several tiers, the time for least-noise weights grows faster than this number: 2 s for 1,000 silos,
+    30 s for 10,000.
 
     Args:
         federation: The silos.
-        most: The largest epsilon of a target: a declared epsilon above it changes nothing.
+        most: The largest epsilon of a target. A larger declared epsilon changes nothing.
     """
     regions, declared = federation.innermost.parent_of, federation.preferences
     if declared is None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _WORKERS = 4
-"""Questions that are worked on at once, each by a process of its own."""
+"""Worker processes, and so questions under way."""
 
 _REASONS = {
     404: "there is nothing here. Open /",
@@ -84,8 +84,8 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
     }
     limiter = anyio.CapacityLimiter(_WORKERS)
 
-    async def worked(request: Request, job: Job, kind: str = "application/json", **headers: str) -> Response:
-        """Has work done by a process, a few at a time, until it is done, late, or nobody waits for it any more."""
+    async def respond(request: Request, job: Job, kind: str = "application/json", **headers: str) -> Response:
+        """Returns the response to a job. The work ends at the deadline, and when the browser leaves."""
         left = threading.Event()
 
         async def watch() -> None:
@@ -111,13 +111,13 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
     async def read(request: Request) -> Response:
         body, told = await _body(request, "application/octet-stream"), request.query_params
         columns = tuple(told.getlist("column")[:MOST_COLUMNS])
-        return await worked(request, Job(kind="read", body=body, name=told.get("name", ""), columns=columns))
+        return await respond(request, Job(kind="read", body=body, name=told.get("name", ""), columns=columns))
 
     async def planned(request: Request) -> Response:
-        return await worked(request, Job(kind="plan", body=await _body(request, "application/json")))
+        return await respond(request, Job(kind="plan", body=await _body(request, "application/json")))
 
     async def later(request: Request) -> Response:
-        return await worked(request, Job(kind="later", body=await _body(request, "application/json")))
+        return await respond(request, Job(kind="later", body=await _body(request, "application/json")))
 
     async def downloaded(request: Request) -> Response:
         name = request.path_params["name"]
@@ -125,7 +125,7 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
             raise HTTPException(404)
         job = Job(kind="download", body=await _body(request, "application/json"), name=name)
         attached = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return await worked(request, job, DOWNLOADS[name][0], **attached)
+        return await respond(request, job, DOWNLOADS[name][0], **attached)
 
     async def refused(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):

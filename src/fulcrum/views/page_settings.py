@@ -100,7 +100,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             )
 
     def weighs_quickly(self, federation: Federation) -> bool:
-        """Returns whether weights of least noise are worked out in seconds."""
+        """Returns True where weights of least noise take seconds, not minutes."""
         if self.epsilon_inside is None:
             return True
         return different_needs(federation, most=max(self.epsilon, self.epsilon_inside)) <= MOST_SILOS_BETWEEN

@@ -1,4 +1,4 @@
-"""The work behind the page: from the body of a request to the body of its answer, and nothing of any web server.
+"""The work behind the page: from the body of a request to the body of a response, without a web server.
 
 >>> reply = answer(Job(kind="plan", body=b"{}"))
 >>> reply.status, reply.body
@@ -32,7 +32,7 @@ DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
     "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
     "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
 }
-"""What can be taken home: its kind, and how it is made."""
+"""The downloads by name: media type, and a function of the plan."""
 
 _LARGEST_TOML = 5_000_000
 _MOST_DOTS = 100
@@ -47,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 
 class Job(msgspec.Struct, kw_only=True, frozen=True):
-    """One piece of work.
+    """A piece of work.
 
     Attributes:
-        kind: The route of the page that asks for it.
+        kind: The route of the request.
         body: The body of the request.
-        name: Of the file that is read, or of the download.
-        columns: What was said of the columns of that file.
+        name: The name of the uploaded file, or of the download.
+        columns: The user's words on the columns of the file.
     """
 
     kind: Literal["read", "plan", "later", "download"]
@@ -63,19 +63,19 @@ class Job(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Reply(msgspec.Struct, kw_only=True, frozen=True):
-    """What came of a piece of work: the status and the body of a response, JSON but for downloads."""
+    """The result of a piece of work: the status and the body of a response, JSON except for downloads."""
 
     status: int
     body: bytes
 
     @classmethod
     def refusal(cls, status: int, reason: str) -> "Reply":
-        """Returns a reply that gives one line as the reason."""
+        """Returns a reply with a reason in a single line."""
         return cls(status=status, body=msgspec.json.encode({"error": " ".join(reason.split())}))
 
 
 def answer(job: Job) -> Reply:
-    """Does a piece of work; errors of ours become refusals of one line, all others go to the log."""
+    """Returns the reply to a job. Fulcrum's own errors become refusals of a single line, all others go to the log."""
     try:
         return Reply(status=200, body=_done(job))
     except FulcrumError as error:

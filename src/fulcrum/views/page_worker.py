@@ -1,7 +1,7 @@
-"""A process that works for the page: it reads jobs and writes replies, one after the other, until its input ends.
+"""A worker process of the page: reads jobs and writes replies in turn until the input ends.
 
-Work in a process of its own can be ended, and gives back all memory that it took. A thread can do neither: a question
-of 0.3 MB kept one for minutes after its browser had left.
+A process can be ended at any time, and returns all memory. A thread can do neither: a question of 0.3 MB kept a thread
+busy for minutes after the browser had left.
 
     python -P -m fulcrum.views.page_worker 60
 """
@@ -20,13 +20,13 @@ if sys.platform != "win32":
     import resource
 
 READY = Reply(status=0, body=b"")
-"""What a process says before the first job: all that it needs is imported."""
+"""The first message of a process, after all imports."""
 
 MOST_MEMORY = 2**30
-"""Bytes that a question may take beside what the process has when it starts."""
+"""Bytes for a question, beside the memory of the process at the start."""
 
 _MARGIN = 5
-"""Seconds after the deadline at which the process ends itself: the page's server may be gone, and end it no more."""
+"""Seconds after the deadline until the process ends without the page's server, which may be gone."""
 
 _LENGTH_BYTES = 8
 
@@ -34,14 +34,14 @@ _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
 def write_message(stream: IO[bytes], message: msgspec.Struct) -> None:
-    """Writes a message: its length, then its content."""
+    """Writes a message: length, then content."""
     content = msgspec.msgpack.encode(message)
     stream.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
     stream.flush()
 
 
 def read_message(stream: IO[bytes], kind: type[_Message]) -> _Message | None:
-    """Returns the next message; None where the stream ends before one is whole."""
+    """Returns the next message; None at the end of the stream."""
     length = int.from_bytes(head, "little") if len(head := stream.read(_LENGTH_BYTES)) == _LENGTH_BYTES else None
     if length is None or len(content := stream.read(length)) < length:
         return None
@@ -49,10 +49,10 @@ def read_message(stream: IO[bytes], kind: type[_Message]) -> _Message | None:
 
 
 def main() -> None:
-    """Works until the input ends; the argument is the seconds that a question may take."""
+    """Works until the input ends; the argument is the deadline of a question in seconds."""
     deadline = float(sys.argv[1])
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no reply
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a library is no reply
     _limit_memory()
     write_message(replies, READY)
     while (job := read_message(sys.stdin.buffer, Job)) is not None:
@@ -63,9 +63,9 @@ def main() -> None:
 
 
 def _limit_memory() -> None:
-    """Has allocations fail beyond `MOST_MEMORY`, where the system tells how much the process has.
+    """Lets allocations beyond `MOST_MEMORY` fail, on systems with /proc.
 
-    Not by RLIMIT_AS: the engine that draws charts reserves gigabytes of addresses, of which it uses little.
+    RLIMIT_AS would not do: the engine behind charts reserves gigabytes of addresses and uses few.
     """
     sizes = Path("/proc/self/statm")
     if sizes.exists():

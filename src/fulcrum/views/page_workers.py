@@ -1,7 +1,8 @@
-"""The processes that work for the page: how many, how long each may take, and who still waits for it.
+"""The worker processes of the page: a deadline for every question, and an end to work without a reader.
 
-workers = Workers()
-reply = workers.answer(job, left)      # blocks; `left` says whether whoever asked has gone
+`Workers.answer` blocks. The function `left` returns True once the browser has left:
+
+    reply = workers.answer(job, left)
 """
 
 import contextlib
@@ -19,25 +20,23 @@ from fulcrum.views.page_work import Job, Reply
 from fulcrum.views.page_worker import read_message, write_message
 
 DEADLINE = 60.0
-"""Seconds that a question may take."""
+"""Seconds for a question."""
 
 _GRACE = 1.0
-"""Seconds of work that nobody waits for any more. A slider that moves on leaves many short questions behind, and to
-start another process takes longer than to end them."""
+"""Seconds of work for a browser that has left. A moving slider leaves many short questions behind, and starting a new
+process takes longer than finishing them."""
 
 _LONGEST_START = 60.0
-"""Seconds that a process may take until it is ready, which a question waits for beside its own time."""
+"""Seconds for the start of a process, beside the deadline of the question."""
 
 _INTERVAL = 0.05
 
 
 class Workers:
-    """Processes that answer questions, started when they are needed and used again.
-
-    A question that is late, or that nobody waits for, is ended with its process.
+    """Worker processes, started on demand and used again. A late or abandoned question ends together with the process.
 
     Args:
-        deadline: Seconds that a question may take.
+        deadline: Seconds for a question.
     """
 
     def __init__(self, *, deadline: float = DEADLINE) -> None:
@@ -45,10 +44,10 @@ class Workers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
-        weakref.finalize(self, _end_all, self._all)  # none outlives the page's server
+        weakref.finalize(self, _end_all, self._all)  # no process outlives the page's server
 
     def prepare(self) -> None:
-        """Starts a process, unless there is one."""
+        """Starts a process, unless a process runs."""
         with self._lock:
             if not self._all:
                 self._idle.append(self._started())
@@ -58,7 +57,7 @@ class Workers:
 
         Args:
             job: The work.
-            left: Says whether whoever asked has gone.
+            left: Returns True once the browser has left.
         """
         if left():
             return _unwanted()
@@ -87,15 +86,15 @@ class Workers:
 
 
 class _Worker:
-    """One process, and a thread that takes its replies.
+    """A process, and a thread for the replies.
 
     Attributes:
-        is_ready: Whether it can take another question.
+        is_ready: True while the process can take a question.
     """
 
     def __init__(self, deadline: float) -> None:
         self._deadline, self.is_ready, self._has_begun = deadline, True, False
-        # Not from the folder that the page was started in, where a file named as a module would be run as one (-P).
+        # -P: a file in the current folder with the name of a module would otherwise be run as the module.
         path = os.pathsep.join(filter(None, sys.path))
         self._process = subprocess.Popen(  # noqa: S603 our own interpreter and module
             [sys.executable, "-P", "-m", "fulcrum.views.page_worker", str(deadline)],
@@ -108,7 +107,7 @@ class _Worker:
         threading.Thread(target=self._take, daemon=True).start()
 
     def answer(self, job: Job, left: Callable[[], bool]) -> Reply:
-        """Returns the reply to a job, or a refusal where there is none in time; the process is of no use then."""
+        """Returns the reply to a job, or a refusal after the deadline. The process is of no more use then."""
         self.is_ready = False
         try:
             if not self._has_begun and self._replies.get(timeout=_LONGEST_START) is None:
@@ -129,11 +128,11 @@ class _Worker:
                 return _unwanted()
 
     def end(self) -> None:
-        """Ends the process, whatever it does."""
+        """Ends the process."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError, ValueError):  # what was not sent has nobody to go to
+            with contextlib.suppress(OSError, ValueError):  # a broken pipe has no reader
                 cast(IO[bytes], stream).close()
 
     def _take(self) -> None:

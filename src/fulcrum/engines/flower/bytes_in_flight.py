@@ -1,7 +1,7 @@
-"""Bytes that are on their way through a gate at once: so many in all, so many of one peer. Others wait their turn.
+"""Limits on the bytes under way through a gate, in all and by peer. Requests beyond a limit wait in a queue.
 
-A server that reads requests into memory needs as much of it as all senders together care to send. Here a request
-reserves its bytes before the first of them is read, and whoever comes later waits.
+A server with requests in memory needs as much memory as all senders together care to send. A request through the gate
+reserves room before the first byte of content is read.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class NoRoomError(Exception):
-    """A request got no room in time, or its peer has too many requests."""
+    """A request got no room in time, or the peer has too many requests."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,15 +23,15 @@ class _Waiting:
 
 
 class BytesInFlight:
-    """Room for requests that are under way, given in the order of arrival.
+    """Room for requests under way, given in the order of arrival.
 
-    A peer that has used up its own part waits and keeps nobody else waiting. A request that is larger than a part has
-    room while its peer, or the gate, has no other.
+    A peer at its limit waits without holding up other peers. A request above a limit gets room while no request of the
+    peer, or of the gate, is under way.
 
     Args:
         most: Bytes in all.
         most_of_a_peer: Bytes of one peer.
-        most_requests: Requests of one peer, those that wait among them.
+        most_requests: Requests of one peer, including waiting requests.
         patience: Seconds that a request waits.
     """
 
@@ -45,7 +45,7 @@ class BytesInFlight:
 
     @property
     def reserved(self) -> int:
-        """Bytes that are reserved now."""
+        """Bytes reserved at present."""
         return self._reserved
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ class BytesInFlight:
             weight: Bytes, at least 1.
 
         Raises:
-            NoRoomError: There was none in time, or the peer has too many requests.
+            NoRoomError: The wait was too long, or the peer has too many requests.
         """
         if self._requests[peer] >= self._most_requests:
             raise NoRoomError
@@ -91,7 +91,7 @@ class BytesInFlight:
             raise
 
     def _grant(self) -> None:
-        """Gives room to those that wait, in their order. The first that does not fit beside all others ends it."""
+        """Gives room to waiting requests in order, up to the first request without room in the gate."""
         held_up: list[_Waiting] = []
         while self._waiting:
             turn = self._waiting.popleft()

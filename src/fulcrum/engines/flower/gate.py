@@ -1,15 +1,15 @@
-"""The gate between a SuperLink and everybody else: it lets registered SuperNodes through, and nobody's runs.
+"""The gate in front of a SuperLink: registered SuperNodes pass, and no run is submitted through the gate.
 
-Flower 1.41.0 answers SuperNodes and whoever submits runs at one port, and knows no accounts. So whoever reaches that
-port, as every silo does, could have all SuperNodes run an app of theirs, which reads the records there. The SuperLink
-of a kit listens on its own machine alone. Its gate listens for the others, and hands on what SuperNodes ask for.
+Flower 1.41.0 takes the requests of SuperNodes and the submission of runs at the same port, and knows no accounts. Every
+silo reaches that port, and could have all SuperNodes run an app to read the records. The SuperLink of a kit therefore
+listens on the server's machine alone. The gate listens for other machines, and hands on the requests of SuperNodes.
 
-The SuperLink takes a request into memory whole before it looks at who sent it. Three strangers with requests of 1 GB
-each had it hold 6.2 GB. The gate therefore asks for three things before it reads a byte of a request's content:
+The SuperLink takes a whole request into memory before checking the sender. Three strangers with requests of 1 GB each
+caused 6.2 GB of memory. The gate checks three things before reading a byte of a request's content:
 
-- headers that a registered SuperNode signed, see `node_identity`;
-- a length, which is no longer than what such a request holds under the plan;
-- room among the bytes that are under way, see `bytes_in_flight`.
+- headers with the signature of a registered SuperNode, see `node_identity`;
+- a length within the plan's bound for the request;
+- room among the bytes under way, see `bytes_in_flight`.
 
     python -m fulcrum.engines.flower.gate --host 0.0.0.0 --port 9092 --superlink 9093 --largest-answer 400000
 """
@@ -39,13 +39,13 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 DATABASE = "superlink.db"
-"""The SuperLink's database, in the folder that both run in."""
+"""The SuperLink's database, in the folder of gate and SuperLink."""
 
 _FLEET = b"/v1/fleet/"
 _ACTIVATE, _PUSH, _TELL, _PULL, _APP = b"activate-node", b"push-object", b"push-messages", b"pull-object", b"get-fab"
 _QUESTIONS = {_ACTIVATE, _PUSH, _TELL, _PULL, _APP, b"deactivate-node", b"send-node-heartbeat", b"pull-messages"}
 _QUESTIONS |= {b"get-run", b"confirm-message-received"}
-"""What a SuperNode asks that is registered beforehand: of Flower's Fleet API all but to register and unregister."""
+"""The requests of a registered SuperNode: Flower's Fleet API without registering and unregistering."""
 
 _OF_ONE_CONNECTION = {b"connection", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
 _UNKNOWN, _REFUSED, _NOT_REGISTERED, _TOO_LARGE, _NO_LENGTH, _AWAY, _BUSY = 401, 403, 412, 413, 411, 502, 503
@@ -53,27 +53,27 @@ _UNREGISTERED = {
     "code": 2004,
     "detail": "this SuperNode's key is not registered. On the server's machine: ./register.sh",
 }
-"""In the form of Flower's own errors, which a SuperNode prints as it ends."""
+"""In the form of Flower's own errors, printed by a SuperNode at the end."""
 
 _LONGEST = 600.0  # seconds that a SuperLink may take for a part of what it takes or answers
 
 _SMALL = 2**16
-"""Bytes of a request or an answer that holds names and numbers alone."""
+"""Bytes of a request or an answer with names and numbers alone."""
 
 _PART = int(os.environ.get("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", "5242880"))
-"""Bytes of an array that Flower sends in one request; both ends go by this variable."""
+"""Bytes of an array in a request of Flower's; the variable is Flower's own, and holds for SuperNodes too."""
 
 _NAME_OF_A_PART = 200
-"""Bytes that name a part of an array among those that a message consists of."""
+"""Bytes of a part's name in the list of a message's parts."""
 
 _LARGEST_APP = 10 * 2**20
 """Bytes of an app, by Flower's own limit."""
 
 _MOST_IN_FLIGHT = 2**28
-"""Bytes of requests and answers that the SuperLink holds at once; it needs two to three times as many."""
+"""Bytes of requests and answers under way; the SuperLink's memory grows by two to three times as many."""
 
 _PARTS_OF_A_PEER = 4
-"""Parts of arrays that one SuperNode has under way: Flower pushes two at once, and pulls two."""
+"""Parts of arrays under way for a SuperNode: Flower pushes two at a time, and pulls two."""
 
 _REQUESTS_OF_A_PEER = 16
 
@@ -103,35 +103,35 @@ _QUEUE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many bytes the requests of SuperNodes hold under a plan, and the answers to them.
+    """Bounds on the bytes of SuperNodes' requests under a plan, and of the SuperLink's answers.
 
     Attributes:
-        largest_answer: Bytes of the longest answer of a silo in any stage of a round; None where nobody says.
+        largest_answer: Bytes of a silo's longest answer in any stage of a round; None where unknown.
     """
 
     largest_answer: int | None = None
 
     def request(self, question: bytes) -> int:
-        """Returns the bytes that a request holds at most, without its head."""
+        """Returns the most bytes of a request's content."""
         answer = _PART if self.largest_answer is None else self.largest_answer
         if question == _PUSH:
             return _SMALL + min(_PART, answer)
         return _SMALL + (_NAME_OF_A_PART * -(-answer // _PART) if question == _TELL else 0)
 
     def answer(self, question: bytes) -> int:
-        """Returns the bytes that the SuperLink's answer holds at most."""
+        """Returns the most bytes of the SuperLink's answer."""
         return _SMALL + {_PULL: _PART, _APP: _LARGEST_APP}.get(question, 0)
 
 
 class Gate:
-    """An ASGI app that hands requests of registered SuperNodes on to a SuperLink on this machine, and no others.
+    """An ASGI app: hands requests of registered SuperNodes on to a SuperLink on this machine, and refuses all others.
 
     Args:
-        port: Where the SuperLink listens.
-        authority: The certificate of the authority that signed the SuperLink's own.
-        nodes: The SuperNodes that are registered.
-        sizes: How large their requests may be.
-        patience: Seconds that a request waits for room.
+        port: The SuperLink's port.
+        authority: The certificate of the authority behind the SuperLink's certificate.
+        nodes: The registered SuperNodes.
+        sizes: The bounds on requests and answers.
+        patience: Seconds of waiting for room.
     """
 
     def __init__(self, port: int, authority: Path, nodes: RegisteredNodes, sizes: Sizes, patience: float) -> None:
@@ -156,15 +156,17 @@ class Gate:
         if scope["type"] != "http":
             return
         question, headers = scope["raw_path"].removeprefix(_FLEET), scope["headers"]
-        asked = scope["raw_path"] == _FLEET + question and question in _QUESTIONS
-        if not asked or scope["method"] != "POST" or scope["query_string"]:
+        is_known = scope["raw_path"] == _FLEET + question and question in _QUESTIONS
+        if not is_known or scope["method"] != "POST" or scope["query_string"]:
             await _end(send, _REFUSED)
             return
         key, status = self._sender(headers)
         if key is None:
-            # A SuperNode prints why it could not be activated. All else of strangers gets the answer of Flower's own.
-            known = status != _UNKNOWN or question != _ACTIVATE or claimed_key(headers) is None
-            await _end(send, status) if known else await _end(send, _NOT_REGISTERED, _UNREGISTERED)
+            # A SuperNode prints the reason for a failed activation. Other requests get the SuperLink's own status.
+            if status == _NOT_REGISTERED and question == _ACTIVATE:
+                await _end(send, _NOT_REGISTERED, _UNREGISTERED)
+            else:
+                await _end(send, _UNKNOWN if status == _NOT_REGISTERED else status)
             return
         length = _length_in(headers)
         if length is None or length > self._sizes.request(question):
@@ -177,15 +179,17 @@ class Gate:
             await _end(send, _BUSY)
 
     def _sender(self, headers: _Headers) -> tuple[bytes | None, int]:
-        """Returns the registered key that signed a request; or none, and the status that says so."""
+        """Returns the registered key behind a request's signature; or None, with the status of the refusal."""
         key = claimed_key(headers)
         registered = self._nodes.has(key)
         if registered is None:
             return None, _AWAY
-        return (key, 0) if key is not None and registered and is_signed(key, headers) else (None, _UNKNOWN)
+        if key is None or not registered:
+            return None, _UNKNOWN if key is None else _NOT_REGISTERED
+        return (key, 0) if is_signed(key, headers) else (None, _UNKNOWN)
 
     async def _hand_on(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
-        """Hands a request on to the SuperLink, and its answer back, both as they come."""
+        """Hands a request on to the SuperLink and the answer back, without collecting either."""
         kept = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
         request = self._superlink.build_request("POST", path, headers=kept, content=_content(receive))
         try:
@@ -204,9 +208,9 @@ class Gate:
 
 
 def _length_in(headers: _Headers) -> int | None:
-    """Returns how long a request says that its content is; None where it does not say so in one way.
+    """Returns the length of a request's content by the headers; None without a length, or with two framings.
 
-    A content in chunks has no length that could be held against the plan. No SuperNode sends one.
+    Content in chunks has no length to hold against the plan. No SuperNode sends chunks.
     """
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
     chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)

@@ -1,8 +1,8 @@
-"""Which SuperNode a request comes from: by the headers that Flower signs, against the keys that are registered.
+"""The SuperNode behind a request: Flower's signed headers, checked against the registered keys.
 
-Flower 1.41.0 sends with every request of a SuperNode its public key, a time, and a signature of that time. Its
-SuperLink checks them after it has taken the whole request into memory, whoever sent it. The same three headers are
-checked here before a byte of the request's content is read.
+A SuperNode of Flower 1.41.0 sends a public key, a time and a signature of the time with every request. The SuperLink
+takes the whole request into memory, from any sender, before checking these headers. The gate checks the headers
+before reading a byte of content.
 """
 
 import binascii
@@ -21,25 +21,25 @@ PUBLIC_KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr
 """The headers, as Flower 1.41.0 names them."""
 
 _EARLIEST, _LATEST = -5.0, 305.0
-"""Seconds by which the time may lie in the future or in the past, as Flower's SuperLink has them."""
+"""Seconds from the future to the past for a signed time, the same as in Flower's SuperLink."""
 
 _REGISTERED = "SELECT public_key FROM node WHERE status != 'unregistered' AND public_key IS NOT NULL"
-"""What Flower's SuperLink goes by: `get_node_id_by_public_key` of its LinkState."""
+"""The query of Flower's SuperLink, in `get_node_id_by_public_key` of the LinkState."""
 
 _FRESH, _SOON = 1.0, 0.05
-"""Seconds after which the keys are read again, and sooner for a key that is not known: it may be registered by now.
+"""Seconds until the keys are read again, and until then for an unknown key, which may be registered by now.
 
-Strangers can have the database read 20 times a second, and no more often.
+Strangers cause at most 20 reads a second.
 """
 
 _WAIT = 0.2  # seconds for a database that is being written
 
 
 class RegisteredNodes:
-    """The public keys of SuperNodes that are registered at a SuperLink.
+    """The public keys of a SuperLink's registered SuperNodes.
 
     Args:
-        database: The SuperLink's database, which is read and never written.
+        database: The SuperLink's database, read and never written.
     """
 
     def __init__(self, database: Path) -> None:
@@ -48,7 +48,7 @@ class RegisteredNodes:
         self._read_at = -_FRESH
 
     def has(self, key: bytes | None) -> bool | None:
-        """Returns whether a key, PEM, is registered; None where the database could not be read yet."""
+        """Returns True for a registered key, PEM; None before the first reading of the database."""
         age = time.monotonic() - self._read_at
         if age >= _FRESH or (age >= _SOON and (self._keys is None or key not in self._keys)):
             with contextlib.suppress(sqlite3.Error):  # the SuperLink starts, or writes: the keys known stay known
@@ -65,12 +65,12 @@ class RegisteredNodes:
 
 
 def claimed_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Returns the public key that a request claims to come from; None where it claims none, or several."""
+    """Returns the public key in a request's headers; None without a key, or with several."""
     return _decoded(_only(headers, PUBLIC_KEY))
 
 
 def is_signed(key: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Returns whether the headers of a request hold a fresh time that a key signed.
+    """Returns True where the headers of a request hold a fresh time and a good signature of the time.
 
     Args:
         key: A registered public key, PEM.
@@ -91,7 +91,7 @@ def is_signed(key: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _only(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
-    """Returns the value of a header that is there once. Of two, the SuperLink might go by the other."""
+    """Returns the value of a header; None for two of a name, since gate and SuperLink might read different values."""
     found = [value for header, value in headers if header.lower() == name]
     return found[0] if len(found) == 1 else None
 
@@ -114,7 +114,7 @@ def _is_fresh(timestamp: bytes) -> bool:
 
 @lru_cache(maxsize=4096)
 def _verifier(key: bytes) -> Any:
-    """Returns the check of signatures by a key, as Flower signs."""
+    """Returns the check of Flower's signatures by a key."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

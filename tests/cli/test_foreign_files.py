@@ -17,6 +17,8 @@ from fulcrum.roles.site import read_site
 from fulcrum.simulation.results import read_results
 from fulcrum.views.dossier import read_answers
 
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
 DEEP = b"[" * 100_000
 JSON = [b"", b"\xff\xfe", b'{"format": "\xff"}', DEEP, b'{"format": ' + DEEP, b"null", b'{"signature": "\xc3\x28"}']
 TOML = [b"\xff\xfe", b"a = " + DEEP, b"a = " + b"9" * 5_000, b"a = {b = " * 100_000, b"a = 2024-02-31"]

@@ -78,7 +78,7 @@ def test_flare_refuses_an_ipv6_address_before_anything_is_written(tmp_path):
     ("host", "address", "listens"), [("::1", "[::1]:9092", "::"), ("192.0.2.7", "192.0.2.7:9092", "0.0.0.0")]
 )
 def test_scripts_of_flower_hold_the_address_that_a_shell_reads_as_one_word(tmp_path, host, address, listens):
-    pytest.importorskip("flwr", reason="needs the extra flower")
+    pytest.importorskip("cryptography", reason="needs the extra flower")
     from fulcrum.engines.flower.kits import write_kits
 
     deployment = Deployment(plan=planned(aggregation="masked"), train="unused", host=host, port=9092)

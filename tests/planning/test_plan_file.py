@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from fulcrum.errors import FulcrumError, ParameterError, PlanError, StorageError
 from fulcrum.federation.profiles import profile
+from fulcrum.planning.content_reading import read_content
 from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.plan_content import epsilon_entry
 from fulcrum.planning.plan_file import PlanFile, to_json
-from fulcrum.planning.plan_reading import read_content, read_plan
+from fulcrum.planning.plan_reading import read_plan
 from fulcrum.planning.targets import Target
 from fulcrum.planning.verifying import verify
 

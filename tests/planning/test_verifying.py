@@ -1,15 +1,18 @@
 import ast
+import math
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from fulcrum.errors import PlanError
 from fulcrum.federation.structure import Federation, Tier
 from fulcrum.planning import verifying as verification
 from fulcrum.planning import verifying_floors as verification_of_floors
 from fulcrum.planning import verifying_masking as verification_of_masking
 from fulcrum.planning import verifying_weights as verification_of_weights
+from fulcrum.planning.differences import differences
 from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.plan_file import content_digest
 from fulcrum.planning.targets import Target
@@ -76,12 +79,39 @@ def test_noise_that_is_short_by_a_little_fails(share):
     assert [check for check in verify(short_by(0.0)) if not check.holds] == []
 
 
-@pytest.mark.parametrize("multiplier", [0.0, 5e-324, 1e-200, 1e-155])
+@pytest.mark.parametrize("multiplier", [0.0, 1e-100, 1e-90])
 def test_a_multiplier_that_conceals_nothing_is_told_apart_without_a_traceback(multiplier):
     content = plan("isic-paper", rounds=10, epsilon=1.0).content()
     content = change_silo(content, noise_multiplier=multiplier)
     failed = {check.name for check in verify(content) if not check.holds}
     assert {"epsilon at silo", "requirement at region"} <= failed
+
+
+BROKEN = {
+    "a negative multiplier": lambda c: change_silo(c, noise_multiplier=-c.silos[3].noise_multiplier),
+    "a multiplier whose square is 0": lambda c: change_silo(c, noise_multiplier=1e-155),
+    "no number": lambda c: change_silo(c, noise_multiplier=math.nan),
+    "an infinite multiplier": lambda c: change_silo(c, noise_multiplier=math.inf),
+    "a text in place of a number": lambda c: change_silo(c, noise_multiplier="much"),
+    "an array in place of a number": lambda c: change_silo(c, noise_multiplier=np.ones(2)),
+    "an epsilon left out": lambda c: change_silo(c, epsilon={"region": 1.0}),
+    "a region that is not there": lambda c: change_silo(c, node="nowhere"),
+    "a tier that is not there": lambda c: with_part(c, federation={"tiers": ["region", "land"]}),
+    "a target on no tier": lambda c: with_part(c, settings={"required_multiplier": {"land": 1.0}}),
+    "no delta": lambda c: with_part(c, settings={"delta": 0.0}),
+    "no silos": lambda c: msgspec.structs.replace(c, silos=[]),
+    "an older format": lambda c: msgspec.structs.replace(c, format="fulcrum.plan/1"),
+    "another federation": lambda c: with_part(c, federation={"digest": "0" * 64}),
+}
+
+
+@pytest.mark.parametrize("edit", BROKEN.values(), ids=list(BROKEN))
+def test_a_content_in_memory_that_no_file_can_have_is_refused_as_its_file_would_be(edit):
+    content = edit(plan("isic-paper", rounds=10, epsilon=1.0).content())
+    for work in (verify, lambda broken: differences(broken, broken)):
+        with pytest.raises(PlanError, match=r"^the plan\b.*Make the plan again with: fulcrum plan$") as caught:
+            work(content)
+        assert "\n" not in str(caught.value)
 
 
 def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
@@ -98,7 +128,7 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
         "planning.guarantee",
         "planning.plan",
         "planning.plan_file",
-        "planning.plan_reading",
+        "planning.content_reading",
     } | {
         "planning.verifying_floors",
         "planning.verifying_masking",
@@ -199,7 +229,8 @@ def test_no_saving_is_claimed_against_a_requirement_that_nobody_asked_for():
 @pytest.mark.parametrize("settings", [{"epsilon": 1.0}, {"information": 2.2, "floor": 0.5}])
 def test_a_requirement_that_is_left_out_or_0_is_told_apart_without_a_traceback(settings):
     content = plan(NESTED, rounds=10, **settings).content()
-    failed = {check.name for check in verify(with_settings(content, required_multiplier={"region": 0.0}))}
+    asked_of_all = with_settings(content, required_multiplier={"region": 0.0, "silo": 1e-9})
+    failed = {check.name for check in verify(asked_of_all) if not check.holds}
     assert "requirement at region" in failed
     content = plan(NESTED, rounds=10, epsilon={"region": 1.0, "federation": 0.5}).content()
     left_out = {"federation": content.settings.required_multiplier["federation"]}

@@ -92,9 +92,13 @@ def test_a_region_quieter_than_promised_and_a_needless_mix_fail():
     made = plan(NESTED, rounds=5, epsilon=1.0, weights="least-noise", least_influence=0.5)
     assert made.influence_mix > 0
     content = made.content()
-    for change in ({"least_influence": 0.9}, {"least_influence": 0.1}, {"influence_mix": 0.0}, {"influence_mix": 0.9}):
+    for change in ({"least_influence": 0.9}, {"least_influence": 0.1}, {"influence_mix": 0.1}, {"influence_mix": 0.9}):
         settings = msgspec.structs.replace(content.settings, **change)
         assert "weights" in failed(msgspec.structs.replace(content, settings=settings)), change
+    unmixed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, influence_mix=0.0))
+    nodes = [msgspec.structs.replace(node, rule_weight=None) for node in unmixed.tiers["region"]]
+    unmixed = msgspec.structs.replace(unmixed, tiers={**unmixed.tiers, "region": nodes})
+    assert "weights" in failed(unmixed)
 
 
 def test_sizes_that_stay_secret_give_no_weights_by_size():
@@ -196,7 +200,10 @@ def test_a_silo_refuses_a_plan_whose_weights_are_not_what_it_says():
     skewed = made.weights.copy()
     skewed[0] *= 1.5
     content = forged(made, skewed / skewed.sum())
-    lying = plan_of(msgspec.structs.replace(content, digest=content_digest(content)))
+    with pytest.raises(PlanError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
+        plan_of(msgspec.structs.replace(content, digest=content_digest(content)))
+    federation = made.federation.weighted(skewed / skewed.sum())
+    lying = replace(plan_of(made.content()), federation=federation)
     with pytest.raises(PolicyError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
         policy.check(lying, "a-1")
 

@@ -5,7 +5,6 @@ import dataclasses
 from regional import SIZES, refusal
 
 import fulcrum
-from fulcrum.planning.plan_file import to_json
 from fulcrum.roles.region import Region
 
 
@@ -30,11 +29,8 @@ def test_plans_that_this_aggregator_does_not_run_are_refused(world, path):
     assert not path.exists()
 
 
-def test_a_deployment_plan_must_verify(world, path, tmp_path):
-    content = world.plan.content()
-    content.silos[0].noise_multiplier /= 2
-    (tmp_path / "forged.json").write_bytes(to_json(content))
-    forged = fulcrum.read_plan(tmp_path / "forged.json")
+def test_a_deployment_plan_must_verify(world, path):
+    forged = dataclasses.replace(world.plan, noise_multiplier=world.plan.noise_multiplier / 2)
     assert "does not hold what it says" in refusal(world.open, path, forged)
 
 

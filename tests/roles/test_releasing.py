@@ -18,6 +18,7 @@ from fulcrum.errors import (
     DivergedUpdateError,
     ExchangeError,
     FulcrumError,
+    PlanError,
     PolicyError,
     RefusedReleaseError,
     ReleaseError,
@@ -372,8 +373,11 @@ def test_a_plan_that_does_not_verify_is_not_released_under(deployment, ledger, t
     content = deployment.content()
     content.silos[0].noise_multiplier = 1e-5
     (tmp_path / "forged.json").write_bytes(to_json(content))
+    with pytest.raises(PlanError, match=r"forged\.json does not hold what it says"):
+        fulcrum.read_plan(tmp_path / "forged.json")
+    multiplier = np.concatenate([[1e-5], deployment.noise_multiplier[1:]])
     with pytest.raises(ReleaseError, match="does not hold what it says"):
-        release(UPDATE, fulcrum.read_plan(tmp_path / "forged.json"), SILO, 1, ledger=ledger)
+        release(UPDATE, dataclasses.replace(deployment, noise_multiplier=multiplier), SILO, 1, ledger=ledger)
     assert ledger.sequence == 0
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 
-import msgspec
 import numpy as np
 import pytest
 from test_pooling_server import HEAD, joint, said
@@ -12,8 +11,6 @@ from test_server import SIZES, START, World, refusal, sum_of
 
 import fulcrum
 from fulcrum.errors import StorageError
-from fulcrum.planning.plan_file import content_digest, to_json
-from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.checkpoint import NAME
 from fulcrum.roles.norms import largest_sum, norm_bounds
 from fulcrum.roles.server import Coordinator
@@ -84,20 +81,13 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
     assert server.finished
 
 
-def forged(plan, path, **settings):
-    """A plan file with other settings, its digest made anew."""
-    content = plan.content()
-    content = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, **settings))
-    path.write_bytes(to_json(msgspec.structs.replace(content, digest=content_digest(content))))
-    return read_plan(path)
-
-
 def test_a_server_pools_under_no_plan_that_promises_something_further_out(world, tmp_path):
     federation = fulcrum.Federation.from_sizes(SIZES)
     options = {"rounds": 2, "parameters": 40, "purpose": "deployment", "keys": world.keys}
     outer = fulcrum.plan(federation, epsilon={"federation": 1.0, "silo": 6.0}, **options)
-    pools = forged(outer, tmp_path / "pools.json", server="random-effects", shrink="heads")
-    promises = forged(joint(world), tmp_path / "promises.json", epsilon={"region": 1.0, "silo": 6.0, "federation": 0.9})
+    pools = dataclasses.replace(outer, server="random-effects", shrink="heads")
+    target = dataclasses.replace(joint(world).target, epsilon={"region": 1.0, "silo": 6.0, "federation": 0.9})
+    promises = dataclasses.replace(joint(world), target=target)
     for plan in (pools, promises):
         told = refusal(Coordinator.open, tmp_path / "server", plan, HEAD)
         assert "does not hold what it says: server, random-effects over regions, with a target on 'federation'" in told

@@ -9,9 +9,9 @@ import pytest
 from forking import fate_of, forks
 
 import fulcrum
-from fulcrum.errors import PolicyError, ReleaseError, UnreachableTargetError
+from fulcrum.errors import FulcrumError, PolicyError, ReleaseError, UnreachableTargetError
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles import terms as terms_module
+from fulcrum.planning import verified_contents
 from fulcrum.roles.policy import Policy
 from fulcrum.roles.releasing import release
 from fulcrum.roles.terms import _PASSED, _VERIFIED, terms_of
@@ -29,6 +29,7 @@ def made(name="isic-paper", **options):
 def nothing_verified_yet():
     _PASSED.clear()
     _VERIFIED.clear()
+    verified_contents._VERIFIED.clear()
 
 
 @pytest.fixture
@@ -98,14 +99,14 @@ def test_another_object_of_the_same_file_is_held_to_what_was_verified(read, ledg
 
 @pytest.fixture
 def verifications(monkeypatch):
-    """The plans whose numbers were recomputed, one entry a time."""
-    found, recomputed = [], terms_module.check_numbers
+    """The contents whose numbers were recomputed, one entry a time."""
+    found, recomputed = [], verified_contents.verify
 
-    def counted(content, error):
+    def counted(content):
         found.append(content)
-        return recomputed(content, error)
+        return recomputed(content)
 
-    monkeypatch.setattr(terms_module, "check_numbers", counted)
+    monkeypatch.setattr(verified_contents, "verify", counted)
     return found
 
 
@@ -122,6 +123,11 @@ def test_a_plan_is_verified_once_for_all_its_silos(read, verifications):
         terms_of(made(seed=number), SILO)
     terms_of(plan, names[1])
     assert len(verifications) == 7, "what was passed stays so, whichever plans are kept"
+    policy = Policy(largest_epsilon_above=9.0, largest_epsilon_inside=99.0)
+    for silo in names:
+        policy.check(plan, silo)
+        terms_of(plan, silo, policy=policy)
+    assert len(verifications) == 7, "a policy recomputes epsilons, and no more of a plan that was verified"
 
 
 def test_a_plan_that_does_not_hold_what_it_says_is_refused_to_every_silo_of_it(read, verifications):
@@ -131,6 +137,16 @@ def test_a_plan_that_does_not_hold_what_it_says_is_refused_to_every_silo_of_it(r
         with pytest.raises(ReleaseError, match="does not hold what it says"):
             terms_of(plan, silo)
     assert len(verifications) == 3, "a plan that failed is not known as verified"
+
+
+@pytest.mark.parametrize("multiplier", [-1.0, math.nan, math.inf, 1e-200])
+def test_a_multiplier_that_no_plan_file_holds_is_refused_in_one_line(multiplier):
+    plan = made()
+    in_place(plan.noise_multiplier, 0, multiplier / plan.noise_multiplier[0])
+    for work in (terms_of, LOOSE.check):
+        with pytest.raises(FulcrumError) as caught:
+            work(plan, SILO)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_plan_that_was_verified_for_one_silo_vouches_for_no_changed_object_of_another(read):
@@ -155,19 +171,20 @@ def test_a_plan_is_the_same_whether_or_not_its_signature_was_asked_for(read, led
 
 @forks
 def test_a_process_that_is_forked_while_a_thread_verifies_waits_for_nobody(read, monkeypatch):
-    begun, recomputed = threading.Event(), terms_module.check_numbers
+    begun, recomputed = threading.Event(), verified_contents.verify
+    plan = made()
 
-    def slow(content, error):
+    def slow(content):
         begun.set()
         time.sleep(0.5)
-        return recomputed(content, error)
+        return recomputed(content)
 
     def work():
         signal.alarm(20)
         return terms_of(read(), SILO).width
 
-    monkeypatch.setattr(terms_module, "check_numbers", slow)
-    thread = threading.Thread(target=terms_of, args=(read(), SILO))
+    monkeypatch.setattr(verified_contents, "verify", slow)
+    thread = threading.Thread(target=terms_of, args=(plan, SILO))
     thread.start()
     begun.wait()
     said, code = fate_of(work)

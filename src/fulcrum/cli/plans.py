@@ -15,12 +15,13 @@ from fulcrum.cli.target_options import TargetOptions
 from fulcrum.errors import ParameterError, listing
 from fulcrum.federation.structure import SILO
 from fulcrum.parsing import toml_of
+from fulcrum.planning.content_reading import federation_in, read_content
 from fulcrum.planning.differences import Difference, differences, on_digests
 from fulcrum.planning.exporting import EXPORTS, exported
 from fulcrum.planning.flower_app import app_files
 from fulcrum.planning.making import plan
-from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_reading import plan_of, read_content, read_plan
+from fulcrum.planning.plan import Plan, check_same_federation
+from fulcrum.planning.plan_reading import plan_of, read_plan, read_verified_content
 from fulcrum.planning.signing import check_signature
 from fulcrum.planning.verdict import verdict
 from fulcrum.planning.verifying import verify
@@ -77,8 +78,8 @@ def verify_command(
     reading = None if federation is None else given_federation(federation, column)
     with working("Verifying"):
         content = read_content(plan_file)
-        if reading is not None and federation is not None:
-            read_plan(plan_file).check_federation(reading.federation, source=federation)
+        if reading is not None:
+            check_same_federation(federation_in(content), reading.federation, source=federation or "")
         if issuer is not None:
             check_signature(plan_file, issuer)
         checks = verify(content)
@@ -92,7 +93,8 @@ def verify_command(
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:
     """Say what changed from one plan to another, and for whom."""
     check_format(style)
-    found = differences(before, after)
+    first, second = read_verified_content(before), read_verified_content(after)
+    found = differences(first, second)
     rows = [asdict(difference) for difference in found]
     silos = len({difference.subject for difference in found if difference.kind == SILO})
     columns = (
@@ -101,7 +103,7 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
         Column(key="before", heading="before"),
         Column(key="after", heading="after"),
     )
-    note = on_digests(before, after) or ("The plans say the same." if not rows else f"{silos:,} silos are affected.")
+    note = on_digests(first, second) or ("The plans say the same." if not rows else f"{silos:,} silos are affected.")
     told = [
         row
         | {"subject": f"{row['kind']} {row['subject']}".strip()}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fulcrum.federation.structure import SILO
+from fulcrum.planning.content_reading import content_in
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import PlanFile
-from fulcrum.planning.plan_reading import content_in
 
 NOISE_ON_SUM = "noise on the sum"
 """What a region's sum has of noise, over the clip norm. A noise multiplier is that of a silo, everywhere."""

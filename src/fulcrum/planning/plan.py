@@ -520,12 +520,7 @@ class Plan:
 
     def check_federation(self, federation: Federation, *, source: str = "") -> None:
         """Raises `ForeignPlanError` unless the plan was made for this federation, read from `source`."""
-        mine, theirs = self.federation.digest, federation.digest
-        if mine != theirs:
-            raise ForeignPlanError(
-                f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
-                f"Run: fulcrum plan {source or federation.name}"
-            )
+        check_same_federation(self.federation, federation, source=source)
 
     def lattice_width(self, silo: int) -> float:
         """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
@@ -542,6 +537,16 @@ class Plan:
         """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
         federation = self.federation
         return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
+
+
+def check_same_federation(planned: Federation, federation: Federation, *, source: str = "") -> None:
+    """Raises `ForeignPlanError` unless the federation of a plan is this one, read from `source`."""
+    mine, theirs = planned.digest, federation.digest
+    if mine != theirs:
+        raise ForeignPlanError(
+            f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
+            f"Run: fulcrum plan {source or federation.name}"
+        )
 
 
 def drawn_noise(federation: Federation, multiplier: FloatArray, injection: str) -> tuple[FloatArray, FloatArray | None]:

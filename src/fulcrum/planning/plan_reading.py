@@ -1,95 +1,55 @@
-"""Plan files read: their format, digest and every name and number checked, and the plan that they describe."""
+"""Plans made of their files: a file becomes a plan only where it verifies as it was read."""
 
-import math
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.errors import FulcrumError, PlanError, listing
-from fulcrum.federation.structure import ROOT, SILO, Federation
+from fulcrum.errors import PlanError
+from fulcrum.planning.content_reading import all_or_none, federation_in, read_content
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import (
-    AGGREGATIONS,
-    FORMAT,
-    INJECTIONS,
-    PURPOSES,
-    PlanFile,
-    Required,
-    content_digest,
-)
-from fulcrum.planning.recipes import SERVERS, SHRINKS, WEIGHTS_NAMED
+from fulcrum.planning.plan_file import PlanFile
 from fulcrum.planning.targets import Target, floor_by_silo
-from fulcrum.privacy.accounting import ACCOUNTANTS, MOST_ROUNDS
+from fulcrum.planning.verified_contents import check_verified
 from fulcrum.privacy.allocation import Requirement
-from fulcrum.privacy.leakage import BOUNDS
-
-_OUTDATED = {
-    "fulcrum.plan/1": "said less than it must of who the observers are, and let dropouts use up colluders; in "
-    "deployment its lattices differed by region"
-}
-"""Formats whose plans are not read, and why."""
-
-_LARGEST = 1e100
-_SMALLEST = 1e-100  # a multiplier below would underflow when squared
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads a plan file, checks its digest and that it holds together, and returns the plan."""
-    return plan_of(read_content(path))
+    """Reads a plan file, verifies it as it was read, and returns the plan.
+
+    Raises:
+        PlanError: The file is no plan, or a check of `fulcrum verify` fails.
+    """
+    return plan_of(read_content(path), source=str(path))
 
 
-def content_in(plan: str | Path | Plan | PlanFile) -> PlanFile:
-    """Returns the content of a plan file: read from disk, of a plan, or as it is."""
-    if isinstance(plan, PlanFile):
-        return plan
-    return plan.content() if isinstance(plan, Plan) else read_content(plan)
-
-
-def read_content(path: str | Path) -> PlanFile:
-    """Reads a plan file and checks its format and digest."""
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise PlanError(
-            f"{path} cannot be read: {error.strerror}. Give a plan; make one with: fulcrum plan FEDERATION -o plan.json"
-        ) from None
-    try:
-        header = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(
-            f"{path} is not a plan, for it is not JSON: {error}. Make one with: fulcrum plan FEDERATION -o plan.json"
-        ) from None
-    if not isinstance(header, dict):
-        kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(header), "a number")
-        raise PlanError(f"{path} is not a plan: it holds {kind}, not an object. Make one with: fulcrum plan")
-    found = header.get("format")
-    if isinstance(found, str) and found in _OUTDATED:
-        raise PlanError(
-            f"{path} is of format {found}, which {_OUTDATED[found]}. Make the plan again with: fulcrum plan"
-        )
-    if found != FORMAT:
-        raise PlanError(f"{path} is not a plan of format {FORMAT}, got {found!r}. Make one with: fulcrum plan")
-    try:
-        content = msgspec.convert(header, PlanFile)
-    except msgspec.ValidationError as error:
-        raise PlanError(f"{path}: {error}. Make the plan again with: fulcrum plan") from None
-    if content.digest != content_digest(content):
-        raise PlanError(
-            f"{path} was changed after it was made (digest {content.digest[:4]}.., expected "
-            f"{content_digest(content)[:4]}..). Make the plan again with: fulcrum plan"
-        )
-    problem = next(_problems(content), None)
-    if problem is not None:
-        raise PlanError(f"{path} does not hold together: {problem}. Make the plan again with: fulcrum plan")
+def read_verified_content(path: str | Path) -> PlanFile:
+    """Reads a plan file, verifies it, and returns the content as it was read; it raises as `read_plan` does."""
+    content = read_content(path)
+    check_verified(content, PlanError, source=str(path))
     return content
 
 
-def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
-    """Returns the plan that a file's content describes; `issuer` is whose signature of it was checked."""
+def plan_of(content: PlanFile, *, issuer: str = "", source: str = "the plan") -> Plan:
+    """Returns the plan that a content describes, once every check of `fulcrum verify` holds for that content.
+
+    A `Plan` carries no stated figure: it computes epsilons and words anew. Therefore the stated ones are verified here,
+    before they are dropped, and no other function makes a `Plan` of a `PlanFile`.
+
+    Args:
+        content: As it was read, the stated figures included.
+        issuer: The public key whose signature of the file was checked.
+        source: The name of the file in messages.
+
+    Raises:
+        PlanError: A check fails.
+    """
+    digest = check_verified(content, PlanError, source=source)
+    return _described(content).read_from(digest, issuer=issuer)
+
+
+def _described(content: PlanFile) -> Plan:
+    """Returns the plan of a content's multipliers, roster and settings."""
     settings = content.settings
     federation = federation_in(content)
     requirement = Requirement(
@@ -104,8 +64,8 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
     entries = {entry.name: entry for entry in content.tiers[federation.innermost.name]}
     inner = [entries[name] for name in federation.innermost.nodes]
     noise = read_only(np.array([node.noise_multiplier for node in inner])) if settings.injection != "silo" else None
-    counted = _all_or_none([node.rule_weight for node in inner])
-    found = Plan(
+    counted = all_or_none([node.rule_weight for node in inner])
+    return Plan(
         federation=federation,
         target=Target(
             rounds=settings.rounds,
@@ -143,7 +103,6 @@ def plan_of(content: PlanFile, *, issuer: str = "") -> Plan:
         moved={entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
         keys=content.keys,
     )
-    return found.read_from(content.digest, issuer=issuer)
 
 
 def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
@@ -152,173 +111,3 @@ def _spent_by_tier(content: PlanFile) -> dict[str, FloatArray]:
     return {
         tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos])) for tier in tiers
     }
-
-
-def federation_in(content: PlanFile) -> Federation:
-    """Returns the federation that a plan file's roster describes, checked against its digest."""
-    names = content.federation.tiers
-    labels = [entry.node for entry in content.silos]
-    columns: dict[str, list[str]] = {names[0]: labels}
-    for inner, outer in pairwise(names):
-        parents = {entry.name: entry.parent for entry in content.tiers[inner]}
-        labels = [parents[label] or "" for label in labels]
-        columns[outer] = labels
-    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
-    federation = Federation.from_columns(
-        silo=[entry.silo for entry in content.silos],
-        records=_all_or_none([entry.records for entry in content.silos]),
-        tiers=columns,
-        epsilon=preferences,
-        group=None if content.silos[0].group is None else [entry.group or "" for entry in content.silos],
-        weight=_all_or_none([entry.declared_weight for entry in content.silos]),
-        name=content.federation.name,
-        locate=lambda row: f"silo {row + 1} of the roster",
-    )
-    if federation.digest != content.federation.digest:
-        raise PlanError(
-            f"the roster has digest {federation.digest[:4]}.., the file names {content.federation.digest[:4]}.."
-        )
-    if content.silos[0].weight is None:
-        return federation
-    return federation.weighted(np.array([entry.weight or 0.0 for entry in content.silos]))
-
-
-def _all_or_none(values: list[float | None]) -> FloatArray | None:
-    """Returns a column of a table, or None where its first row has no value; `_problems` refuses what is mixed."""
-    return None if values[0] is None else np.array([math.nan if v is None else v for v in values], dtype=np.float64)
-
-
-def _problems(content: PlanFile) -> Iterator[str]:
-    """Yields what keeps a file of the right shape from being a plan; later checks rest on earlier ones."""
-    yield from _problems_of_tree(content)
-    yield from _problems_of_silos(content)
-    yield from _problems_of_settings(content)
-    if not content.federation.name.isprintable():
-        yield "the federation's name is not printable"
-    try:
-        federation_in(content)
-    except FulcrumError as error:
-        yield str(error)
-
-
-def _problems_of_tree(content: PlanFile) -> Iterator[str]:
-    """Yields where the tree of silos and nodes does not hold together."""
-    tiers, silos = content.federation.tiers, content.silos
-    if not silos or not tiers:
-        yield "it has no silos or no tiers"
-    if content.federation.silos != len(silos):
-        yield f"it counts {content.federation.silos} silos and lists {len(silos)}"
-    if list(content.tiers) != tiers:
-        yield f"it describes the tiers {list(content.tiers)} and names {tiers}"
-    for inner, outer in pairwise([*tiers, None]):
-        above = {node.name for node in content.tiers[outer]} if outer else {None}
-        for node in content.tiers[inner or ""]:
-            if node.parent not in above:
-                yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
-            if not _no_or_some(node.noise_multiplier):
-                yield f"{inner} {node.name!r} has the noise multiplier {node.noise_multiplier}"
-    stepped = {tier for tier in tiers for node in content.tiers[tier] if node.lattice_step is not None}
-    if not stepped <= ({tiers[0]} if content.purpose == "deployment" else set()):
-        yield "steps of a lattice stand elsewhere than with the innermost nodes of a deployment"
-    mixed = [(tier, node.rule_weight) for tier in tiers for node in content.tiers[tier]]
-    if any((weight is not None) != (tier == tiers[0] and content.settings.influence_mix > 0) for tier, weight in mixed):
-        yield "weights by the rule alone stand elsewhere than with the innermost nodes of a plan that mixes in shares"
-    if any(weight is not None and not 0 < weight <= 1 for _, weight in mixed):
-        yield f"a {tiers[0]} has a weight by the rule alone that is no share"
-
-
-def _problems_of_silos(content: PlanFile) -> Iterator[str]:
-    """Yields names of silos' entries that lead nowhere, and numbers out of range."""
-    tiers, silos = content.federation.tiers, content.silos
-    observers = [SILO, *tiers, ROOT]
-    nodes = {node.name for node in content.tiers[tiers[0]]}
-    for entry in silos:
-        if entry.node not in nodes:
-            yield f"silo {entry.silo!r} is in {tiers[0]} {entry.node!r}, which is not there"
-        if list(entry.epsilon) != observers:
-            yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
-        if not _no_or_some(entry.noise_multiplier):
-            yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
-        if entry.records is not None and not 0 < entry.records <= _LARGEST:
-            yield f"silo {entry.silo!r} has {entry.records} records"
-        if entry.weight is not None and not 0 < entry.weight <= 1:
-            yield f"silo {entry.silo!r} counts for {entry.weight}"
-    for what, values in (
-        ("records", [entry.records for entry in silos]),
-        ("weight", [entry.weight for entry in silos]),
-        ("declared_weight", [entry.declared_weight for entry in silos]),
-    ):
-        if len({value is None for value in values}) > 1:
-            yield f"{what} must be given for every silo, or for none"
-    by_size = content.settings.weights == "sizes" and silos[0].records is not None
-    if silos[0].weight is None and not (by_size and silos[0].declared_weight is None):
-        yield "weights must be given for every silo unless they are by size"
-    spent = {None if entry.spent is None else tuple(entry.spent) for entry in silos}
-    if spent != {None} and spent != {tuple(observers)}:
-        yield "what was spent before is not told for every silo and tier"
-    if spent == {None} and any(entry.moved_from is not None for entry in silos):
-        yield "a silo moved since a plan before, and there was none"
-    if any(not 0 <= value < math.inf for entry in silos for value in (entry.spent or {}).values()):
-        yield "what was spent before is not a number of at least 0"
-    if any(entry.moved_from in ("", entry.node) for entry in silos):
-        yield "a silo moved from the place where it is"
-
-
-def _problems_of_settings(content: PlanFile) -> Iterator[str]:
-    """Yields settings that are not known, out of range, or of another federation."""
-    settings, silos = content.settings, len(content.silos)
-    required = settings.required_multiplier
-    inner = content.federation.tiers[0]
-    drawn = content.silos if settings.injection == "silo" else content.tiers[inner]
-    if not any(entry.noise_multiplier for entry in drawn):
-        yield "nobody draws any noise"
-    if any(isinstance(values, list) and len(values) != silos for values in (settings.floor, *required.values())):
-        yield "a list by silo has another length than the roster"
-    if not all(0 <= each <= _LARGEST for each in _each(settings.floor or 0.0)):
-        yield "a floor is out of its range"
-    asked = [each for values in required.values() for each in _each(values)]
-    if not all(map(_no_or_some, asked)):
-        yield "a required multiplier is out of its range"
-    if not required or not required.keys() | settings.epsilon.keys() <= {SILO, *content.federation.tiers, ROOT}:
-        yield "its targets are not on its tiers"
-    if not any(asked):
-        yield "its targets ask for no noise"
-    if not settings.allocation.isprintable():
-        yield "the allocation's name is not printable"
-    if isinstance(settings.weights, str) and settings.weights not in WEIGHTS_NAMED:
-        yield f"it names weights {settings.weights!r}, known are {listing(WEIGHTS_NAMED)} and numbers from 0 to 1"
-    if settings.accountant not in ACCOUNTANTS or settings.bound not in BOUNDS or settings.injection not in INJECTIONS:
-        yield "it names an accountant, bound or injection that is not known"
-    if settings.aggregation not in AGGREGATIONS or (settings.aggregation == "masked" and settings.injection != "silo"):
-        yield "its aggregation is not known, or masks sums to which aggregators add the noise"
-    deployed = content.purpose == "deployment"
-    if content.purpose not in PURPOSES or (deployed and (settings.parameters is None or settings.injection != "silo")):
-        yield "it is marked neither for research nor for a deployment of known size in which silos draw the noise"
-    if not (
-        1 <= settings.rounds <= MOST_ROUNDS
-        and 0 < settings.delta < 1
-        and 1 / _LARGEST <= settings.clip_norm <= _LARGEST
-        and 0 <= settings.reserve < settings.delta
-        and settings.colluders >= 0
-        and settings.dropouts >= 0
-        and _SMALLEST <= settings.clip_share <= 1
-        and 0 <= settings.least_influence <= 1
-        and 0 <= settings.influence_mix <= 1
-        and settings.server in SERVERS
-        and settings.shrink in SHRINKS
-        and (isinstance(settings.weights, str) or 0 <= settings.weights <= 1)
-        and settings.seed >= 0
-        and (settings.parameters is None or settings.parameters >= 1)
-        and (settings.coupling is None or 0 < settings.coupling <= _LARGEST)
-    ):
-        yield "a setting is out of its range"
-
-
-def _each(value: Required) -> list[float]:
-    """One number, or one by silo, as a list."""
-    return value if isinstance(value, list) else [value]
-
-
-def _no_or_some(multiplier: float) -> bool:
-    """Whether a multiplier is 0, or one whose square is a number."""
-    return multiplier == 0 or _SMALLEST <= multiplier <= _LARGEST

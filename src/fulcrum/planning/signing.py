@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.errors import SignatureError, check_known
+from fulcrum.errors import PlanError, SignatureError, check_known
 from fulcrum.parsing import json_of
+from fulcrum.planning.content_reading import read_content
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_reading import plan_of, read_content
+from fulcrum.planning.plan_reading import plan_of
+from fulcrum.planning.verified_contents import check_verified
 from fulcrum.primitives import Primitives, primitives
 from fulcrum.storage.files import sync_file, write_whole
 
@@ -109,6 +111,7 @@ def public_key(text: str, kind: str = "signing") -> Any:
 def sign_plan(path: str | Path, key: str | Path) -> Path:
     """Signs a plan file with a private key and returns where the signature was written."""
     content = read_content(path)
+    check_verified(content, PlanError, source=str(path))
     private: Ed25519PrivateKey = private_key(key)
     signed = Signature(
         format=FORMAT,
@@ -163,15 +166,19 @@ def _signature_of(path: str | Path) -> Signature:
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:
-    """Reads a plan file whose signature by the issuer has been checked.
+    """Reads a plan file, checks the issuer's signature, verifies the file as it was read, and returns the plan.
 
     Args:
         path: The plan file; its signature is beside it.
         issuer: The public key itself, as `new_key` returns it; no file is read for it.
+
+    Raises:
+        SignatureError: The issuer did not sign this plan.
+        PlanError: The file is no plan, or a check of `fulcrum verify` fails.
     """
     content = read_content(path)
     _check(path, content.digest, issuer)
-    return plan_of(content, issuer=issuer)
+    return plan_of(content, issuer=issuer, source=str(path))
 
 
 def _key_in(file: Path) -> str:

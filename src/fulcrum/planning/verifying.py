@@ -19,10 +19,10 @@ from pathlib import Path
 from fulcrum.checks import Check
 from fulcrum.federation.structure import ROOT, SILO
 from fulcrum.planning.earlier_words import EarlierGuarantee
+from fulcrum.planning.content_reading import content_in, federation_in
 from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest
-from fulcrum.planning.plan_reading import content_in, federation_in
 from fulcrum.planning.verifying_floors import floor_problem
 from fulcrum.planning.verifying_masking import group_tier, masking_problem
 from fulcrum.planning.verifying_weights import least_possible_noise, weights_problem
@@ -47,6 +47,9 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         plan: A plan file to read, or a plan or the content of a file in memory. What no figure follows from is not
             checked: names, keys, the allocation and its seed, advice; nor what rests on other files: what was spent
             before, who moved, and a floor, which is taken as declared unless a coupling is said to be behind it.
+
+    Raises:
+        PlanError: It is no plan: a content in memory is held to the form of a file (`content_in`).
     """
     content = content_in(plan)
     seen = Recomputed(content)
@@ -151,6 +154,7 @@ class Recomputed:
 
     def __init__(self, content: PlanFile) -> None:
         self.settings = content.settings
+        self._epsilon: dict[str, list[float]] = {}
         # Below what was promised even where the reserve is less than a rounding of it.
         promised, reserve = content.settings.delta, content.settings.reserve
         self.delta = min(promised - reserve, math.nextafter(promised, 0.0)) if reserve else promised
@@ -235,7 +239,9 @@ class Recomputed:
 
     def epsilon(self, tier: str) -> list[float]:
         """By silo, the epsilon at a tier; solved a few at a time, so that none is read off a table."""
-        return self.epsilon_at(tier, self.effective(tier))
+        if tier not in self._epsilon:
+            self._epsilon[tier] = self.epsilon_at(tier, self.effective(tier))
+        return self._epsilon[tier]
 
     def epsilon_at(self, tier: str, multipliers: Iterable[float]) -> list[float]:
         """By silo, the epsilon at a tier, were these its effective multipliers there."""

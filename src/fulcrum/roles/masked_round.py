@@ -24,7 +24,7 @@ from fulcrum.masking.group import group_of
 from fulcrum.masking.messages import answer_from_bytes
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.runnable import check_aggregation, check_one_tier
-from fulcrum.roles.terms import verified_copy
+from fulcrum.roles.terms import verified_plan
 
 
 class MaskedRound:
@@ -45,7 +45,7 @@ class MaskedRound:
         check_one_tier(plan)
         check_aggregation(plan, "masked")
         if plan.purpose == "deployment":
-            plan = verified_copy(plan, error=ExchangeError)
+            plan = verified_plan(plan, error=ExchangeError)
         layout, _ = checked_model(plan, model)
         basis = basis_of(model, beside)
         self._group_of: dict[str, str] = {}

@@ -18,8 +18,8 @@ from fulcrum.federation.structure import SILO
 from fulcrum.masking.group import largest_minimum
 from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.verified_contents import check_verified
 from fulcrum.planning.verifying import Recomputed
-from fulcrum.roles.runnable import check_numbers
 from fulcrum.rounding import shown
 
 
@@ -64,7 +64,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             before: The releases that it made under other plans, `Ledger.releases_besides`.
         """
         content = plan.content()
-        check_numbers(content, PolicyError)
+        check_verified(content, PolicyError)
         names = [entry.silo for entry in content.silos]
         if silo not in names:
             raise PolicyError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")

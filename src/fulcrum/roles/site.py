@@ -123,8 +123,8 @@ def ledger_name(silo: str) -> str:
 def read_site(folder: str | Path, role: Role | None = None) -> Site:
     """Reads a site's folder.
 
-    Refused are a role other than given, a plan without a good signature by the issuer, and a plan of another purpose
-    than the site's own, whoever signed it.
+    Refused are a role other than given, a plan without a good signature by the issuer, a plan file of which a check of
+    `fulcrum verify` fails, its words included, and a plan of another purpose than the site's own, whoever signed it.
     """
     folder = Path(folder).absolute()  # wherever training changes to
     path = folder / "site.toml"

@@ -8,8 +8,6 @@
 """
 
 import math
-import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -20,11 +18,12 @@ import msgspec
 from fulcrum.errors import FulcrumError, ReleaseError, suggestion
 from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
+from fulcrum.planning.content_reading import content_in
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import plan_of
+from fulcrum.planning.verified_contents import check_verified
 from fulcrum.privacy.lattice import check_fits
 from fulcrum.roles.policy import Policy
-from fulcrum.roles.runnable import check_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,6 @@ class Terms:
 
 _PASSED: dict[tuple[str, str, str, type, bytes], Terms] = {}
 _VERIFIED: dict[tuple[str, str], Plan] = {}
-_VERIFYING = threading.Lock()
 _MOST_VERIFIED = 4
 """Plans that are kept as they were verified; of a large federation each is large."""
 
@@ -75,7 +73,8 @@ _MOST_VERIFIED = 4
 def terms_of(plan: Plan, silo: str, *, policy: Policy | None = None) -> Terms:
     """Returns what a silo's releases are made from, under a plan that verifies and that its policy passes.
 
-    A plan is verified once, by digest and issuer, whichever silos ask, and a policy asked once for a silo. The terms
+    A plan that was read from a file was verified as it was read (`fulcrum.planning.plan_reading`), a plan made in
+    memory is verified here; either once a process, whichever silos ask. A policy is asked once for a silo. The terms
     are made of what was verified, not of the object that was handed in. Every call holds the object's own numbers
     against them. So a plan that was changed in memory is refused: before it was verified, whatever was changed;
     afterwards, in any field, array or cached figure that this silo's releases use.
@@ -107,18 +106,22 @@ def index_of(plan: Plan, silo: str) -> int:
     return names.index(silo)
 
 
-def verified_plan(plan: Plan) -> Plan:
+def verified_plan(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Plan:
     """Returns the plan of a digest and an issuer as it was verified: one object for all who ask, to be read alone.
 
     Another object of the same digest may have been changed in memory since. Nothing of it is in what is returned.
+
+    Args:
+        plan: The plan that was handed in.
+        error: As in `verified_copy`.
     """
     key = (plan.digest, plan.issuer)
-    with _VERIFYING:
-        if key not in _VERIFIED:
-            _VERIFIED[key] = verified_copy(plan)
-            if len(_VERIFIED) > _MOST_VERIFIED:
-                del _VERIFIED[next(iter(_VERIFIED))]
-        return _VERIFIED[key]
+    copy = _VERIFIED.get(key)
+    if copy is None:
+        copy = _VERIFIED.setdefault(key, verified_copy(plan, error=error))  # of two threads, the first one's
+        for oldest in list(_VERIFIED)[:-_MOST_VERIFIED]:
+            _VERIFIED.pop(oldest, None)
+    return copy
 
 
 def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Plan:
@@ -131,8 +134,10 @@ def verified_copy(plan: Plan, *, error: type[FulcrumError] = ReleaseError) -> Pl
     if plan.changed:
         raise _changed(error)
     content = replace(plan).content()  # a copy has cached nothing
-    check_numbers(content, error)
-    return plan_of(content, issuer=plan.issuer)
+    check_verified(content, error)
+    # The digest stays that of the file: another version of this program may word a plan differently, and silos, regions
+    # and server know each other's messages by the digest of the file that they all hold.
+    return plan_of(content_in(content)).read_from(plan.digest, issuer=plan.issuer)
 
 
 def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
@@ -198,13 +203,3 @@ def _rounded_up(exact: Fraction) -> float:
     """The least number of double precision that is not below a fraction."""
     near = float(exact)
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)
-
-
-def _after_fork_in_child() -> None:
-    """Lets the child verify: the thread that was at it is in the parent alone, and would be waited for for ever."""
-    if _VERIFYING.locked():
-        _VERIFYING.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -107,3 +107,30 @@ def test_infinite_epsilons_are_never_allowed():
     assert np.isinf(bare.epsilon_inside).all()
     with pytest.raises(PolicyError, match="inside its region"):
         Policy(largest_epsilon_above=1.0, largest_epsilon_inside=1e9).check(bare, SILO)
+
+
+def test_every_silo_is_asked_and_the_first_that_refuses_is_named(made):
+    Policy(**LOOSE, smallest_region=4).check_every_silo(made)
+    with pytest.raises(PolicyError, match="silo 'region-4-1' asks for a region of at least 5 silos"):
+        Policy(**LOOSE, smallest_region=5).check_every_silo(made)
+    strict = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=3.0)
+    with pytest.raises(PolicyError) as of_all:
+        strict.check_every_silo(made)
+    with pytest.raises(PolicyError) as of_one:
+        strict.check(made, SILO)
+    assert str(of_all.value) == str(of_one.value)
+
+
+class Stricter(Policy, frozen=True, kw_only=True):
+    """A silo's own kind of policy, with a rule more."""
+
+    def check(self, plan, silo, *, before=0):
+        super().check(plan, silo, before=before)
+        if silo == "region-2-3":
+            raise PolicyError("not on a Sunday")
+
+
+def test_a_policy_of_another_kind_is_asked_for_every_silo_by_its_own_rules(made):
+    Policy(**LOOSE).check_every_silo(made)
+    with pytest.raises(PolicyError, match="not on a Sunday"):
+        Stricter(**LOOSE).check_every_silo(made)

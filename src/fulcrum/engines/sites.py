@@ -170,9 +170,7 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
         sign_plan(path, issuer_key)
     plan = read_signed_plan(path, signer_of(path))
     if deployment.policy is not None:
-        wanted = read_policy(deployment.policy)
-        for silo in plan.federation.silo_names.tolist():
-            wanted.check(plan, silo)
+        read_policy(deployment.policy).check_every_silo(plan)
     return plan
 
 

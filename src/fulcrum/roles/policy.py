@@ -9,7 +9,10 @@ fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region
 """
 
 import tomllib
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -18,6 +21,7 @@ from fulcrum.federation.structure import SILO
 from fulcrum.masking.group import largest_minimum
 from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import PlanFile
 from fulcrum.planning.verified_contents import check_verified
 from fulcrum.planning.verifying import Recomputed
 from fulcrum.rounding import shown
@@ -63,29 +67,40 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             silo: Whose policy it is.
             before: The releases that it made under other plans, `Ledger.releases_besides`.
         """
-        content = plan.content()
-        check_verified(content, PolicyError)
-        names = [entry.silo for entry in content.silos]
-        if silo not in names:
-            raise PolicyError(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
+        self._check(_Figures.of(plan), silo, before)
+
+    def check_every_silo(self, plan: Plan) -> None:
+        """Raises `PolicyError` with the reason of the first silo for which the plan does not keep to the policy.
+
+        The plan is verified, and its figures are recomputed, once for all silos.
+        """
+        if type(self).check is not Policy.check:  # a class of the user's own asks more
+            for silo in plan.federation.silo_names.tolist():
+                self.check(plan, silo)
+            return
+        figures = _Figures.of(plan)
+        for silo in figures.index:
+            self._check(figures, silo, 0)
+
+    def _check(self, figures: "_Figures", silo: str, before: int) -> None:
+        """Holds the figures of a plan against the policy of one silo."""
+        plan, content = figures.plan, figures.content
+        if silo not in figures.index:
+            raise PolicyError(f"the plan knows no silo {silo!r}.{suggestion(silo, list(figures.index))}")
         if self.issuer is not None and plan.issuer != self.issuer:
             raise PolicyError(
                 f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
             )
-        index, inner = names.index(silo), content.federation.tiers[0]
-        # Of the accountants, renyi is the one proven for what a deployed silo draws.
-        proven = msgspec.structs.replace(content.settings, accountant="renyi")
-        deployed = content.purpose == "deployment"
-        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        index, inner = figures.index[silo], content.federation.tiers[0]
         above, inside = f"above its {inner}", f"inside its {inner}"
         if plan.one_group:
             above, inside = "outside the federation", "inside the federation"
         limits = (
-            (above, inner, self.largest_epsilon_above),
-            (inside, SILO, self.largest_epsilon_inside),
+            (above, figures.epsilon_above, self.largest_epsilon_above),
+            (inside, figures.epsilon_inside, self.largest_epsilon_inside),
         )
-        for where, tier, largest in limits:
-            spent = seen.epsilon(tier)[index]
+        for where, epsilon, largest in limits:
+            spent = epsilon[index]
             if not spent <= largest:
                 raise PolicyError(f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {shown(spent):g}")
         if not plan.delta <= self.largest_delta:
@@ -96,7 +111,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
             )
         region = content.silos[index].node
-        members = [entry.silo for entry in content.silos if entry.node == region]
+        members = figures.members[region]
         if len(members) < self.smallest_region:
             raise PolicyError(
                 f"silo {silo!r} asks for a {inner} of at least {self.smallest_region} silos, "
@@ -126,6 +141,48 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.largest_rounds is not None and before + rounds > self.largest_rounds:
             earlier = f", and {before} releases were made under others" if before else ""
             raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {rounds}{earlier}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Figures:
+    """The figures of a plan that policies are held against, recomputed on the path of `fulcrum verify`.
+
+    Attributes:
+        plan: The plan.
+        content: Its content, verified.
+        index: By silo, its place in the lists.
+        members: By region, the silos of it.
+        epsilon_above: By silo.
+        epsilon_inside: By silo.
+    """
+
+    plan: Plan
+    content: PlanFile
+    index: dict[str, int]
+    members: dict[str, list[str]]
+    epsilon_above: list[float]
+    epsilon_inside: list[float]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        """Returns the figures of a plan, or raises `PolicyError` where the plan does not verify."""
+        content = plan.content()
+        check_verified(content, PolicyError)
+        members: dict[str, list[str]] = defaultdict(list)
+        for entry in content.silos:
+            members[entry.node].append(entry.silo)
+        # Of the accountants, renyi is the one proven for what a deployed silo draws.
+        proven = msgspec.structs.replace(content.settings, accountant="renyi")
+        deployed = content.purpose == "deployment"
+        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        return cls(
+            plan=plan,
+            content=content,
+            index={entry.silo: place for place, entry in enumerate(content.silos)},
+            members=members,
+            epsilon_above=seen.epsilon(content.federation.tiers[0]),
+            epsilon_inside=seen.epsilon(SILO),
+        )
 
 
 def read_policy(path: str | Path) -> Policy:

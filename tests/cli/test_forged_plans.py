@@ -87,3 +87,14 @@ def test_a_policy_that_asks_for_an_issuer_reads_the_words_too(refused):
     lie(Path("plan.json"))
     sign_anyway(Path("plan.json"), Path("issuer.key"))
     assert FALSE in refused(*DEPLOYED["policy"])
+
+
+def test_verify_shows_every_check_of_a_false_plan_that_is_well_signed(folder, capsys):
+    save_plan("plan.json")
+    lie(Path("plan.json"))
+    sign_anyway(Path("plan.json"), Path("issuer.key"))
+    assert run(["verify", "plan.json", "--issuer", "issuer.key.pub", "--federation", "silos.csv"]) == 1
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for name in ("purpose", "signature", "issuer"):
+        assert any(row[:2] == [name, "yes"] for row in rows)
+    assert any(row[:2] == ["words", "no"] for row in rows)

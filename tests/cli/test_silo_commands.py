@@ -46,8 +46,35 @@ def test_a_plan_is_signed_and_known_by_its_issuer(command):
     assert command("verify", "plan.json", "--issuer", public)[0] == 0
     assert command("verify", "plan.json", "--issuer", "issuer.key.pub")[0] == 0
     command("keygen", "-o", "other.key")
-    code, _, err = command("verify", "plan.json", "--issuer", "other.key.pub")
-    assert (code, "not by the issuer" in err) == (2, True)
+    code, out, _ = command("verify", "plan.json", "--issuer", "other.key.pub")
+    assert (code, "not by the issuer" in out, "checks fail: do not use this plan." in out) == (1, True, True)
+
+
+def test_a_research_plan_says_so_when_it_is_made_verified_and_signed(command):
+    code, out, _ = command("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "-o", "plan.json")
+    assert code == 0
+    assert " ".join(out.split()).endswith(
+        "· This is a plan for research: it protects nobody, and no issuer signs it. For a plan to deploy, add "
+        "--purpose deployment and --parameters N, the number of trained parameters."
+    )
+    code, out, _ = command("verify", "plan.json", "--format", "json")
+    rows = json.loads(out)["checks"][:3]
+    assert [(row["name"], row["detail"]) for row in rows] == [
+        ("purpose", "research: it protects nobody"),
+        ("signature", "none"),
+        ("issuer", "nobody signed this plan"),
+    ]
+    command("keygen", "-o", "issuer.key")
+    code, out, err = command("sign", "plan.json", "--key", "issuer.key")
+    assert (code, out, "is a research plan: it protects nobody" in err) == (2, "", True)
+    assert not Path("plan.json.sig").exists()
+
+
+def test_a_deployment_plan_names_the_next_command(command):
+    code, out, _ = command("plan", "silos.csv", *PLAN, "-o", "our plan.json")
+    assert code == 0
+    told = " ".join(out.split())
+    assert told.endswith("This is a plan for deployment. Sign it with: fulcrum sign 'our plan.json' --key issuer.key")
 
 
 def test_keys_to_seal_to_are_made_too(command):
@@ -175,7 +202,7 @@ BAD = {
     ),
     "no key": (["sign", "plan.json", "--key", "none.key"], "none.key cannot be read"),
     "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key. Make one with: fulcrum keygen"),
-    "unsigned": (["verify", "plan.json", "--issuer", "YWJj"], "plan.json.sig cannot be read"),
+    "no issuer": (["verify", "plan.json", "--issuer", "YWJj"], "YWJj.. is not a public key for signing"),
     "no policy": (["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"], "none.toml cannot be read"),
     "no silo": (["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"], "Did you mean 'lille'?"),
     "no ledger": (["ledger", "show", "none.ledger"], "none.ledger"),

@@ -349,7 +349,7 @@ def test_kits_are_not_written_over_others(tmp_path):
 def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
     keys = {"a": fulcrum.new_key(tmp_path / "a.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
     keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
-    wanted = deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys)
+    wanted = deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys, purpose="deployment", parameters=34)
     wanted.plan.save(tmp_path / "plan.json")
     issuer = fulcrum.new_key(tmp_path / "issuer.key")
     fulcrum.sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")

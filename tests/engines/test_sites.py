@@ -1,4 +1,4 @@
-"""What goes into the folders of sites: the signed plan, once every silo's policy has passed it."""
+"""The folders of sites get a plan that is signed for their purpose, once every silo's policy has passed it."""
 
 from pathlib import Path
 
@@ -7,10 +7,10 @@ import pytest
 import fulcrum
 from fulcrum.cli.deployments import SiteOptions
 from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.engines.sites import signed_plan
-from fulcrum.errors import PolicyError
+from fulcrum.engines.sites import BUILT_IN, Deployment, signed_plan
+from fulcrum.errors import PlanError, PolicyError
 from fulcrum.planning import verified_contents
-from fulcrum.planning.signing import new_key
+from fulcrum.planning.signing import new_key, read_signed_plan, write_signature
 from fulcrum.roles.policy import Policy
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -72,3 +72,11 @@ def test_no_kit_is_made_under_a_plan_that_one_silo_does_not_allow(folder):
     deployment = SiteOptions(policy=Path("policy.toml")).deployment(made(), TrainingOptions())
     with pytest.raises(PolicyError, match="silo 'north-1' asks for a region of at least 21 silos"):
         signed_plan(deployment, folder / "work", {}, None)
+
+
+def test_sites_for_research_get_a_signed_plan_and_those_for_deployment_none_for_research(folder):
+    research = Deployment(plan=made("research"), train=BUILT_IN)
+    plan = signed_plan(research, folder / "work", {}, None)
+    assert (plan.purpose, read_signed_plan("work/plan.json", plan.issuer).digest) == ("research", plan.digest)
+    with pytest.raises(PlanError, match="is a research plan: it protects nobody"):
+        write_signature("work/plan.json", "work/issuer.key", purpose="deployment")

@@ -3,25 +3,34 @@ import json
 import stat
 
 import pytest
+from forging import lie, sign_anyway
 
 import fulcrum
-from fulcrum.errors import ParameterError, SignatureError
+from fulcrum.errors import ParameterError, PlanError, SignatureError
+from fulcrum.planning.content_reading import read_content
 from fulcrum.planning.signing import (
     check_signature,
+    issue_checks,
     new_key,
     private_key,
     public_key,
     public_text,
     read_signed_plan,
     sign_plan,
+    write_signature,
 )
 from fulcrum.roles.policy import Policy
+
+
+def plan(rounds, purpose="deployment"):
+    epsilon = {"region": 1.0, "silo": 8.0}
+    return fulcrum.plan("mild", rounds=rounds, epsilon=epsilon, parameters=34, purpose=purpose)
 
 
 @pytest.fixture
 def signed(tmp_path):
     public = new_key(tmp_path / "issuer.key")
-    fulcrum.plan("mild", rounds=2, epsilon=1.0).save(tmp_path / "plan.json")
+    plan(rounds=2).save(tmp_path / "plan.json")
     sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
     return tmp_path / "plan.json", public
 
@@ -86,7 +95,7 @@ def test_another_issuer_another_plan_and_a_forged_signature_are_refused(signed, 
     with pytest.raises(SignatureError, match="is not a good signature"):
         check_signature(path, other)
     signature.write_text(good)
-    fulcrum.plan("mild", rounds=3, epsilon=1.0).save(path)
+    plan(rounds=3).save(path)
     with pytest.raises(SignatureError, match="signs another plan"):
         check_signature(path, public)
 
@@ -106,6 +115,92 @@ def test_missing_and_broken_files_are_refused_in_one_line(signed, tmp_path):
         sign_plan(path, tmp_path / "none.key")
     with pytest.raises(SignatureError):
         check_signature(path, "not a key")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"), [(34, ""), (None, " --parameters N, the number of trained parameters")]
+)
+def test_no_issuer_signs_a_research_plan(tmp_path, parameters, told):
+    new_key(tmp_path / "issuer.key")
+    path = tmp_path / "plan.json"
+    fulcrum.plan("mild", rounds=2, epsilon=1.0, parameters=parameters).save(path)
+    with pytest.raises(PlanError) as caught:
+        sign_plan(path, tmp_path / "issuer.key")
+    assert str(caught.value) == (
+        f"{path} is a research plan: it protects nobody, and no issuer signs it. Plan with --purpose deployment{told}"
+    )
+    assert not path.with_name("plan.json.sig").exists()
+
+
+def test_a_site_signs_a_plan_of_its_own_purpose_alone(signed, tmp_path):
+    path, public = signed
+    with pytest.raises(PlanError, match="is a deployment plan, and the site is for research"):
+        write_signature(path, tmp_path / "issuer.key", purpose="research")
+    plan(rounds=2, purpose="research").save(path)
+    write_signature(path, tmp_path / "issuer.key", purpose="research")
+    assert read_signed_plan(path, public).purpose == "research"
+
+
+def test_no_issuer_signs_a_plan_that_does_not_verify(signed, tmp_path):
+    path, public = signed
+    lie(path)
+    with pytest.raises(PlanError, match="does not hold what it says: epsilon at silo"):
+        sign_plan(path, tmp_path / "issuer.key")
+    with pytest.raises(SignatureError, match="signs another plan"):
+        check_signature(path, public)
+
+
+def rows(path, issuer=None):
+    return {check.name: (check.holds, check.detail) for check in issue_checks(path, read_content(path), issuer)}
+
+
+def test_the_checks_of_an_issue_are_purpose_signature_and_issuer(signed, tmp_path):
+    path, public = signed
+    digest, other = read_content(path).digest, new_key(tmp_path / "other.key")
+    good = (True, f"good, of digest {digest[:12]}")
+    assert rows(path) == {
+        "purpose": (True, "deployment"),
+        "signature": good,
+        "issuer": (True, f"{public[:8]}.., to compare with --issuer"),
+    }
+    assert rows(path, public)["issuer"] == rows(path, str(tmp_path / "issuer.key.pub"))["issuer"]
+    assert rows(path, public)["issuer"] == (True, f"{public[:8]}..")
+    told = rows(path, other)
+    assert told["signature"] == good
+    assert told["issuer"] == (False, f"signed by {public[:8]}.., not by the issuer {other[:8]}..")
+    with pytest.raises(SignatureError, match="is not a public key"):
+        rows(path, "not a key")
+
+
+@pytest.mark.parametrize("issuer", [None, "the issuer"])
+def test_a_bad_signature_fails_whether_or_not_an_issuer_is_asked_for(signed, issuer):
+    path, public = signed
+    signature = path.with_name("plan.json.sig")
+    good = json.loads(signature.read_text())
+    other = base64.b64encode(bytes(64)).decode()
+    texts = [json.dumps(good | change) for change in ({"signature": other}, {"plan_digest": "0" * 64})]
+    for data in (*(text.encode() for text in texts), b"nonsense", b"\xff\xfe"):
+        signature.write_bytes(data)
+        told = rows(path, public if issuer else None)
+        assert (told["signature"][0], told["issuer"]) == (False, (False, "there is no good signature"))
+        assert "\n" not in told["signature"][1]
+
+
+def test_a_plan_that_nobody_signed_fails_where_an_issuer_is_asked_for(signed):
+    path, public = signed
+    path.with_name("plan.json.sig").unlink()
+    assert rows(path)["signature"] == (True, "none. Sign the plan with: fulcrum sign")
+    assert rows(path)["issuer"] == (True, "nobody signed this plan")
+    assert {name for name, (holds, _) in rows(path, public).items() if not holds} == {"signature", "issuer"}
+
+
+def test_a_research_plan_has_no_issuer_even_where_it_is_signed(signed, tmp_path):
+    path, public = signed
+    plan(rounds=2, purpose="research").save(path)
+    path.with_name("plan.json.sig").unlink()
+    assert rows(path)["purpose"] == (True, "research: it protects nobody")
+    sign_anyway(path, tmp_path / "issuer.key")
+    assert {name for name, (holds, _) in rows(path, public).items() if not holds} == {"purpose"}
 
 
 def test_keys_are_for_signing_or_for_sealing_and_their_texts_say_which(signed, tmp_path):

@@ -12,6 +12,7 @@ from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.aggregation import STAGES
 from fulcrum.masking.messages import answer_from_bytes, request_from_bytes
 from fulcrum.masking.record import create_masking_record
+from fulcrum.planning.signing import write_signature
 from fulcrum.roles.learning import Learner
 from fulcrum.roles.masked_round import MaskedRound
 from fulcrum.roles.masked_silo import MaskedSilo, record_name
@@ -39,7 +40,7 @@ class MaskedWorld:
         )
         self.plan.save(folder / "plan.json")
         issuer = fulcrum.new_key(folder / "issuer.key")
-        fulcrum.sign_plan(folder / "plan.json", folder / "issuer.key")
+        write_signature(folder / "plan.json", folder / "issuer.key", purpose=purpose)
         for silo in silos:
             home = folder / silo
             (home / "state").mkdir(parents=True)

@@ -12,6 +12,7 @@ import fulcrum
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.exchange.model import pack_model
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.signing import write_signature
 from fulcrum.roles.learning import load_learner
 from fulcrum.roles.region_file import RegionFile
 from fulcrum.roles.silo import SiloStation
@@ -25,7 +26,7 @@ def replaced_by_research(home):
     keys = dict(fulcrum.read_plan(home / "plan.json").keys)
     plan = fulcrum.plan(str(home.parent / "fed.csv"), rounds=3, epsilon=5.0, keys=keys)
     plan.save(home / "plan.json")
-    fulcrum.sign_plan(home / "plan.json", home.parent / "issuer.key")
+    write_signature(home / "plan.json", home.parent / "issuer.key", purpose="research")
 
 
 @pytest.mark.parametrize("role", ["silo", "region", "server"])
@@ -223,6 +224,7 @@ def test_site_files_are_read_as_they_were_written():
 HOLDING = """
 import sys, time
 from fulcrum.ledger.ledger import Ledger
+from fulcrum.planning.signing import write_signature
 
 with Ledger.open(sys.argv[1], silo="lyon"):
     print("held", flush=True)

@@ -121,7 +121,7 @@ app.command(
 app.command(
     "fulcrum.cli.silos:sign",
     name="sign",
-    help="Sign a plan, so that silos know who issued it.",
+    help="Sign a plan for deployment, so that silos know who issued it.",
     help_epilogue=_example("sign plan.json --key issuer"),
 )
 app.command(

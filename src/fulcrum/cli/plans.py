@@ -22,7 +22,7 @@ from fulcrum.planning.flower_app import app_files
 from fulcrum.planning.making import plan
 from fulcrum.planning.plan import Plan, check_same_federation
 from fulcrum.planning.plan_reading import plan_of, read_plan, read_verified_content
-from fulcrum.planning.signing import check_signature
+from fulcrum.planning.signing import issue_checks
 from fulcrum.planning.verdict import verdict
 from fulcrum.planning.verifying import verify
 from fulcrum.storage.files import write_whole
@@ -78,13 +78,13 @@ def verify_command(
     reading = None if federation is None else given_federation(federation, column)
     with working("Verifying"):
         content = read_content(plan_file)
+        issued = issue_checks(plan_file, content, issuer)
         if reading is not None:
             check_same_federation(federation_in(content), reading.federation, source=federation or "")
-        if issuer is not None:
-            check_signature(plan_file, issuer)
-        checks = verify(content)
-        sound = all(check.holds for check in checks)
+        figures = verify(content)
+        sound = all(check.holds for check in figures)
         also: dict[str, Any] = {"verdict": verdict(plan_of(content)).summary() if sound else None}
+    checks = (*issued, *figures)
     if reading is not None:
         also["notes"] = list(reading.notes)
     return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", also=also)

@@ -51,7 +51,7 @@ def sign(
     key: Annotated[Path, Parameter(help="The issuer's private key.")],
     style: FormatOption = "table",
 ) -> int:
-    """Sign a plan, so that silos know who issued it."""
+    """Sign a plan for deployment, so that silos know who issued it."""
     check_format(style)
     told = {"signature": str(sign_plan(plan_file, key))}
     show(Result(data=told, rows=[told], picture=[facts([("signature", told["signature"])])]), style)

@@ -21,7 +21,7 @@ from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.record import create_masking_record
 from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan, signer_of
+from fulcrum.planning.signing import new_key, read_signed_plan, signer_of, write_signature
 from fulcrum.roles.checkpoint import RoundSummary
 from fulcrum.roles.kept_sums import KEPT
 from fulcrum.roles.masked_silo import record_name
@@ -167,7 +167,8 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
         if issuer_key is None:
             issuer_key = work / "issuer.key"
             new_key(issuer_key)
-        sign_plan(path, issuer_key)
+        # A research plan gets this far on its own machine alone (`check_deployable`), and its sites state the purpose.
+        write_signature(path, issuer_key, purpose=deployment.plan.purpose)
     plan = read_signed_plan(path, signer_of(path))
     if deployment.policy is not None:
         read_policy(deployment.policy).check_every_silo(plan)

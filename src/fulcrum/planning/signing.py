@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fulcrum.checks import Check
 from fulcrum.errors import PlanError, SignatureError, check_known
 from fulcrum.parsing import json_of
 from fulcrum.planning.content_reading import read_content
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_file import PlanFile
 from fulcrum.planning.plan_reading import plan_of
 from fulcrum.planning.verified_contents import check_verified
 from fulcrum.primitives import Primitives, primitives
@@ -109,8 +111,34 @@ def public_key(text: str, kind: str = "signing") -> Any:
 
 
 def sign_plan(path: str | Path, key: str | Path) -> Path:
-    """Signs a plan file with a private key and returns where the signature was written."""
+    """Signs a deployment plan that verifies, and returns the path of the signature.
+
+    Args:
+        path: The plan file; the signature is written beside it.
+        key: The file of the issuer's private key.
+
+    Raises:
+        PlanError: The file is no plan, a research plan, or a check of `fulcrum verify` fails.
+    """
+    return write_signature(path, key, purpose="deployment")
+
+
+def write_signature(path: str | Path, key: str | Path, *, purpose: str) -> Path:
+    """Signs a plan file of the purpose that its site states, and returns the path of the signature.
+
+    An issuer signs deployment plans alone (`sign_plan`): a reader takes a signature for a promise, and a research plan
+    protects nobody. Sites for research on one machine are the exception. They read signed plans as all sites do, and
+    site.toml states their purpose, so that no site for deployment takes such a plan.
+    """
     content = read_content(path)
+    if content.purpose != purpose:
+        if purpose == "research":
+            raise PlanError(f"{path} is a deployment plan, and the site is for research. Plan with --purpose research")
+        size = "" if content.settings.parameters else " --parameters N, the number of trained parameters"
+        raise PlanError(
+            f"{path} is a research plan: it protects nobody, and no issuer signs it. "
+            f"Plan with --purpose deployment{size}"
+        )
     check_verified(content, PlanError, source=str(path))
     private: Ed25519PrivateKey = private_key(key)
     signed = Signature(
@@ -136,8 +164,46 @@ def check_signature(path: str | Path, issuer: str) -> None:
         path: The plan file; its signature is beside it.
         issuer: The public key, as `new_key` returns it, or a file that holds it, whose name ends in .pub.
     """
-    trusted = _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
-    _check(path, read_content(path).digest, trusted)
+    _check(path, read_content(path).digest, _trusted(issuer))
+
+
+def issue_checks(path: str | Path, content: PlanFile, issuer: str | None = None) -> tuple[Check, Check, Check]:
+    """Returns three checks of how a plan file was issued: its purpose, its signature, and who signed it.
+
+    Args:
+        path: The plan file; a signature may be beside it.
+        content: As it was read from the file.
+        issuer: As in `check_signature`, or None where anybody may have signed.
+
+    Raises:
+        SignatureError: `issuer` is no public key.
+    """
+    trusted = None if issuer is None else _trusted(issuer)
+    if trusted is not None:
+        public_key(trusted)
+    deployed = content.purpose == "deployment"
+    detail = "deployment" if deployed else "research: it protects nobody"
+    purpose = Check(name="purpose", holds=deployed or trusted is None, detail=detail)
+    if not os.path.lexists(f"{path}.sig"):
+        detail = "none. Sign the plan with: fulcrum sign" if deployed else "none"
+        signature = Check(name="signature", holds=trusted is None, detail=detail)
+        return purpose, signature, Check(name="issuer", holds=trusted is None, detail="nobody signed this plan")
+    try:
+        signer = signer_of(path)
+        _check(path, content.digest, signer)
+    except SignatureError as error:
+        signature = Check(name="signature", holds=False, detail=str(error))
+        return purpose, signature, Check(name="issuer", holds=False, detail="there is no good signature")
+    signature = Check(name="signature", holds=True, detail=f"good, of digest {content.digest[:12]}")
+    if trusted is None:
+        return purpose, signature, Check(name="issuer", holds=True, detail=f"{signer[:8]}.., to compare with --issuer")
+    detail = f"{signer[:8]}.." if signer == trusted else f"signed by {signer[:8]}.., not by the issuer {trusted[:8]}.."
+    return purpose, signature, Check(name="issuer", holds=signer == trusted, detail=detail)
+
+
+def _trusted(issuer: str) -> str:
+    """Returns the public key that an issuer is given by: the key itself, or the content of a .pub file."""
+    return _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
 
 
 def _check(path: str | Path, digest: str, trusted: str) -> None:

@@ -158,9 +158,22 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         told.append((advice.warning, advice.text + measured))
     if (others := other_weights(made)) is not None:
         told.append((False, others.sentence))
-    if told:
-        picture.append(remarks(told))
+    picture.append(remarks([*told, (False, purpose_in_words(made, output))]))
     return picture
+
+
+def purpose_in_words(made: Plan, output: Path | None = None) -> str:
+    """Says what a plan is for, and which command comes next on the way to a plan that silos deploy."""
+    file = "plan.json" if output is None else shlex.quote(str(output))
+    if made.purpose == "deployment":
+        return f"This is a plan for deployment. Sign it with: fulcrum sign {file} --key issuer.key"
+    options = ["--purpose deployment"]
+    options += ["--parameters N, the number of trained parameters"] if made.parameters is None else []
+    options += ["--injection silo"] if made.injection != "silo" else []
+    return (
+        "This is a plan for research: it protects nobody, and no issuer signs it. For a plan to deploy, add "
+        f"{' and '.join(options)}."
+    )
 
 
 def _refusals(made: Plan) -> list[tuple[bool, str]]:

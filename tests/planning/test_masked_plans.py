@@ -251,3 +251,13 @@ def test_a_target_on_the_federation_does_not_leave_a_silo_bare_where_another_dec
         assert plan.epsilon_above[0] <= 0.5
     path.write_text(path.read_text().replace("0.5", ""))
     assert made(str(path), epsilon={"federation": 1.0}).group_tier == "federation"
+
+
+@pytest.mark.parametrize(("silos", "dropouts", "masked"), [(9, 3, False), (10, 3, True), (12, 4, False), (13, 4, True)])
+def test_more_than_two_thirds_of_a_group_unmask_its_sum(silos, dropouts, masked):
+    """Two sets of two thirds share a third: where no more unmask, honest silos might be told of two sets of survivors."""
+    federation = fulcrum.Federation.from_sizes({"north": [100] * silos})
+    content = fulcrum.plan(federation, rounds=1, epsilon=1.0, dropouts=dropouts).content()
+    settings = msgspec.structs.replace(content.settings, aggregation="masked")
+    checks = {check.name: check.holds for check in fulcrum.verify(msgspec.structs.replace(content, settings=settings))}
+    assert checks["masking"] == masked

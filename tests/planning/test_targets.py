@@ -5,6 +5,7 @@ import pytest
 
 import fulcrum
 from fulcrum import Coupling, Federation, ParameterError, UnreachableTargetError, plan
+from fulcrum.planning.targets import Target
 from fulcrum.privacy.prior import lateral_floor
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}
@@ -116,3 +117,16 @@ def test_the_papers_operating_point():
     capacity = plan("severe", information=0.88, floor=0.85, bound="capacity", **SEVERE)
     assert capacity.effective_multiplier().min() == pytest.approx(12.91, abs=5e-3)
     assert capacity.epsilon_above.max() == pytest.approx(2.12, abs=5e-3)
+
+
+@pytest.mark.parametrize("accountant", ["exact", "renyi"])
+def test_what_is_reserved_of_delta_is_not_there_for_the_accountant(accountant):
+    federation = Federation.from_sizes({"a": [5, 3], "b": [7]})
+    target = Target(rounds=10, delta=1e-5, accountant=accountant, epsilon={"region": 1.0}, reserve=4e-6)
+    assert target.accounted_delta == 1e-5 - 4e-6
+    asked = target.requirement(federation).multiplier["region"]
+    assert asked == fulcrum.noise_for(1.0, rounds=10, delta=6e-6, accountant=accountant)
+    assert asked > fulcrum.noise_for(1.0, rounds=10, delta=1e-5, accountant=accountant)
+    tiny = Target(rounds=10, delta=1e-5, reserve=1e-30)  # less than a rounding of delta
+    assert tiny.accounted_delta < 1e-5
+    assert Target(rounds=10, delta=1e-5).accounted_delta == 1e-5

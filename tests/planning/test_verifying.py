@@ -247,3 +247,63 @@ def test_what_was_released_before_counts_toward_an_information_bound():
     for bound, holds in ((rounds + 0.05, True), (rounds + 0.04, False)):
         checks = {check.name: check.holds for check in verify(with_settings(content, information=bound))}
         assert checks["information bound"] == holds
+
+
+DEPLOYED = {"epsilon": {"region": 1.0, "silo": 8.0}, "purpose": "deployment", "parameters": 9}
+
+
+def failed(content):
+    return {check.name for check in verify(content) if not check.holds}
+
+
+def test_a_step_that_differs_from_region_to_region_fails():
+    """On a coarser lattice the noise of one region leaves the low bits of a finer sum bare."""
+    content = plan(NESTED, rounds=10, **DEPLOYED).content()
+    for place in range(len(content.tiers["region"])):
+        for factor in (0.5, 0.25):
+            nodes = list(content.tiers["region"])
+            nodes[place] = msgspec.structs.replace(nodes[place], lattice_step=nodes[place].lattice_step * factor)
+            assert failed(msgspec.structs.replace(content, tiers={**content.tiers, "region": nodes})) == {"lattice"}
+
+
+def test_a_reserve_that_does_not_cover_what_lattice_noise_costs_fails():
+    """A plan reserves twice what it needs: half of that is the least."""
+    content = plan(NESTED, rounds=10, **DEPLOYED).content()
+    reserve = content.settings.reserve
+    assert failed(with_settings(content, reserve=0.5001 * reserve)) == set()
+    for share in (0.4999, 0.1, 0.0):
+        assert failed(with_settings(content, reserve=share * reserve)) == {"lattice"}
+
+
+def stated_below(content, share):
+    """Contents in each of which one epsilon is stated below what it is by a share, with the check that must fail."""
+    seen = verification.Recomputed(content)
+    for tier in ("silo", "region", "country", "federation"):
+        true = seen.epsilon(tier)
+        for place in (0, len(true) - 1):
+            silos = list(content.silos)
+            epsilon = silos[place].epsilon | {tier: true[place] * (1 - share)}
+            silos[place] = msgspec.structs.replace(silos[place], epsilon=epsilon)
+            yield f"epsilon at {tier}", msgspec.structs.replace(content, silos=silos)
+    for tier in ("region", "country"):
+        worst = {
+            node: max(e for e, n in zip(seen.epsilon(tier), seen.path[tier], strict=True) if n == node)
+            for node in set(seen.path[tier])
+        }
+        nodes = list(content.tiers[tier])
+        nodes[-1] = msgspec.structs.replace(nodes[-1], epsilon_worst=worst[nodes[-1].name] * (1 - share))
+        yield f"nodes of {tier}", msgspec.structs.replace(content, tiers={**content.tiers, tier: nodes})
+    for where, tier in (("above", "region"), ("inside", "silo")):
+        true = seen.epsilon(tier)
+        for how, value in (("worst", max(true)), ("mean", math.fsum(true) / len(true))):
+            yield f"{how} epsilon {where}", with_part(content, summary={f"epsilon_{where}_{how}": value * (1 - share)})
+
+
+@pytest.mark.parametrize("share", [1e-3, 1e-6])
+def test_no_epsilon_may_be_stated_below_what_it_is(share):
+    content = plan(NESTED, rounds=10, epsilon=1.0).content()
+    names = set()
+    for name, lower in stated_below(content, share):
+        assert name in failed(lower)
+        names.add(name)
+    assert len(names) == 10

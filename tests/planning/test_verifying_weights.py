@@ -16,6 +16,7 @@ from fulcrum.planning.making import plan
 from fulcrum.planning.plan_file import content_digest, to_json
 from fulcrum.planning.plan_reading import plan_of, read_plan
 from fulcrum.planning.verifying import verify
+from fulcrum.privacy.weights import region_shares
 from fulcrum.roles.policy import Policy
 
 NESTED = Federation.from_sizes(
@@ -358,3 +359,15 @@ def test_a_silo_of_whom_no_noise_is_asked_fails_and_does_not_end_verification():
     asked = content.settings.required_multiplier["region"]
     lying = with_settings(content, required_multiplier={"region": [0.0, *[asked] * 8]})
     assert {"weights", "clip share", "requirement at region"} <= failed(lying)
+
+
+@pytest.mark.parametrize("rule", ["least-noise", "equal"])
+def test_a_region_that_has_less_than_the_promised_influence_fails_where_no_shares_are_mixed_in(rule):
+    federation = Federation.from_sizes({"a": [5, 3, 1], "b": [4, 4], "c": [70]})
+    made = plan(federation, rounds=5, epsilon=1.0, weights=rule)
+    assert made.influence_mix == 0
+    least = float((made.node_influence("region") / region_shares(made.federation)).min())
+    content = made.content()
+    for promised, kept in ((least * (1 - 1e-6), True), (min(1.0, least * (1 + 1e-6)), least == 1), (1.0, least >= 1)):
+        settings = msgspec.structs.replace(content.settings, least_influence=promised)
+        assert ("weights" not in failed(msgspec.structs.replace(content, settings=settings))) == kept

@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from regional import LAYOUT, MEMBERS, PARAMETERS, UPDATE, refusal
 
+import fulcrum
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.layout import Layout
 from fulcrum.exchange.sealing import Sealer
 from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.releasing import release
+from fulcrum.noise.sources import SecureNoise
+from fulcrum.planning.signing import new_key
+from fulcrum.roles.region import Region
+from fulcrum.roles.releasing import _lattice_release, release
+from fulcrum.roles.terms import terms_of
 
 
 def test_releases_are_gathered_and_summed(world, region):
@@ -189,3 +194,31 @@ def test_values_that_are_not_finite_are_refused(world, path, value):
         values[7] = 1e200
         sealed = world.sealed("lille", plan=world.research, values=values)
         assert "norm above" in refusal(region.accept, sealed, 1)
+
+
+def test_releases_of_more_than_1024_silos_stay_so_small_that_their_sum_fits_64_bits(tmp_path):
+    """2^53 a coordinate is enough for 1,024 silos: the sum of one more would wrap round."""
+    silos = 1_100
+    keys = dict.fromkeys((f"north-{k}" for k in range(1, silos + 1)), new_key(tmp_path / "silo"))
+    keys["north"] = new_key(tmp_path / "north", "sealing")
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes({"north": [100] * silos}),
+        rounds=1,
+        epsilon={"region": 1.0, "silo": 6.0},
+        parameters=2,
+        purpose="deployment",
+        keys=keys,
+    )
+    largest = (2**63 - 1) // silos
+    assert largest < 2**53 <= (2**63 - 1) // 1_024 + 1
+    layout = Layout(names=("a",), shapes=((2,),))
+    sealer = Sealer(plan, "north-1", tmp_path / "silo")
+    with Region.open(tmp_path / "north.region", plan, "north", tmp_path / "north") as region:
+        region.expect_layout(layout)
+        honest = _lattice_release(np.zeros(2), layout, terms_of(plan, "north-1"), 1, SecureNoise())
+        for value in (largest, -largest, 2**53 - 1):
+            sealed = sealer.seal(dataclasses.replace(honest, values=np.array([value, 0])))
+            assert "too large for the lattice's integers" in refusal(region.accept, sealed, 1)
+        within = sealer.seal(dataclasses.replace(honest, values=np.array([largest - 1, 1 - largest])))
+        assert "has a norm above" in refusal(region.accept, within, 1), "the next test is asked"
+        region.accept(sealer.seal(honest), 1)

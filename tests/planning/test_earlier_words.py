@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import fulcrum
+from fulcrum.planning.content_reading import federation_in, read_content
 from fulcrum.planning.earlier_words import EarlierGuarantee
 from fulcrum.planning.guarantee import Guarantee
-from fulcrum.planning.plan_reading import read_content
 from fulcrum.planning.signing import check_signature, new_key, sign_plan
 
 EARLIER = Path(__file__).parent / "earlier_plans"
@@ -74,7 +74,7 @@ def test_an_earlier_file_keeps_its_digest_and_its_signature(tmp_path):
 
 def test_a_plan_of_today_is_in_words_of_today():
     """The earlier words are for files that exist; no new plan has them."""
-    federation = fulcrum.read_plan(EARLIER / "one-group.json").federation
+    federation = federation_in(read_content(EARLIER / "one-group.json"))
     plan = fulcrum.plan(federation, rounds=3, epsilon={"federation": 1.0}, aggregation="masked")
     assert next(check for check in fulcrum.verify(plan) if check.name == "words").detail == (
         "statement, adjacency, assumptions"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fulcrum.checks import Check
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.earlier_words import EarlierGuarantee
 from fulcrum.planning.content_reading import content_in, federation_in
+from fulcrum.planning.earlier_words import EarlierGuarantee
 from fulcrum.planning.guarantee import Guarantee
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import Epsilon, PlanFile, Required, content_digest

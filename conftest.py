@@ -1,5 +1,9 @@
-"""Which modules of the package are searched for doctests: those that import Flower only where it is installed."""
+"""The modules of the package that are searched for doctests: those of an engine only where the engine is installed."""
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("flwr") else ["src/fulcrum/engines/flower/*.py"]
+collect_ignore_glob = [
+    f"src/fulcrum/engines/{folder}/*.py"
+    for folder, package in (("flower", "flwr"), ("nvflare", "nvflare"))
+    if find_spec(package) is None
+]

@@ -9,9 +9,6 @@ import tracemalloc
 import msgspec
 import numpy as np
 import pytest
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +21,12 @@ from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoise
 from fulcrum.planning.signing import new_key, private_key
 from fulcrum.roles.releasing import release
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 FEDERATION = {"north": {"lille": 120, "metz": 80}, "south": {"nice": 300}}
 LOW_ORDER = [  # every point of order at most 8, with a clear top bit

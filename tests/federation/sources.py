@@ -6,8 +6,6 @@ from pathlib import Path
 import duckdb
 import pandas as pd
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fulcrum.errors import FederationError
@@ -16,6 +14,7 @@ from fulcrum.federation.reading import read_federation
 DOC = Path(__file__).parents[2] / "docs" / "federation-files.md"
 COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}
 HEAD = "silo,records,region"
+FRAMES = ("pandas", "polars", "polars lazy", "pyarrow", "duckdb")
 CSV = "silo,records,region\nlille,800,north\nparis,2400,north\nlyon,1200,south\n"
 
 
@@ -39,20 +38,20 @@ def refusal(source, kind=FederationError):
 
 
 def frames(columns):
-    table = pa.table(columns)
-    return {
-        "pandas": pd.DataFrame(columns),
-        "polars": pl.DataFrame(columns),
-        "polars lazy": pl.LazyFrame(columns),
-        "pyarrow": table,
-        "duckdb": duckdb.from_arrow(table),
-    }
-
-
-FRAMES = tuple(frames(COLUMNS))
+    """Returns the columns as a frame of every library; skips the test where PyArrow is not installed."""
+    table = pyarrow().table(columns)
+    made = (pd.DataFrame(columns), pl.DataFrame(columns), pl.LazyFrame(columns), table, duckdb.from_arrow(table))
+    return dict(zip(FRAMES, made, strict=True))
 
 
 def parquet(folder, columns, **options):
+    """Writes the columns to a Parquet file; skips the test where PyArrow is not installed."""
     path = folder / "silos.parquet"
-    pq.write_table(pa.table(columns), path, **options)
+    pyarrow().parquet.write_table(pyarrow().table(columns), path, **options)
     return path
+
+
+def pyarrow():
+    """Returns PyArrow with its Parquet files; skips the test where it is not installed."""
+    pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
+    return pytest.importorskip("pyarrow")

@@ -3,10 +3,8 @@
 import duckdb
 import pandas as pd
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from sources import COLUMNS, CSV, FRAMES, HEAD, frames, parquet, refusal, written
+from sources import COLUMNS, CSV, FRAMES, HEAD, frames, parquet, pyarrow, refusal, written
 
 from fulcrum.errors import OverlapError
 
@@ -75,8 +73,9 @@ def test_a_column_that_stands_twice_is_refused(tmp_path):
     twice = ["silo", "records", "region", "records"]
     message = "the column 'records' stands there twice. Remove or rename one"
     assert refusal(written(tmp_path, "a.csv", ",".join(twice) + "\n")) == f"a.csv line 1: {message}"
+    pa = pyarrow()
     table = pa.table([["a"], [1], ["r"], [2]], names=twice)
-    pq.write_table(table, tmp_path / "a.parquet")
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert refusal(tmp_path / "a.parquet") == f"a.parquet: {message}"
     for frame in (table, pd.DataFrame([["a", 1, "r", 2]], columns=twice)):
         assert refusal(frame) == "data frame: a column name stands there twice. Remove or rename one"
@@ -253,6 +252,8 @@ def test_missing_text_of_every_pandas_type_is_refused(dtype):
 
 @pytest.mark.parametrize("dtype", ["Int64", "Float64", "int64[pyarrow]", "object"])
 def test_missing_numbers_of_every_pandas_type_are_refused(dtype):
+    if "pyarrow" in dtype:
+        pyarrow()
     frame = pd.DataFrame({**COLUMNS, "records": pd.Series([800, None, 5], dtype=dtype)})
     assert refusal(frame) == "data frame row 2: records is missing. Give the number of records of silo 'paris'"
 
@@ -264,6 +265,7 @@ def test_half_a_surrogate_pair_in_a_frame_is_refused():
 
 @pytest.mark.parametrize("library", FRAMES)
 def test_a_frame_without_rows_is_refused(library):
+    pa = pyarrow()
     columns = {name: pa.array([], pa.string()) for name in COLUMNS}
     table = pa.table(columns)
     source = {"pandas": table.to_pandas(), "polars": pl.from_arrow(table), "polars lazy": pl.from_arrow(table).lazy()}
@@ -278,5 +280,6 @@ def test_what_is_not_parquet_is_refused(tmp_path, content):
 
 
 def test_a_parquet_file_without_rows_is_refused(tmp_path):
+    pa = pyarrow()
     path = parquet(tmp_path, {name: pa.array([], pa.string()) for name in COLUMNS})
     assert refusal(path) == "silos.parquet has no silos. Add a row for each silo"

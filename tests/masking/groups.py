@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fulcrum
 from fulcrum.errors import ExchangeError, FulcrumError
@@ -22,7 +21,8 @@ BASIS = "model-0"
 
 @functools.cache
 def private_key(name):
-    return Ed25519PrivateKey.generate()
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519", reason="needs the extra secure")
+    return ed25519.Ed25519PrivateKey.generate()
 
 
 def names(count):

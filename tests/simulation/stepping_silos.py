@@ -1,7 +1,11 @@
-import torch
+"""Training steps of a few silos, for the tests that compare them; skipped where PyTorch is missing."""
+
+import pytest
 
 from fulcrum.simulation.torch_model import torch_model
 from fulcrum.simulation.torch_steps import SiloSteps
+
+torch = pytest.importorskip("torch")
 
 SILOS, BATCH = 3, 5
 

@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.linear_model import LogisticRegression
 
 import fulcrum
 from fulcrum.errors import DivergedUpdateError, ParameterError
@@ -189,6 +188,8 @@ def test_a_diverged_silo_is_named(digits):
 
 
 def test_without_privacy_the_head_comes_near_a_logistic_regression_on_the_pooled_data(digits):
+    from sklearn.linear_model import LogisticRegression
+
     job = job_of(digits, rounds=30)
     bare = Job(seed=0, partition=job.partition, arms=job.arms.without_privacy())
     run = train_jobs([bare], digits, LocalTraining(learning_rate=0.5))[0]

@@ -1,6 +1,4 @@
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fulcrum.errors import DataError, ParameterError
@@ -115,10 +113,14 @@ def test_columns_that_are_not_there_are_refused(folder):
 
 
 def test_a_null_in_parquet_is_no_label(folder):
-    columns = table_columns() | {"kind": ["a", None, "b"] * 20}
-    pq.write_table(pa.table(columns), folder / "mine.parquet")
+    write_parquet(folder / "mine.parquet", table_columns() | {"kind": ["a", None, "b"] * 20})
     with pytest.raises(DataError, match="record 2 has no label"):
         load_task(folder / "mine.parquet", label="kind", silo="place")
+
+
+def write_parquet(path, columns):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table(columns), path)
 
 
 def table_columns():
@@ -139,7 +141,7 @@ def test_tables_have_a_label_column_and_may_name_silo_and_split(folder, suffix):
         rows = zip(*columns.values(), strict=True)
         path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
     else:
-        pq.write_table(pa.table(columns), path)
+        write_parquet(path, columns)
     task = load_task(path, label="kind", silo="place")
     assert task.classes == ("class-0", "class-1", "class-2")
     assert task.features_train.shape == (48, 2)

@@ -17,7 +17,7 @@ FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table fe
 # What the demonstration asks for: both observers bounded, and half of every country's voice kept.
 DEMO := consortium --rounds 10 --epsilon 3 --epsilon-inside 8 --least-influence 0.5
 
-.PHONY: demo test torch test-engines test-flower test-floors lint docs screenshot paper bench wheel clean
+.PHONY: demo test test-torch test-engines test-flower test-floors lint docs screenshot paper bench wheel clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -37,18 +37,21 @@ demo: $(VENV)/core.stamp
 # Two at a time, each file's tests in one process: much of the time they wait, for browsers and time limits.
 # Threads of PyTorch that wait for work sleep: by default they take processors from the tests beside them.
 # Bytecode is kept: tests start processes by the hundred, and each would compile the package anew.
-test: $(VENV)/test.stamp
-	@OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# PyTorch, hundreds of megabytes: where it is installed, `make test` runs what needs it.
-torch: $(VENV)/torch.stamp
+test: $(VENV)/test.stamp
+	@$(PYTEST)
+
+# The tests marked `torch`, and no others. PyTorch has hundreds of megabytes, so `make test` neither installs nor needs it.
+test-torch: $(VENV)/torch.stamp
+	@$(PYTEST) -m torch tests
 
 test-engines: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -v -m engines tests/engines
 
 # Flower's simulation brings Ray, a few hundred megabytes: here alone, and `make test` leaves out what needs it.
 test-flower: $(VENV)/flower.stamp
-	@$(BIN)/python -m pytest -v -m "engines or not engines" tests/engines/test_flower*.py tests/engines/test_audited_flower.py
+	@$(BIN)/python -m pytest -v -m "not torch" tests/engines/test_flower*.py tests/engines/test_audited_flower.py
 
 test-floors: $(VENV)/floors.stamp
 	@OPENBLAS_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest $(FLOOR_TESTS:%=tests/%.py) $(FLOOR_DOCTESTS:%=src/fulcrum/%.py)

@@ -9,6 +9,7 @@ from fulcrum.cli.app import run
 from fulcrum.planning.plan_reading import read_plan
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 NETS = """
 import torch

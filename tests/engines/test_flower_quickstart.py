@@ -29,7 +29,6 @@ def test_the_page_shows_every_line_that_differs():
 def quickstart(monkeypatch, request):
     """The apps of one of the two."""
     pytest.importorskip("flwr", reason="needs the extra flower")
-    pytest.importorskip("torch", reason="the quickstart needs torch")
     monkeypatch.syspath_prepend(EXAMPLE / request.param)
     for name in [name for name in sys.modules if name.partition(".")[0] == "quickstart"]:
         monkeypatch.delitem(sys.modules, name)
@@ -52,6 +51,7 @@ class Nodes:
         return self.replies[-1]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("quickstart", ["plain", "private"], indirect=True)
 def test_both_learn_and_the_private_one_sends_answers_alone(tmp_path, monkeypatch, capsys, quickstart, request):
     from flower_world import LocalGrid

@@ -4,6 +4,7 @@ import pytest
 from fulcrum.noise.tensors import TensorDraws, stream_of
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 DRAWS = TensorDraws(torch=torch, device="cpu", seed=7)
 

@@ -8,7 +8,8 @@ Each page runs from top to bottom in an empty directory of its own, with one Pyt
   next prompt, must be its output; where nothing stands there, only the exit code is checked. Other commands (`$ pip ...`)
   are not run. The terminal is 100 columns wide.
 - The exit code must be 0, or that of `<!-- exit: 2 -->` right before the block.
-- A block right after `<!-- needs: torch -->` runs where that package is installed, or all of several; else it is left out.
+- A block right after `<!-- needs: sklearn -->` runs where that package is installed, or all of several; else it is left
+  out. A page with blocks that need PyTorch runs twice: without these blocks, and with them by `make test-torch`.
 - Blanks at line ends do not count, and `...` stands for any text.
 """
 
@@ -52,6 +53,10 @@ class Block:
     exit: int = 0
     needs: str = ""
 
+    @property
+    def packages(self):
+        return self.needs.replace(",", " ").split()
+
 
 def blocks_of(page):
     """Returns the fenced blocks of a page in order."""
@@ -76,12 +81,12 @@ def blocks_of(page):
     return found
 
 
-def run_page(page, name, directory):
-    """Runs everything that a page shows, in a directory that is the current one."""
+def run_page(page, name, directory, *, without=()):
+    """Runs everything that a page shows but the blocks that need some packages, in a directory that is the current one."""
     namespace = {"__name__": "__main__"}
     for block in blocks_of(page):
         where = f"{name}:{block.line}"
-        if not all(map(importlib.util.find_spec, block.needs.replace(",", " ").split())):
+        if set(without) & set(block.packages) or not all(map(importlib.util.find_spec, block.packages)):
             continue
         if block.file is not None:
             Path(block.file).write_text(block.text, encoding="utf-8")
@@ -176,6 +181,17 @@ def here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_everything_a_page_shows_is_what_happens(path, here):
+    run_page(path.read_text(encoding="utf-8"), path.name, here, without=["torch"])
+
+
+def needs_torch(path):
+    return any("torch" in block.packages for block in blocks_of(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("path", [path for path in PAGES if needs_torch(path)], ids=lambda path: path.name)
+def test_everything_a_page_shows_with_pytorch_is_what_happens(path, here):
+    assert importlib.util.find_spec("torch") is not None
     run_page(path.read_text(encoding="utf-8"), path.name, here)
 
 
@@ -229,6 +245,13 @@ DISPERSION = "dispersion of region  88.00% of a uniform budget is waste, a facto
 )
 def test_a_right_page_passes(page, here):
     run_page(page, "page.md", here)
+
+
+def test_blocks_that_need_a_package_left_out_do_not_run(here):
+    page = "<!-- needs: json, re -->\n" + fenced("python", "assert False")
+    run_page(page, "page.md", here, without=["re"])
+    with pytest.raises(AssertionError):
+        run_page(page, "page.md", here, without=["torch"])
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import fulcrum
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "network_at_scale.py"
 

@@ -1,5 +1,6 @@
-"""The tests can be collected without any one of the optional packages."""
+"""The tests can be collected without any one of the optional packages, and those that need PyTorch are marked."""
 
+import ast
 import json
 import os
 import subprocess
@@ -58,3 +59,33 @@ def test_a_module_that_cannot_be_loaded_without_a_package_is_found(tmp_path):
         "helper.py",
         *(f"test_{name}.py" for name in ("direct", "by_a_helper", "by_a_call", "by_a_dependent")),
     }
+
+
+def is_torch_skipped(node):
+    """Whether a piece of code skips a test, or a module, where PyTorch is missing."""
+    return (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "importorskip"
+        and bool(node.args)
+        and ast.unparse(node.args[0]).strip("'\"").partition(".")[0] == "torch"
+    )
+
+
+def unmarked(source):
+    """Whether tests of a module are skipped without PyTorch, and lack the mark by which `make test-torch` finds them."""
+    tree = ast.parse(source)
+    marked = any(ast.unparse(node) == "pytestmark = pytest.mark.torch" for node in tree.body)
+    return any(map(is_torch_skipped, ast.walk(tree))) and not marked
+
+
+def test_no_test_is_skipped_without_pytorch_that_make_test_torch_would_not_run():
+    assert [path.name for path in sorted(TESTS.rglob("test_*.py")) if unmarked(path.read_text("utf-8"))] == []
+
+
+def test_a_skipped_test_without_the_mark_is_found():
+    skipped = "torch = pytest.importorskip('torch')\n"
+    assert unmarked(skipped)
+    assert unmarked(f"def test_tensors():\n    {skipped}")
+    assert unmarked("nn = pytest.importorskip('torch.nn', reason='networks')\n")
+    assert not unmarked(f"{skipped}pytestmark = pytest.mark.torch\n")
+    assert not unmarked("pytest.importorskip('torchless')\n")

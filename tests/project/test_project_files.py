@@ -66,6 +66,12 @@ def test_only_python_versions_that_the_workflow_runs_are_claimed():
     assert {step["run"] for step in steps if "run" in step} == {".ci/run"}
 
 
+def test_a_submission_runs_the_readers_command_before_any_other_installs_more():
+    commands = re.findall(r"^ *make (.+)$", text_of(".ci/run"), re.MULTILINE)
+    assert commands == ["clean", "test", "lint", "test-floors", "test-torch"]
+    assert re.findall(r"install (torch\S*)$", text_of("Makefile"), re.MULTILINE) == ["torch==2.13.0"]
+
+
 @pytest.mark.parametrize("arguments", [["--fast"], [""], ["tests", "-x"]])
 def test_the_check_of_a_submission_takes_no_arguments(arguments):
     done = subprocess.run([ROOT / ".ci" / "run", *arguments], capture_output=True, text=True, check=False, timeout=20)

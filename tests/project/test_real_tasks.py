@@ -10,6 +10,7 @@ import pytest
 import fulcrum
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,6 +11,7 @@ from fulcrum.roles.learning import Assignment, Learner
 from fulcrum.roles.model_form import as_array, form_of
 
 torch = pytest.importorskip("torch", reason="state dicts are PyTorch's")
+pytestmark = pytest.mark.torch
 
 
 def network():

@@ -160,8 +160,10 @@ def test_every_silo_and_class_of_a_dataset_keeps_a_record_to_train_on():
         assert len(task.labels_test) == 4
 
 
+@pytest.mark.torch
 def test_silos_and_classes_are_known_by_what_is_written():
-    torch = pytest.importorskip("torch")
+    import torch
+
     names = [torch.tensor(3), 3, 3.0, " 3 ", b"3", np.int64(3)]
     items = [([1.0, 2.0], label, name) for name in names for label in ("dog", "cat")]
     task = dataset_task(items, held_out=items[:1])
@@ -171,8 +173,10 @@ def test_silos_and_classes_are_known_by_what_is_written():
         dataset_task(items, held_out=items[:1], classes=("cat", "cow"))
 
 
+@pytest.mark.torch
 def test_tensors_of_any_kind_are_records():
-    torch = pytest.importorskip("torch")
+    import torch
+
     bytes_of_images = torch.full((8, 1, 2, 2), 255, dtype=torch.uint8)
     for records, kind in (
         (torch.ones(8, 3).bfloat16(), np.float32),
@@ -302,8 +306,10 @@ def test_what_is_no_image_or_of_another_size_is_refused(tmp_path, second, told):
         load_task(tmp_path / "photos")
 
 
+@pytest.mark.torch
 def test_a_convolutional_network_learns_images(tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     photos, labels = images(600)
     np.savez(tmp_path / "photos.npz", X=photos, y=labels)
 
@@ -320,9 +326,11 @@ def test_a_convolutional_network_learns_images(tmp_path):
     assert not any("outside every epsilon" in note for note in run.notes)
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("targets", "metric"), [("numbers", "explained variance"), ("labels", "right labels")])
 def test_numbers_and_labels_are_learnt(targets, metric):
-    torch = pytest.importorskip("torch")
+    import torch
+
     stream = np.random.default_rng(0)
     inputs = stream.normal(size=(600, 5))
     truth = inputs @ stream.normal(size=(5, 3))
@@ -341,8 +349,9 @@ def test_numbers_and_labels_are_learnt(targets, metric):
     assert run.reference[0] > 0.85
 
 
+@pytest.mark.torch
 def test_a_dataset_of_pytorch_is_taken_as_it_is():
-    torch = pytest.importorskip("torch")
+    import torch
 
     class Photos(torch.utils.data.Dataset):
         def __len__(self):

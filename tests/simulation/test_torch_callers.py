@@ -13,6 +13,7 @@ from fulcrum.simulation.tasks import load_task
 from fulcrum.simulation.torch_model import torch_model
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 PLAN = fulcrum.plan("severe", rounds=2, epsilon=20.0)
 TRAINING = LocalTraining(learning_rate=0.3, steps=2, batch=8)

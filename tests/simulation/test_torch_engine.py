@@ -21,6 +21,7 @@ from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch_model import one_thread, torch_model
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=4, batch=8)
 PLAN = fulcrum.plan("isic-paper", rounds=3, epsilon=20.0)

@@ -12,6 +12,7 @@ from fulcrum.simulation.torch_model import load_torch_model, torch_model
 from fulcrum.simulation.trials import compare_trained
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 TRAINING = LocalTraining(learning_rate=0.1, steps=4, batch=8)
 PLAN = fulcrum.plan("isic-paper", rounds=2, epsilon=50.0)

@@ -10,6 +10,7 @@ from stepping_silos import BATCH, SILOS, steps_of  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+pytestmark = pytest.mark.torch
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-10}
 SLIDING = [
     {},

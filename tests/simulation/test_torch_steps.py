@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from stepping_silos import BATCH, SILOS, steps_of  # noqa: E402
 
+pytestmark = pytest.mark.torch
 PLAN = fulcrum.plan("isic-paper", rounds=2, epsilon=20.0)
 TRAINING = LocalTraining(learning_rate=0.2, steps=2, batch=4)
 

@@ -306,7 +306,7 @@ def test_a_document_is_cut_at_256_tokens(tmp_path, text_model):
     words = ("bank " * 253).strip()  # beside the two tokens that mark beginning and end
     path.write_text(f"{words} river\tx\n{words} river dog dog\tx\n{words} dog\tx\n")
     cut, long, other = embed_texts(path).features
-    np.testing.assert_array_equal(cut, long)
+    np.testing.assert_allclose(cut, long, atol=1e-6)  # not to the bit: some BLAS add up the rows of a product unlike
     assert np.abs(cut - other).max() > 1e-3
 
 

@@ -32,6 +32,12 @@ def test_every_module_is_collected_whichever_optional_package_is_absent():
     assert {package: lines for package, lines in errors.items() if lines} == {}
 
 
+def test_the_modules_of_engines_are_collected_where_no_test_has_loaded_their_packages_before():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "src/fulcrum/engines"]
+    child = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    assert child.returncode in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), child.stdout
+
+
 PLANTED = {
     "test_direct.py": "import yaml\n",
     "test_by_a_helper.py": "from helper import read\n",

@@ -19,6 +19,7 @@ from fulcrum.audit.learning.property_inference import (
 )
 from fulcrum.audit.learning.record_attacks import record_findings
 from fulcrum.audit.replays.auditing import audit
+from fulcrum.planning.comparing import least_influence
 from fulcrum.privacy.prior import lateral_floor
 from fulcrum.simulation.engine import LocalTraining
 from fulcrum.simulation.tasks import Task
@@ -133,6 +134,16 @@ def test_other_weights_are_shown_without_noise_too():
     findings = property_findings(plans, TASK, training=TRAINING, shadows=20, seed=2)
     bare = {each.arm: each.weights for each in findings if not each.noise}
     assert bare == {NO_PRIVACY: "equal", f"optimal, {NO_PRIVACY}": "sizes"}
+
+
+@pytest.mark.parametrize("recipe", ["paper", "joint"])
+def test_every_plan_beside_one_keeps_the_influence_that_it_promises(recipe):
+    options = {"sizes": {"north": [400, 50, 50, 50], "west": [100]}, "rounds": 3, "parameters": 14}
+    plans = plans_beside(made(**options, recipe=recipe, least_influence=0.9), parameters=14)
+    assert sorted(plans) == ["joint", "optimal", "uniform"]
+    assert all(least_influence(plan) >= 0.9 * (1 - 1e-9) for plan in plans.values())
+    unbounded = plans_beside(made(**options, recipe=recipe), parameters=14)
+    assert least_influence(unbounded["joint"]) < 0.8
 
 
 def test_a_plan_that_no_other_recipe_can_keep_stands_alone():

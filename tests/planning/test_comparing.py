@@ -89,7 +89,9 @@ def test_a_plan_knows_which_row_of_a_comparison_it_is():
     assert row_of(plan("mild", recipe="joint", **target)) == "joint"
     assert row_of(plan("mild", recipe="joint", shrink=False, **target)) is None
     assert row_of(plan("mild", weights="equal", **target)) is None
-    assert row_of(plan("mild", recipe="joint", least_influence=0.9, **target)) is None
+    kept = plan("mild", recipe="joint", least_influence=0.9, **target)
+    assert row_of(kept) is None
+    assert row_of(kept, least_influence=0.9) == "joint"
 
 
 def test_the_trade_runs_from_the_optimum_to_uniform_and_each_end_is_a_plan():

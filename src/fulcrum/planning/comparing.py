@@ -164,12 +164,17 @@ def row_plan(federation: Federation, settings: Mapping[str, Any], target: Mappin
     return plan(federation, **(plain | dict(settings)))
 
 
-def row_of(made: Plan) -> str | None:
-    """Returns the name of the row that a plan would be in a comparison; None where it is none of those with a name."""
+def row_of(made: Plan, *, least_influence: float = 0.0) -> str | None:
+    """Returns the name of the row that a plan would be in a comparison; None where it is none of those with a name.
+
+    Args:
+        made: The plan.
+        least_influence: The least influence of a region that every row of the comparison keeps.
+    """
     plain = made.server == "sum" and made.clip_share == 1
     if plain and made.weights_rule == "sizes":
         return made.allocation
-    if made.allocation != "optimal" or made.least_influence:
+    if made.allocation != "optimal" or made.least_influence != least_influence:
         return None
     if plain and made.weights_rule == "least-noise":
         return "least-noise"

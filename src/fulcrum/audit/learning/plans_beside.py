@@ -18,14 +18,15 @@ from fulcrum.planning.recipes import RECIPES
 def plans_beside(plan: Plan, *, parameters: int) -> dict[str, Plan]:
     """Returns a plan, the same with one multiplier for all, and the recipe that it does not follow, by name.
 
-    A recipe that cannot keep the target is left out, and so is all of it where aggregators inject, or where silos
-    released before: what they spent was spent under other weights.
+    Every plan keeps the least influence that the first one promises to regions. A recipe that cannot keep the target is
+    left out, and so is all of it where aggregators inject, or where silos released before: what they spent was spent
+    under other weights.
 
     Args:
         plan: The plan, which comes first.
         parameters: Of the model that is attacked, where the plan says none.
     """
-    found = {row_of(plan) or AS_ASKED: plan}
+    found = {row_of(plan, least_influence=plan.least_influence) or AS_ASKED: plan}
     if plan.injection != "silo" or plan.follows:
         return found
     found.setdefault("uniform", plan.uniform())
@@ -36,6 +37,7 @@ def plans_beside(plan: Plan, *, parameters: int) -> dict[str, Plan]:
         execution = Execution(
             clip_norm=plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm,
             weights=recipe.weights,
+            least_influence=plan.least_influence,
             server=recipe.server,
             shrink=recipe.shrink,
         )

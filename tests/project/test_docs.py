@@ -13,6 +13,7 @@ Each page runs from top to bottom in an empty directory of its own, with one Pyt
 - Blanks at line ends do not count, and `...` stands for any text.
 """
 
+import ast
 import contextlib
 import doctest
 import importlib.util
@@ -20,22 +21,29 @@ import io
 import re
 import shlex
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
-from test_package import FLOORS, MODULES
+from test_package import FLOORS, MODULES, tree_of
 
+import fulcrum
 from fulcrum.cli import app as cli
+from fulcrum.planning.plan_file import PlanFile
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-BY_LEAF = {module.split(".")[-1]: module for module in MODULES}
 
-FILE_ENDINGS = ("py", "toml", "json", "csv", "html")
+FILE_ENDINGS = ("toml", "json", "csv", "html", "md", "sh", "yml", "cff", "db", "ledger")
+NOT_OURS = ("torch", "pytest", "context")
+"""Packages of others, and the context that Flower hands to an app."""
+
 
 _FENCE = re.compile(r"^ {0,3}(`{3,})\s*([\w-]*)\s*$")
 _NOTE = re.compile(r"^<!--\s*(file|exit|needs):\s*(.+?)\s*-->$")
@@ -201,15 +209,67 @@ def test_links_between_pages_lead_somewhere(path):
         assert "://" in target or (path.parent / target).exists(), target
 
 
+def names_in(body):
+    """Returns the names that the body of a module or a class defines or imports."""
+    names = set()
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            names.add(ast.unparse(node.target))
+        elif isinstance(node, ast.Assign):
+            names.update(map(ast.unparse, node.targets))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(alias.asname or alias.name for alias in node.names)
+    return names
+
+
+@cache
+def known_names():
+    """Returns the names below each module, floor, class and part of a plan file."""
+    known = defaultdict(set)
+    known["fulcrum"] = {*fulcrum.__all__, *FLOORS}
+    for module in MODULES:
+        tree, (floor, _, below) = tree_of(module), module.partition(".")
+        known[floor].add(below)
+        for owner in {module, module.rpartition(".")[2]}:
+            known[owner] |= {"py", *names_in(tree.body)}
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                known[node.name] |= names_in(node.body)
+        loggers = re.findall(r'getLogger\("fulcrum\.(\w+)"\)', ast.unparse(tree).replace("'", '"'))
+        known["fulcrum"].update(loggers)
+    for part, kind in get_type_hints(PlanFile).items():
+        known[part] |= set(getattr(kind, "__struct_fields__", ()))
+    known["innermost"] = known["Tier"]
+    return known
+
+
+def unknown_names(text):
+    """Returns the names with a dot, in a page, that nothing of ours has."""
+    unknown = []
+    for dotted in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)+)[`(]", text):
+        owner, _, name = dotted.rpartition(".")
+        if name not in FILE_ENDINGS and owner.partition(".")[0] not in NOT_OURS:
+            unknown += [] if name in known_names().get(owner.removeprefix("fulcrum."), ()) else [dotted]
+    return unknown
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_functions_and_tests_that_a_page_names_are_there(path):
+def test_modules_functions_and_files_that_a_page_names_are_there(path):
     text = path.read_text(encoding="utf-8")
-    for module, name in re.findall(r"`(?:fulcrum\.)?(\w+)\.(\w+)[`(]", text):
-        if module in BY_LEAF and name not in FILE_ENDINGS:
-            assert hasattr(importlib.import_module(f"fulcrum.{BY_LEAF[module]}"), name), f"{module}.{name}"
-    for file, _, name in re.findall(r"`(tests/[\w/]+\.py)(::(\w+))?`", text):
+    assert unknown_names(text) == []
+    for file, _, name in re.findall(r"`((?:tests|benchmarks|paper|examples)/[\w/]+\.\w+)(::(\w+))?`", text):
         assert (ROOT / file).exists(), file
         assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
+
+
+def test_a_name_of_nothing_is_found():
+    there = "`exporting.py` `planning.exporting` `fulcrum.planning.exporting.exported(` `fulcrum.plan` `fulcrum.alarm` `Plan.saving`"
+    assert unknown_names(there + " `settings.rounds` `plan.json` `torch.func` `2.631` `innermost.parent_of`") == []
+    gone = ["exports.py", "reports.plan_drawings", "drawing.theme", "exporting.exports", "fulcrum.plam", "Plan.savings"]
+    gone += ["settings.round", "planning.exports", "fulcrum.planning.exporting.exports"]
+    assert unknown_names("".join(f"`{name}` " for name in gone)) == gone
 
 
 def test_the_design_draws_every_floor_and_lists_every_module_once():

@@ -67,16 +67,16 @@ def tree_of(module: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> set[str]:
-    """Every module imported when the code runs; imports for type checkers alone do not count."""
+    """Returns every module that the code imports, at once, later, or for type checkers alone.
+
+    An import under `TYPE_CHECKING` counts: a reader needs the other module to follow the types.
+    """
     found = set()
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            continue
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
-        found |= imports(node)
     return found
 
 
@@ -156,8 +156,25 @@ def test_the_folders_of_a_floor_stand_on_each_other_in_one_order():
     assert circle(used) == []
 
 
+IMPORTED_FOR_ITS_TYPE = {("planning.advice", "planning.plan"), ("planning.plan_content", "planning.plan")}
+"""Pairs of which the second calls the first, and the first names the second's type: `Plan` has methods that give advice and
+write the plan's file. The pairs disappear once these methods are functions of a plan, outside its module."""
+
+
 def test_no_two_modules_import_each_other_however_long_the_way():
-    assert circle({module: used_by(module) & set(MODULES) for module in MODULES}) == []
+    edges = {module: used_by(module) & set(MODULES) for module in MODULES}
+    for first, second in IMPORTED_FOR_ITS_TYPE:
+        assert second in edges[first]
+        assert first in edges[second], f"{first} and {second} no longer import each other: take the pair from the list"
+        edges[first] -= {second}
+    assert circle(edges) == []
+
+
+def test_an_import_counts_wherever_it_stands():
+    code = (
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fulcrum.a import b\ndef f():\n    import c.d\n"
+    )
+    assert imports(ast.parse(code)) == {"typing", "fulcrum.a", "c.d"}
 
 
 def test_every_module_is_used():

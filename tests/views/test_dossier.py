@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -38,6 +39,15 @@ def test_every_question_is_answered_or_owned_up_to():
     epsilon = asked[0].answer
     assert epsilon.startswith(PLAN.promise), "rounds, delta, unit and both observers in one sentence"
     assert "epsilon 6.873 against whoever sees its own updates" in epsilon
+
+
+def test_the_final_publication_is_cited_and_the_text_that_the_questions_follow_is_named():
+    page = re.sub(r"\s+", " ", Path(__file__).parents[2].joinpath("docs/audit.md").read_text("utf-8"))
+    for text in (report(PLAN, answers=Answers()), page):
+        assert "doi 10.6028/NIST.SP.800-226" in text
+        assert "March 2025" in text
+        assert "follow its initial public draft of December 2023" in text
+    assert "800-226" not in report(PLAN)
 
 
 def test_mu_is_stated_for_both_observers_and_is_that_of_the_noise():

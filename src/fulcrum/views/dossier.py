@@ -1,12 +1,12 @@
-"""What a deployment must state beyond its figures: the questions of NIST SP 800-226, each answered or owned up to.
+"""The facts that a deployment must state beyond its figures: the questions of NIST SP 800-226, answered or owned up to.
 
 >>> from fulcrum.planning.making import plan
 >>> asked = questions_of(plan("consortium", rounds=10, epsilon=1.0), Answers())
 >>> len(asked), [question.number for question in asked if question.unanswered]
 (16, [1, 5, 7, 9, 10, 12, 14, 15, 16])
 
-What a plan says is answered from the plan. What no software can know is asked for in a small TOML file, and shown as
-unanswered until it is given. The questions follow the draft of NIST SP 800-226 of December 2023.
+A plan answers some of the questions. A small TOML file asks people for the other answers, and each is shown as
+unanswered until it is given. `SOURCE` names the text that the questions follow: the draft, not the final publication.
 """
 
 import math
@@ -30,6 +30,13 @@ from fulcrum.views.numbers import figure, with_error
 FORMAT = "fulcrum.dossier/1"
 
 UNANSWERED = "Unanswered."
+
+SOURCE = (
+    "NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees, March 2025, "
+    "doi 10.6028/NIST.SP.800-226. The questions follow its initial public draft of December 2023; they were not "
+    "compared with the final text."
+)
+"""The publication, and the text of it that the questions follow."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

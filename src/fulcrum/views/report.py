@@ -34,7 +34,7 @@ from fulcrum.views.alignment import aligned
 from fulcrum.views.audit_tables import audit_drawing, audit_section
 from fulcrum.views.chart_style import STILL_FONT, Spec, javascript_bundle, svg, theme
 from fulcrum.views.charts import information_rows, information_words
-from fulcrum.views.dossier import Answers, questions_of
+from fulcrum.views.dossier import SOURCE, Answers, questions_of
 from fulcrum.views.drawings import Drawing, plan_drawings, run_drawings, weights_drawing
 from fulcrum.views.html import inline_json, inline_script, promise, rendered, script, style
 from fulcrum.views.numbers import figure
@@ -122,6 +122,7 @@ def report(
         rounds=_deployed_rounds(results),
         audit=None if audit is None else audit_section(audit),
         questions=[] if answers is None else questions_of(plan, answers, audit=audit, results=results),
+        source_of_questions=SOURCE,
         table=table,
         first_rows=first_rows(table, PRINTED_ROWS),
         printed=PRINTED_ROWS,

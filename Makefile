@@ -71,10 +71,9 @@ screenshot: $(VENV)/test.stamp
 paper: $(VENV)/core.stamp
 	@OPENBLAS_NUM_THREADS=1 $(BIN)/python paper
 
-# Those of PyTorch and Flower are run by hand, in an environment that has them.
+# Benchmarks that need PyTorch or Ray run where `make test-torch` or `make test-flower` has installed them.
 bench: $(VENV)/test.stamp
-	@for script in $(filter-out %/torch_round.py %/flower_round.py,$(wildcard benchmarks/[a-z]*.py)); do \
-	  $(BIN)/python $$script || exit 1; done
+	@$(BIN)/python benchmarks/_every_benchmark.py
 
 wheel: $(VENV)/pip.stamp
 	@rm -rf dist

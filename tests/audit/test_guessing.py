@@ -75,6 +75,27 @@ def test_the_bound_that_assumes_nothing_holds_for_randomised_response_and_reache
     assert np.mean(found) > 0.97 * epsilon
 
 
+def test_the_bound_that_assumes_nothing_holds_for_a_mechanism_that_reveals_all_with_probability_delta():
+    delta, trials = 0.02, 5_000  # it says nothing otherwise, so that its epsilon at this delta is 0
+    revealed = np.random.default_rng(4).binomial(trials, delta, 400)
+    found = [Tally(right=int(right), wrong=0, trials=trials) for right in revealed]
+    above = sum(one.epsilon_at_least(0.05, delta=delta) > 0 for one in found)
+    assert above <= stats.binom.ppf(0.999, 400, 0.05)
+    assert all(one.epsilon_at_least(0.05, delta=0.0) > 3 for one in found)  # a bound without delta is false
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.01, 0.05, 0.2])
+def test_delta_is_taken_off_the_right_guesses(delta):
+    right, wrong, trials, error = 5_800, 900, 100_000, 0.05
+    guessed = stats.binomtest(right + wrong, trials, alternative="greater").proportion_ci(1 - 0.05 * error).low
+    share = stats.binomtest(right, right + wrong, alternative="greater").proportion_ci(1 - 0.95 * error).low
+    excess = (guessed * share - delta) / (guessed * (1 - share))
+    expected = max(0.0, math.log(excess)) if excess > 0 else 0.0
+    assert Tally(right=right, wrong=wrong, trials=trials).epsilon_at_least(error, delta=delta) == pytest.approx(
+        expected
+    )
+
+
 def test_noise_alone_proves_nothing():
     for seed in range(50):
         free, gaussian = bounds(2_000, seed, shift=0.0, error=1e-4)

@@ -4,6 +4,22 @@ import os
 import shutil
 from contextlib import contextmanager
 
+_EVEN_LETTERS = """
+(widest) => {
+  const text = "every silo's whole dataset is protected against anyone outside its region";
+  const pen = document.createElement("canvas").getContext("2d");
+  const spacing = new Map();
+  for (const element of document.querySelectorAll("body, body *")) {
+    const family = getComputedStyle(element).fontFamily;
+    if (!spacing.has(family)) {
+      pen.font = `100px ${family}`;
+      spacing.set(family, widest - pen.measureText(text).width / text.length / 100);
+    }
+    element.style.letterSpacing = `${spacing.get(family)}em`;
+  }
+}
+"""
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -29,3 +45,21 @@ def launched(kind, executable, **options):
     opened = kind.launch(executable_path=executable, args=[f"--{flag}" for flag in quiet], **options)
     yield opened
     opened.close()
+
+
+def has_fonts(opened):
+    """Whether a browser has a font to draw with: without one every text is empty."""
+    page = opened.new_page()
+    page.set_content("<p>text</p>")
+    drawn = page.locator("p").inner_text() == "text"
+    page.close()
+    return drawn
+
+
+def with_even_letters(page):
+    """Spaces letters so that in any font of any machine they are half as wide as high, the mean of usual fonts.
+
+    Tests of where parts of a page stand would otherwise depend on how often the machine's fonts break lines.
+    """
+    page.evaluate(_EVEN_LETTERS, 0.5)
+    return page

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from browsers import chromium, installed_browser
+from browsers import chromium, has_fonts, installed_browser
 from hypothesis import settings
 
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True)
@@ -62,6 +62,8 @@ def browser():
     if found is None:
         pytest.skip("no Chromium is installed: the browser tests are skipped")
     with chromium(found) as opened:
+        if not has_fonts(opened):
+            pytest.skip("Chromium has no font to draw with: the browser tests are skipped")
         yield opened
 
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from browsers import with_even_letters
 from page_browser import REFUSED, after, chosen, drawn, drop, figures, rested, slide
 
 import fulcrum
@@ -32,7 +33,7 @@ def test_the_page_opens_with_the_claim_and_all_charts(opened, visit, address):
     assert page.locator("figure.drawn .live svg").count() == 6
     assert page.locator("#count").inner_text() == "50 of 50 silos"
     for part in (".claim", "#headline", ".warning"):
-        box = page.locator(part).bounding_box()
+        box = with_even_letters(page).locator(part).bounding_box()
         assert box["y"] + box["height"] < 800  # on the first screen
     assert set(visit.requests) == {address + path for path in ("", "style.css", "vega.js", "page.js", "plan", "later")}
     assert page.context.cookies() == []

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from browsers import with_even_letters
 from page_browser import REFUSED, after, chosen, drawn, figures, rested, slide
 
 import fulcrum
@@ -98,7 +99,7 @@ def test_both_observers_have_a_verdict_in_words_at_every_epsilon(opened):
     assert said.count() == 2
     assert said.nth(0).get_attribute("class") == "calm"
     assert "above the regions is right up to 56 of 100 times" in said.nth(0).inner_text()
-    assert page.locator("#verdict").bounding_box()["y"] < 300
+    assert with_even_letters(page).locator("#verdict").bounding_box()["y"] < 300
     after(page, lambda: (page.locator("#epsilon").fill("30"), page.keyboard.press("Tab")))
     after(page, lambda: page.locator("#inside-on").check())
     after(page, lambda: (page.locator("#epsilon_inside").fill("40"), page.keyboard.press("Tab")))

@@ -5,7 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from browsers import with_even_letters
+from browsers import slowness, with_even_letters
 
 import fulcrum
 from fulcrum.views.report import report
@@ -181,7 +181,7 @@ def test_ten_thousand_silos_open_in_two_seconds(visit, tmp_path):
         start = time.perf_counter()
         page.goto(address)
         ready(page)
-        took.append(time.perf_counter() - start)
+        took.append((time.perf_counter() - start) / slowness(page))
     assert min(took) < 2, took  # the machine may be busy with something else
     assert page.locator("#count").inner_text() == "10,000 of 10,000 silos"
 
@@ -201,7 +201,7 @@ def test_a_hundred_thousand_silos_do_not_freeze_the_table(visit, tmp_path):
           ];
         }"""
     )
-    assert max(took) < 1000, took
+    assert max(took) < 1000 * slowness(page), took
     page.evaluate("document.getElementById('rows').scrollTop = 1e9")
     page.get_by_role("button", name="silo").click()
     page.evaluate("document.getElementById('rows').scrollTop = 1e9")

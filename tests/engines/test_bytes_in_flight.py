@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from coroutines import run_coroutine
 
 from fulcrum.engines.flower.bytes_in_flight import BytesInFlight, NoRoomError
 
@@ -34,7 +35,7 @@ async def settled():
 
 def run(work):
     Request.order = ()
-    return asyncio.run(asyncio.wait_for(work(), 20))
+    return run_coroutine(asyncio.wait_for(work(), 20))
 
 
 def test_requests_wait_for_room_and_get_it_in_their_order():

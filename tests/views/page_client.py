@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
+
+from coroutines import run_coroutine
 
 from fulcrum.federation.as_json import roster_of
 from fulcrum.federation.reading import read_federation
@@ -67,8 +68,7 @@ class Client:
         async def send(message):
             messages.append(message)
 
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(lambda: asyncio.run(self.app(scope, receive, send))).result()
+        run_coroutine(self.app(scope, receive, send))
         return Reply(messages)
 
     def plan(self, federation="consortium", path="/plan", more=None, **settings):

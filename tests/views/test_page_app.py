@@ -1,11 +1,10 @@
 """The page as a web application, without a browser: what it answers, and what it never does."""
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from coroutines import run_coroutine
 from page_client import FILE, HOSPITALS, JSON, SETTINGS, Client
 
 import fulcrum
@@ -303,8 +302,7 @@ def test_a_browser_that_goes_away_leaves_nothing_in_the_log(app, caplog):
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/plan", "raw_path": b"/plan"}
     scope |= {"query_string": b"", "root_path": "", "headers": headers, "client": None, "server": None}
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(lambda: asyncio.run(app(scope, gone, send))).result()
+    run_coroutine(app(scope, gone, send))
     assert caplog.text == ""
 
 

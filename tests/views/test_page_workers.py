@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from coroutines import run_coroutine
 
 from fulcrum.federation.as_json import Place, Roster
 from fulcrum.federation.profiles import profile
@@ -127,7 +128,7 @@ def test_a_browser_that_leaves_ends_its_question(tmp_path):
         statuses.append(message.get("status"))
 
     before, began = children(), time.monotonic()
-    asyncio.run(app(scope, receive, send))
+    run_coroutine(app(scope, receive, send))
     assert time.monotonic() - began < 12
     assert (parts, statuses[0]) == ([], 400)
     assert children() <= before

@@ -2,10 +2,9 @@
 
 No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, now the
 one first and now the other, in the same folder; the figures to quote are the difference and the ratio of the medians.
-A release syncs twice: its entry in the log, and then a mark in the file of how far the log goes; what the mark takes is
-told apart. A large one, which goes to a file of its own, is synced there before. The mean beside them includes the
-releases at which the log is folded into the file, one in every 256 MB of log or so (`database.LOG_BYTES`). Put the
-folder on the disk that matters: one in memory syncs for nothing, and a busy machine or disk distorts the ratio.
+A release is one commit of SQLite's, with a mark before and after it (`fulcrum.storage.commit_mark`); what the two marks
+take is told apart. A large one is committed before its entry is, while its digest is computed. Put the folder on the
+disk that matters: one in memory syncs for nothing, and a busy machine or disk distorts the ratio.
 
     python benchmarks/ledger_overhead.py [--folder .]
 """
@@ -41,16 +40,19 @@ def floor_seconds(path: Path, payload: bytes) -> float:
 
 def record_seconds(ledger: Ledger, allowance: Allowance, number: int, payload: bytes) -> float:
     """The time of one release."""
-    cost = Cost(shift_above=1e-3, shift_inside=1e-2)
+    cost = Cost(shifts={"silo": 1e-2, "region": 1e-3})
     start = time.perf_counter()
     ledger.record(allowance, round_number=number, basis=f"model-{number}", payload=payload, cost=cost)
     return time.perf_counter() - start
 
 
 def mark_seconds(ledger: Ledger) -> float:
-    """The time of the mark that every release includes: a few bytes written over in the file, and synced."""
+    """The time of the two marks that every commit includes: a few bytes written over in the file, and synced."""
+    file = ledger._file
     start = time.perf_counter()
-    ledger._file.mark_log()
+    for _ in range(2):
+        file.mark = file.mark.next_whole()
+        file.mark.write(file.hold)
     return time.perf_counter() - start
 
 
@@ -58,7 +60,7 @@ def times(folder: Path, size: int, repeats: int) -> tuple[list[float], list[floa
     """The times of the floor, a release, and a mark, in milliseconds, taken in turns after one of each to warm up."""
     floors, records, marks = [], [], []
     with Ledger.open(folder / f"{size}.ledger", silo="bench") as ledger:
-        allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shift_above=1.0, shift_inside=10.0)
+        allowance = Allowance(plan_digest="bench", rounds=repeats + 1, shifts={"silo": 10.0, "region": 1.0})
         ledger.enter_plan(allowance)
         for number in range(1, repeats + 2):
             payload, beside = os.urandom(size), folder / f"{size}-{number}"
@@ -103,7 +105,7 @@ def main() -> None:
         Column(key="floor", heading="write and sync, ms"),
         Column(key="overhead", heading="release over it, ms"),
         Column(key="ratio", heading="ratio"),
-        Column(key="mark", heading="its mark, ms"),
+        Column(key="mark", heading="its marks, ms"),
         Column(key="mean_ratio", heading="ratio of means"),
         Column(key="promise", heading="promise", figures=False),
     )

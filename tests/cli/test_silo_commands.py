@@ -8,7 +8,7 @@ from fulcrum.cli.app import run
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.releasing import release
-from fulcrum.storage import payloads
+from fulcrum.storage.commit_mark import CommitMark
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
 CSV = "silo,records,region\nlille,100,north\nmetz,80,north\nnice,120,south\n"
@@ -128,45 +128,46 @@ def test_ledgers_are_shown_and_verified(command):
     code, out, _ = command("ledger", "show", "ledgers/lille.ledger", "--format", "json")
     told = json.loads(out)
     assert (code, told["silo"], told["releases"]) == (0, "lille", 2)
-    assert 0 < told["epsilon_above"] < 2
+    assert list(told["epsilon"]) == ["silo", "region", "federation"]
+    assert 0 < told["epsilon"]["region"] < told["epsilon"]["silo"] < 6
+    assert told["spent"]["region"] == 2 * told["entries"][0]["shifts"]["region"]
+    shown = command("ledger", "show", "ledgers/lille.ledger")[1]
+    assert "spent at region" in shown
+    assert "spent at federation" in shown
+    assert (
+        "shift_silo,shift_region,shift_federation"
+        in command("ledger", "show", "ledgers/lille.ledger", "--format", "csv")[1]
+    )
     assert "2 releases" in command("ledger", "show", "ledgers/lille.ledger")[1]
     assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
     code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
     assert (code, "release nothing more" in out) == (1, True)
 
 
-def test_a_ledger_without_its_large_releases_tells_what_is_spent_and_an_older_copy_tells_nothing(command, monkeypatch):
-    monkeypatch.setattr(payloads, "MOST_INSIDE", 10)
+def test_a_ledger_that_was_left_in_a_write_is_not_shown_without_its_journal(command):
     command("plan", "silos.csv", *PLAN, "-o", "plan.json")
-    released(rounds=1)
-    ledger, beside = Path("ledgers/lille.ledger"), Path("ledgers/lille.ledger-payloads")
-    older = ledger.read_bytes()
-    released(rounds=2)
+    released()
+    ledger = Path("ledgers/lille.ledger")
+    whole = ledger.read_bytes()
+    with ledger.open("r+b", buffering=0) as file:
+        CommitMark(serial=10**6, length=10**5, digest=bytes(32)).write(file)
     replan = ("replan", "plan.json", "--federation", "silos.csv", "--ledgers", "ledgers", "-o", "rest.json")
-    beside.rename("aside")
-    assert command("ledger", "show", ledger)[0] == 0
-    code, out, _ = command("ledger", "verify", ledger)
-    assert (code, "is missing" in " ".join(out.split())) == (1, True)
-    code, out, err = command(*replan)
-    assert (code, out, "lille.ledger-payloads is missing" in err) == (2, "", True)
-    Path("aside").rename(beside)
-    assert command(*replan)[0] == 0
-    Path("rest.json").unlink()
-    ledger.write_bytes(older)
     for arguments in (("ledger", "show", ledger), ("ledger", "verify", ledger), replan):
         code, out, err = command(*arguments)
         assert (code, out) == (2, "")
-        assert "lille.ledger is an older copy, or damaged" in err
+        assert "lille.ledger was left in the middle of a commit" in err
         assert err.count("\n") == 1
     assert not Path("rest.json").exists()
+    ledger.write_bytes(whole)
+    assert command(*replan)[0] == 0
 
 
 def test_a_ledger_gives_the_terminal_no_orders(command):
     orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
-    allowed = Allowance(plan_digest=orders, rounds=2, shift_above=1.0, shift_inside=1.0)
+    allowed = Allowance(plan_digest=orders, rounds=2, shifts={"silo": 1.0, "region": 1.0})
     with Ledger.open("odd.ledger", silo=orders) as ledger:
         ledger.enter_plan(allowed)
-        cost = Cost(shift_above=0.1, shift_inside=0.1)
+        cost = Cost(shifts={"silo": 0.1, "region": 0.1})
         ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
     for arguments in (
         ("ledger", "show", "odd.ledger"),

@@ -6,8 +6,15 @@ import pytest
 
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
-COST = Cost(shift_above=0.25, shift_inside=1.0)
-PLAN = Allowance(plan_digest="plan-a", rounds=5, shift_above=1.0, shift_inside=8.0)
+COST = Cost(shifts={"silo": 1.0, "region": 0.25})
+PLAN = Allowance(plan_digest="plan-a", rounds=5, shifts={"silo": 8.0, "region": 1.0})
+
+
+def allowing(plan: Allowance = PLAN, *, digest: str = "", rounds: int = 0, **shifts: float) -> Allowance:
+    """A plan with other numbers: `region=0.5` is its budget against that observer."""
+    return Allowance(
+        plan_digest=digest or plan.plan_digest, rounds=rounds or plan.rounds, shifts={**plan.shifts, **shifts}
+    )
 
 
 def opened(path: Path, plan: Allowance | None = PLAN, silo: str = "lyon") -> Ledger:

@@ -39,13 +39,13 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         return (
             number > plan.rounds
             or (self.plan, number) in self.released
-            or self.spent[0] + cost.shift_above > plan.shift_above
-            or self.spent[1] + cost.shift_inside > plan.shift_inside
+            or self.spent[0] + cost.shifts["region"] > plan.shifts["region"]
+            or self.spent[1] + cost.shifts["silo"] > plan.shifts["silo"]
         )
 
     @rule(digest=st.sampled_from("pq"), rounds=st.integers(2, 3), above=st.integers(1, 4), inside=st.just(6))
     def begin(self, digest, rounds, above, inside):
-        plan = Allowance(plan_digest=digest, rounds=rounds, shift_above=above, shift_inside=inside)
+        plan = Allowance(plan_digest=digest, rounds=rounds, shifts={"silo": inside, "region": above})
         known = self.plans.get(digest, plan)
         if known != plan or self.spent[0] > above or self.spent[1] > inside:
             with pytest.raises(LedgerError):
@@ -57,7 +57,7 @@ class LedgerBesideAModel(RuleBasedStateMachine):
 
     @rule(number=rounds, basis=bases, payload=st.binary(max_size=30), above=quarters, inside=quarters)
     def record(self, number, basis, payload, above, inside):
-        cost = Cost(shift_above=above, shift_inside=inside)
+        cost = Cost(shifts={"silo": inside, "region": above})
         known = self.released.get((self.plan, number))
         if known is not None and known[0] == basis:
             result = self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
@@ -80,7 +80,7 @@ class LedgerBesideAModel(RuleBasedStateMachine):
 
     @rule(number=rounds, above=quarters, inside=quarters)
     def would_exceed(self, number, above, inside):
-        cost = Cost(shift_above=above, shift_inside=inside)
+        cost = Cost(shifts={"silo": inside, "region": above})
         assert (self.ledger.would_exceed(self.current, cost, number) is not None) == self.refusal(cost, number)
 
     @rule()
@@ -91,7 +91,8 @@ class LedgerBesideAModel(RuleBasedStateMachine):
     @invariant()
     def agree(self):
         assert self.ledger.sequence == len(self.released)
-        assert (self.ledger.spent.shift_above, self.ledger.spent.shift_inside) == self.spent
+        spent = self.ledger.spent_at(("silo", "region")).shifts
+        assert (spent["region"], spent["silo"]) == self.spent
         assert [(e.plan_digest, e.round_number) for e in self.ledger.entries()] == list(self.released)
 
     def teardown(self):

@@ -37,8 +37,8 @@ def test_the_hash_covers_the_silo_and_every_field(tmp_path):
             ("lyon", "p", 2, "m", b"x", COST),
             ("lyon", "p", 1, "n", b"x", COST),
             ("lyon", "p", 1, "m", b"y", COST),
-            ("lyon", "p", 1, "m", b"x", Cost(shift_above=0.25, shift_inside=math.nextafter(1.0, 2))),
-            ("lyon", "p", 1, "m", b"x", Cost(shift_above=math.nextafter(0.25, 1), shift_inside=1.0)),
+            ("lyon", "p", 1, "m", b"x", Cost(shifts={"silo": math.nextafter(1.0, 2), "region": 0.25})),
+            ("lyon", "p", 1, "m", b"x", Cost(shifts={"silo": 1.0, "region": math.nextafter(0.25, 1)})),
         ]
     ):
         with opened(tmp_path / f"{number}", dataclasses.replace(PLAN, plan_digest=plan), silo) as ledger:
@@ -67,12 +67,23 @@ def test_a_sound_ledger_passes_every_check(path):
         ("UPDATE entry SET basis = 'other' WHERE sequence = 2", {"chain"}),
         ("UPDATE entry SET plan = 'plan-z' WHERE sequence = 2", {"chain", "allowance"}),
         ("UPDATE entry SET round = 4 WHERE sequence = 2", {"chain"}),
-        ("UPDATE entry SET shift_above = 0.125 WHERE sequence = 2", {"chain", "sums"}),
-        ("UPDATE entry SET spent_inside = 0 WHERE sequence = 3", {"chain", "sums"}),
+        ("UPDATE entry SET cost = replace(cost, '0x1.0', '0x1.4') WHERE sequence = 2", {"chain", "sums"}),
+        ("UPDATE entry SET spent = cost WHERE sequence = 3", {"chain", "sums"}),
+        (
+            'UPDATE entry SET cost = \'[["silo","0x1.0000000000000p+0"]]\' WHERE sequence = 3',
+            {"chain", "sums", "allowance"},
+        ),
+        ("UPDATE entry SET former_hash = 'f00d' WHERE sequence = 3", {"chain"}),
         ("UPDATE entry SET hash = 'f00d' WHERE sequence = 3", {"chain"}),
         ("DELETE FROM entry WHERE sequence = 1", {"sequence", "chain", "sums", "payloads"}),
         ("DELETE FROM entry WHERE sequence = 2", {"sequence", "chain", "sums", "payloads"}),
-        ("DELETE FROM entry WHERE sequence = 3", {"payloads"}),
+        ("DELETE FROM entry WHERE sequence = 3", {"sequence", "chain", "payloads"}),
+        ("DELETE FROM entry WHERE sequence = 3; DELETE FROM payload WHERE sequence = 3", {"sequence", "chain"}),
+        ("UPDATE silo SET entries = 2", {"sequence"}),
+        ("UPDATE silo SET entries = 4", {"sequence"}),
+        ("UPDATE silo SET head = (SELECT hash FROM entry WHERE sequence = 2)", {"chain"}),
+        ("INSERT INTO payload VALUES (5, x'00')", {"payloads"}),
+        ("INSERT INTO payload VALUES (0, x'00')", {"payloads"}),
         ("UPDATE payload SET bytes = x'00' WHERE sequence = 2", {"payloads"}),
         ("DELETE FROM payload WHERE sequence = 2", {"payloads"}),
         ("UPDATE plan SET rounds = 2", {"allowance"}),
@@ -101,12 +112,26 @@ def test_a_round_released_twice_is_noticed(path):
     with opened(path) as ledger:
         release(ledger, 1)
         release(ledger, 2)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(
-            "CREATE TABLE copied AS SELECT * FROM entry; DROP TABLE entry; ALTER TABLE copied RENAME TO entry;"
-            "UPDATE entry SET round = 1"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        kept = connection.execute(
+            "SELECT rowid, * FROM sqlite_master WHERE name = 'sqlite_autoindex_entry_1'"
+        ).fetchone()
+        sql = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'entry'").fetchone()[0]
+        connection.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ',\n    UNIQUE (plan, round)', '') WHERE name = 'entry'"
         )
+        connection.execute("DELETE FROM sqlite_master WHERE rowid = ?", kept[:1])
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE entry SET round = 1")
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute(
+            "INSERT INTO sqlite_master (rowid, type, name, tbl_name, rootpage, sql) VALUES (?, ?, ?, ?, ?, ?)", kept
+        )
+        connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'entry'", (sql,))
     assert not holds(path)["rounds"]
+    with pytest.raises(LedgerError, match="is damaged"):
+        opened(path)
 
 
 def test_a_restored_old_copy_is_noticed_by_whoever_saw_the_newer_number(path, tmp_path):

@@ -6,19 +6,19 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from ledgers import COST, PLAN, holds, opened, release
+from ledgers import COST, PLAN, allowing, holds, opened, release
 
 from fulcrum.errors import LedgerError, RefusedReleaseError
 from fulcrum.ledger.ledger import Allowance
 
 
 def test_a_new_plan_continues_from_what_is_spent(path):
-    second = dataclasses.replace(PLAN, plan_digest="plan-b", shift_above=0.75)
+    second = allowing(digest="plan-b", region=0.75)
     with opened(path) as ledger:
         release(ledger, 1, b"under a")
         release(ledger, 2)
         ledger.enter_plan(second)
-        assert ledger.spent.shift_above == 0.5
+        assert ledger.spent.shifts["region"] == 0.5
         assert ledger.stored(second, 1, "model") is None
         assert release(ledger, 1, b"under b").fresh
         assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
@@ -29,17 +29,17 @@ def test_a_plan_that_does_not_cover_past_spending_is_refused(path):
         release(ledger, 1)
         release(ledger, 2)
         with pytest.raises(RefusedReleaseError, match="does not cover what silo 'lyon' spent"):
-            ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-b", shift_above=0.4))
+            ledger.enter_plan(allowing(digest="plan-b", region=0.4))
         assert ledger.allowance == PLAN
-        ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-c", shift_above=0.5))
+        ledger.enter_plan(allowing(digest="plan-c", region=0.5))
 
 
-@pytest.mark.parametrize("other", [{"rounds": 6}, {"shift_above": 2.0}, {"shift_inside": 9.0}])
+@pytest.mark.parametrize("other", [{"rounds": 6}, {"region": 2.0}, {"silo": 9.0}, {"federation": 1.0}])
 def test_a_plan_is_not_entered_again_with_other_numbers(path, other):
     with opened(path) as ledger, pytest.raises(LedgerError, match="with another allowance"):
-        ledger.enter_plan(dataclasses.replace(PLAN, **other))
+        ledger.enter_plan(allowing(**other))
     with opened(path, None) as ledger, pytest.raises(LedgerError, match="with another allowance"):
-        ledger.enter_plan(dataclasses.replace(PLAN, **other))
+        ledger.enter_plan(allowing(**other))
 
 
 def test_the_plan_stays_entered_after_reopening(path):
@@ -76,7 +76,7 @@ def test_a_release_names_its_plan_whichever_was_entered_last(path):
 def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(path):
     rounds, plans = 60, {}
     for name in ("plan-a", "plan-b"):
-        plans[name] = Allowance(plan_digest=name, rounds=rounds, shift_above=math.inf, shift_inside=math.inf)
+        plans[name] = Allowance(plan_digest=name, rounds=rounds, shifts={"silo": math.inf, "region": math.inf})
     together = threading.Barrier(4, timeout=20)
 
     def work(number):

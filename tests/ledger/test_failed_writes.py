@@ -114,7 +114,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
 def test_an_interrupt_inside_a_write_stops_the_ledger_until_it_is_reopened(path):
     class Interrupted(FailingCommit):
         def execute(self, sql, *values):
-            if sql.startswith("INSERT INTO payload"):
+            if sql.startswith("INSERT OR REPLACE INTO payload"):
                 raise KeyboardInterrupt
             return self.connection.execute(sql, *values)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 
 folder, kills, seed, sizes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
-cost = Cost(shift_above=0.001, shift_inside=0.01)
-plan = Allowance(plan_digest="plan", rounds=10**6, shift_above=1e3, shift_inside=1e4)
+cost = Cost(shifts={"silo": 0.01, "region": 0.001})
+plan = Allowance(plan_digest="plan", rounds=10**6, shifts={"silo": 1e4, "region": 1e3})
 rng = random.Random(seed)
 
 
@@ -59,8 +59,8 @@ def checked(path, sents, totals):
             # The last bytes of a killed sender may be cut short: what left is a part of what is stored.
             assert all(stored.startswith(payload) for payload in payloads), number
             totals["resent"] += len(payloads) - 1
-        assert ledger.spent.shift_above >= 0.001 * len(contents) * (1 - 1e-12)
-        assert ledger.spent.shift_inside >= 0.01 * len(contents) * (1 - 1e-12)
+        assert ledger.spent.shifts["region"] >= 0.001 * len(contents) * (1 - 1e-12)
+        assert ledger.spent.shifts["silo"] >= 0.01 * len(contents) * (1 - 1e-12)
         totals["releases"] += ledger.sequence
 
 
@@ -104,7 +104,7 @@ print(json.dumps(totals))
 @pytest.mark.parametrize(
     ("kills", "sizes"),
     [(KILLS, [10, 5_000, 100_000, 400_000]), (KILLS // 3, [10, 1_500_000, 3_000_000])],
-    ids=["within the file", "beside it"],
+    ids=["one commit", "two commits"],
 )
 def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path, kills, sizes):
     done = subprocess.run(

@@ -56,25 +56,24 @@ def test_a_ledger_is_one_private_file(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_copy_of_an_open_ledger_needs_its_log_and_is_refused_without(path, tmp_path):
+def test_a_copy_of_an_open_ledger_is_whole_between_two_releases(path, tmp_path):
     with opened(path) as ledger:
-        release(ledger, 1, b"noisy")
-        for name in ("whole", "half"):
-            shutil.copy(path, tmp_path / name)
-        shutil.copy(f"{path}-wal", tmp_path / "whole-wal")
-    assert all(holds(tmp_path / "whole", least_sequence=1).values())
-    for work in (opened, verify_ledger):
-        with pytest.raises(LedgerError, match="half was not closed, and its log half-wal is missing") as error:
-            work(tmp_path / "half")
-        says(error)
+        for number in (1, 2):
+            release(ledger, number, b"noisy")
+            shutil.copy(path, tmp_path / "copy")
+            assert all(holds(tmp_path / "copy", least_sequence=number).values())
+            shutil.copy(f"{path}-journal", tmp_path / "copy-journal")
+            assert all(holds(tmp_path / "copy", least_sequence=number).values())
 
 
-def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path):
+def test_a_ledger_never_closed_is_read_whole_and_is_one_file_once_it_was_opened(path, tmp_path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-journal"):
             shutil.copy(f"{path}{suffix}", tmp_path / f"crashed{suffix}")
     with Ledger.read(tmp_path / "crashed") as ledger:
+        assert ledger.sequence == 1
+    with opened(tmp_path / "crashed") as ledger:
         assert ledger.sequence == 1
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["crashed", path.name]
 
@@ -82,20 +81,14 @@ def test_a_ledger_never_closed_is_read_whole_and_then_is_one_file(path, tmp_path
 def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_reads(path):
     script = (
         "import sys; from fulcrum.ledger.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
-        "plan = Allowance(plan_digest='plan-a', rounds=5, shift_above=1.0, shift_inside=8.0); ledger.enter_plan(plan);"
-        "cost = Cost(shift_above=0.25, shift_inside=1.0);"
+        "plan = Allowance(plan_digest='plan-a', rounds=5, shifts={'silo': 8.0, 'region': 1.0}); ledger.enter_plan(plan);"
+        "cost = Cost(shifts={'silo': 1.0, 'region': 0.25});"
         "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     assert all(holds(path, least_sequence=1).values())
     with opened(path) as ledger:
         assert ledger.stored(PLAN, 1, "model") == b"noisy"
-
-
-def test_the_settings_that_durability_rests_on_are_in_force(path):
-    with opened(path) as ledger:
-        for pragma, value in (("synchronous", 2), ("journal_mode", "wal"), ("locking_mode", "exclusive")):
-            assert ledger._file.connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
 
 
 def test_another_silos_ledger_is_refused(path):
@@ -108,12 +101,17 @@ def test_another_silos_ledger_is_refused(path):
 
 def test_another_format_is_refused(path):
     opened(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 5")
-    for work in (opened, verify_ledger):
-        with pytest.raises(LedgerError, match="is a ledger of format 5, this Fulcrum knows format 4") as error:
-            work(path)
-        says(error)
+    whole = path.read_bytes()
+    for version, words in (
+        (6, "is a ledger of format 6, this Fulcrum knows format 5. Update Fulcrum"),
+        (4, "is a ledger of format 4, of an earlier Fulcrum. Run: fulcrum ledger convert OLD NEW"),
+        (1, "is a ledger of format 1, of an earlier Fulcrum. Run: fulcrum ledger convert OLD NEW"),
+    ):
+        path.write_bytes(whole[:60] + version.to_bytes(4, "big") + whole[64:])
+        for work in (opened, verify_ledger):
+            with pytest.raises(LedgerError, match=words) as error:
+                work(path)
+            says(error)
 
 
 def test_another_sqlite_file_is_refused_and_left_alone(path):

@@ -1,11 +1,10 @@
 """What a release costs, and what comes back."""
 
-import dataclasses
 import math
 import os
 
 import pytest
-from ledgers import COST, PLAN, opened, release
+from ledgers import COST, PLAN, allowing, opened, release
 
 from fulcrum.errors import FulcrumError, LedgerError, RefusedReleaseError
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
@@ -46,7 +45,7 @@ def test_a_ledger_that_is_not_there_is_begun_only_where_that_is_allowed(path):
 
 
 def test_a_retry_is_served_even_when_the_budget_is_gone(path):
-    plan = dataclasses.replace(PLAN, shift_above=COST.shift_above)
+    plan = allowing(region=COST.shifts["region"])
     with opened(path, plan) as ledger:
         release(ledger, 1, b"noisy")
         assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
@@ -80,40 +79,40 @@ def test_an_empty_payload_is_a_release_too(path):
 
 
 def test_a_round_past_the_plan_is_refused(path):
-    with opened(path, dataclasses.replace(PLAN, shift_above=math.inf, shift_inside=math.inf)) as ledger:
+    with opened(path, allowing(silo=math.inf, region=math.inf)) as ledger:
         assert ledger.would_exceed(ledger.allowance, COST, 5) is None
         assert "past the 5 rounds" in ledger.would_exceed(ledger.allowance, COST, 6)
         with pytest.raises(RefusedReleaseError, match="round 6 is past the 5 rounds"):
             release(ledger, 6)
 
 
-@pytest.mark.parametrize(("observer", "budget"), [("above", {"shift_above": 0.7}), ("inside", {"shift_inside": 2.9})])
+@pytest.mark.parametrize(("observer", "budget"), [("region", 0.7), ("silo", 2.9)])
 def test_each_observers_budget_is_kept(path, observer, budget):
-    with opened(path, dataclasses.replace(PLAN, **budget)) as ledger:
+    with opened(path, allowing(**{observer: budget})) as ledger:
         release(ledger, 1)
         release(ledger, 2)
-        assert f"shift {observer} the region" in ledger.would_exceed(ledger.allowance, COST, 3)
-        with pytest.raises(RefusedReleaseError, match=f"shift {observer} the region"):
+        assert f"shift against the observer '{observer}'" in ledger.would_exceed(ledger.allowance, COST, 3)
+        with pytest.raises(RefusedReleaseError, match=f"shift against the observer '{observer}'"):
             release(ledger, 3)
         assert ledger.sequence == 2
 
 
 def test_rounding_never_refuses_the_last_round_of_a_plan(path):
     rounds, share = 50, 4 / 23.8115**2
-    plan = Allowance(plan_digest="p", rounds=rounds, shift_above=rounds * share, shift_inside=math.inf)
+    plan = Allowance(plan_digest="p", rounds=rounds, shifts={"silo": math.inf, "region": rounds * share})
     with opened(path, plan) as ledger:
         for number in range(1, rounds + 1):
-            release(ledger, number, cost=Cost(shift_above=share, shift_inside=math.inf))
+            release(ledger, number, cost=Cost(shifts={"silo": math.inf, "region": share}))
         spent = ledger.spent
-        assert spent.shift_inside == math.inf
-        epsilon = float(epsilon_of_shift(math.sqrt(spent.shift_above), delta=1e-5))
+        assert spent.shifts["silo"] == math.inf
+        epsilon = float(epsilon_of_shift(math.sqrt(spent.shifts["region"]), delta=1e-5))
         assert epsilon == pytest.approx(epsilon_of(23.8115, rounds=rounds, delta=1e-5), rel=1e-9)
 
 
 def test_slack_does_not_let_a_real_excess_through(path):
-    with opened(path, dataclasses.replace(PLAN, shift_above=1.0)) as ledger:
-        assert ledger.would_exceed(ledger.allowance, Cost(shift_above=1 + 1e-13, shift_inside=0), 1) is None
-        assert ledger.would_exceed(ledger.allowance, Cost(shift_above=1 + 1e-11, shift_inside=0), 1) is not None
+    with opened(path, allowing(region=1.0)) as ledger:
+        assert ledger.would_exceed(ledger.allowance, Cost(shifts={"silo": 0, "region": 1 + 1e-13}), 1) is None
+        assert ledger.would_exceed(ledger.allowance, Cost(shifts={"silo": 0, "region": 1 + 1e-11}), 1) is not None
 
 
 def test_a_ledger_without_a_plan_releases_nothing(path):
@@ -128,14 +127,14 @@ def test_a_ledger_without_a_plan_releases_nothing(path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Cost(shift_above=-1.0, shift_inside=0.0),
-        lambda: Cost(shift_above=0.0, shift_inside=math.nan),
-        lambda: Cost(shift_above="much", shift_inside=0.0),
-        lambda: Allowance(plan_digest="", rounds=1, shift_above=1, shift_inside=1),
-        lambda: Allowance(plan_digest="p", rounds=0, shift_above=1, shift_inside=1),
-        lambda: Allowance(plan_digest="p", rounds=True, shift_above=1, shift_inside=1),
-        lambda: Allowance(plan_digest="p", rounds=2.5, shift_above=1, shift_inside=1),
-        lambda: Allowance(plan_digest="p", rounds=1, shift_above=math.nan, shift_inside=1),
+        lambda: Cost(shifts={"silo": 0.0, "region": -1.0}),
+        lambda: Cost(shifts={"silo": math.nan, "region": 0.0}),
+        lambda: Cost(shifts={"silo": 0.0, "region": "much"}),
+        lambda: Allowance(plan_digest="", rounds=1, shifts={"silo": 1, "region": 1}),
+        lambda: Allowance(plan_digest="p", rounds=0, shifts={"silo": 1, "region": 1}),
+        lambda: Allowance(plan_digest="p", rounds=True, shifts={"silo": 1, "region": 1}),
+        lambda: Allowance(plan_digest="p", rounds=2.5, shifts={"silo": 1, "region": 1}),
+        lambda: Allowance(plan_digest="p", rounds=1, shifts={"silo": 1, "region": math.nan}),
     ],
 )
 def test_numbers_out_of_range_are_refused(wrong):

@@ -144,7 +144,7 @@ def test_a_killed_process_lets_the_ledger_go(path):
 
 
 def test_threads_share_a_ledger(path):
-    plan = Allowance(plan_digest="p", rounds=40, shift_above=40.0, shift_inside=40.0)
+    plan = Allowance(plan_digest="p", rounds=40, shifts={"silo": 40.0, "region": 40.0})
     with opened(path, plan) as ledger:
 
         def work(job):
@@ -158,7 +158,7 @@ def test_threads_share_a_ledger(path):
         for same in by_round.values():
             assert len({result.payload for result in same}) == 1
             assert sum(result.fresh for result in same) == 1
-        assert ledger.spent.shift_above == 10.0
+        assert ledger.spent.shifts["region"] == 10.0
     assert all(holds(path).values())
 
 

@@ -1,7 +1,6 @@
 """What a silo remembers of its masked rounds: on disk before an answer leaves, and lost by nothing that strikes."""
 
 import os
-import shutil
 
 import msgspec
 import pytest
@@ -10,7 +9,7 @@ from groups import Round, inputs_of, names, private_key, refusal, region
 from fulcrum.errors import StorageError
 from fulcrum.masking.aggregation import STAGES
 from fulcrum.masking.answering import MaskingSilo
-from fulcrum.masking.record import MaskingRecord, create_masking_record
+from fulcrum.masking.record import MaskingRecord
 from fulcrum.masking.silo import Member
 
 SILO = "silo-000"
@@ -37,10 +36,10 @@ def reopened(masked):
 def test_every_answer_is_synced_before_it_leaves(masked, stage, monkeypatch):
     requests = masked.until(stage)
     synced = []
-    monkeypatch.setattr("fulcrum.storage.log_mark.sync_file", lambda *_, **__: synced.append(stage))
+    monkeypatch.setattr("fulcrum.storage.commit_mark.sync_file", lambda *_, **__: synced.append(stage))
     masked.answer(SILO, requests[SILO])
     first = len(synced)
-    assert first >= 1
+    assert first >= 3  # the journal, and the marks before and after the commit; SQLite syncs the rest
     masked.answer(SILO, requests[SILO])
     assert len(synced) == first, "the same answer again writes nothing"
 
@@ -54,7 +53,7 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.storage.database.DatabaseFile.mark_log", full)
+        patch.setattr("fulcrum.storage.database.DatabaseFile._commit", full)
         told = refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
     assert "No space left" in told
     assert "Open it again" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
@@ -66,8 +65,7 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
 
 def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     path = tmp_path / "record"
-    create_masking_record(path, silo=SILO)
-    assert "is there already" in refusal(create_masking_record, path, silo=SILO, kind=StorageError)
+    MaskingRecord.bound(path, silo=SILO, create=True).close()
     other = Member(group=group, silo="silo-001", key=private_key("silo-001"))
     assert "the record of another silo" in refusal(MaskingSilo.open, path, other)
     path.unlink()
@@ -78,14 +76,55 @@ def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     assert "is not a silo's record" in refusal(MaskingSilo.open, path, other, kind=StorageError)
 
 
-def test_a_record_whose_log_is_lost_does_not_open(masked, tmp_path):
-    requests = masked.until("attestation")
-    masked.answer(SILO, requests[SILO])
-    path = tmp_path / f"{SILO}.masking"
-    shutil.copy(path, tmp_path / "copy")
-    member = Member(group=masked.group, silo=SILO, key=private_key(SILO))
-    told = refusal(MaskingSilo.open, tmp_path / "copy", member, kind=StorageError)
-    assert "was not closed, and its log" in told
+def test_a_record_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "record"
+    MaskingRecord.bound(path, silo=SILO, create=True).close()
+    older = path.read_bytes()[:60] + (2).to_bytes(4, "big") + path.read_bytes()[64:]
+    path.write_bytes(older)
+    assert refusal(MaskingRecord.bound, path, silo=SILO, kind=StorageError) == (
+        f"{path} is a silo's record of masked rounds of format 2, of an earlier Fulcrum. Finish its plan with the "
+        "version that wrote it, or ask for a new plan and begin a new record"
+    )
+    assert path.read_bytes() == older
+
+
+def secrets_of(silo, session):
+    """The seed, the keys and the secrets of pairs that a silo's record holds of a round."""
+    state = silo._record.state(session)[0]
+    pairs = [secret for pair in state.pairs.values() for secret in (pair.masking, pair.sealing)]
+    return {secret for secret in (state.seed, state.masking_key, state.sealing_key, *pairs) if secret}
+
+
+def test_a_state_that_is_unmasked_leaves_nothing_of_the_one_before_in_any_file(masked, tmp_path):
+    masked.until("input")
+    secrets = secrets_of(masked.silo(SILO), masked.session)
+    masked.close()
+    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    state, _ = record.state(masked.session)
+    record.store(state)  # the journal of the next write holds this one's secrets
+    record.store(msgspec.structs.replace(state, seed=b"", masking_key=b"", sealing_key=b"", pairs={}), unmasked=True)
+    files = list(tmp_path.glob(f"{SILO}.masking*"))
+    assert len(files) == 2
+    held = b"".join(path.read_bytes() for path in files)
+    record.close()
+    assert secrets
+    assert not [secret for secret in secrets if secret in held]
+
+
+def test_the_secrets_of_a_round_are_in_no_file_once_its_sum_is_unmasked(masked, tmp_path):
+    secrets = set()
+    for stage in STAGES:
+        requests = masked.until(stage)
+        masked.answer(SILO, requests[SILO])
+        secrets |= secrets_of(masked.silo(SILO), masked.session)
+    assert len(secrets) == 3 + 2 * 4
+    for closed in (False, True):  # while the record is open too, and its journal beside it
+        if closed:
+            masked.close()
+        files = list(tmp_path.glob(f"{SILO}.masking*"))
+        assert len(files) == 2 - closed
+        held = b"".join(path.read_bytes() for path in files)
+        assert not [secret for secret in secrets if secret in held]
 
 
 def test_a_state_that_is_damaged_is_refused_in_one_line(masked, tmp_path):
@@ -145,12 +184,10 @@ def test_an_attempt_that_a_silo_began_is_not_begun_a_second_time(group, tmp_path
 
 def test_a_new_round_forgets_the_secrets_of_one_that_was_given_up(group, tmp_path):
     first = Round(group, inputs_of(group, seed=2), tmp_path)
-    secrets = []
+    secrets = set()
     for stage in ("shares", "attestation"):
         first.until(stage)
-        state = first.silo(SILO)._record.state(first.session)[0]
-        pairs = [secret for pair in state.pairs.values() for secret in (pair.masking, pair.sealing)]
-        secrets += [secret for secret in (state.seed, state.masking_key, state.sealing_key, *pairs) if secret]
+        secrets |= secrets_of(first.silo(SILO), first.session)
     assert len(secrets) == 3 + 2 * 4
     first.close()
     second = Round(group, inputs_of(group, seed=2), tmp_path, number=2)

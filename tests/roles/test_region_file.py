@@ -14,7 +14,7 @@ from fulcrum.errors import FileInUseError, LedgerError, StorageError
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.roles.region import RegionRound
-from fulcrum.roles.region_file import RegionFile, create_region_file
+from fulcrum.roles.region_file import RegionFile
 
 
 def test_a_restart_between_accept_and_close_loses_nothing(world, path):
@@ -50,37 +50,41 @@ def test_releases_are_forgotten_once_they_are_summed(world, path):
         assert one.values.tobytes() not in path.read_bytes()
 
 
-def test_summed_releases_are_in_neither_the_file_nor_its_log_while_it_is_open(world, region, path):
-    log = path.with_name(f"{path.name}-wal")
+def test_summed_releases_are_in_neither_the_file_nor_its_journal_while_it_is_open(world, region, path):
     first, second = ({silo: world.release(silo, number) for silo in MEMBERS} for number in (1, 2))
     for number, made in ((1, first), (2, second)):
         for one in made.values():
             region.accept(world.seal(one), number)
-            assert one.values.tobytes() in log.read_bytes()
+            assert one.values.tobytes() in path.read_bytes()
     total = region.close_round(1)
-    stored = path.read_bytes() + log.read_bytes()
+    stored = b"".join(entry.read_bytes() for entry in path.parent.iterdir())
     assert total.to_bytes() in path.read_bytes()
     assert not any(one.values.tobytes() in stored for one in first.values())
     assert all(one.values.tobytes() in stored for one in second.values())
     assert region.close_round(1).to_bytes() == total.to_bytes()
 
 
-def test_a_sum_outlives_a_log_that_cannot_be_emptied(world, region, path):
+def test_a_sum_outlives_releases_that_cannot_be_erased(world, region, path, monkeypatch):
     made = [world.release(silo) for silo in MEMBERS]
     for one in made:
         region.accept(world.seal(one), 1)
-    # A reader that has not ended keeps the log as it is.
-    region._file.connection.execute("CREATE TEMP TABLE numbers AS VALUES (1), (2)")
-    reader = region._file.connection.execute("SELECT * FROM release, numbers")
-    reader.fetchone()
-    assert str(path) in refusal(region.close_round, 1, kind=StorageError)
+    real = RegionFile.write
+
+    def full(self, *statements, **options):
+        if statements and statements[0][0].startswith("UPDATE release"):
+            statements = (("SELECT raise_no_such_function()", ()),)
+        real(self, *statements, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RegionFile, "write", full)
+        assert str(path) in refusal(region.close_round, 1, kind=StorageError)
     assert "failed a write" in refusal(region.close_round, 1, kind=StorageError)
-    reader.close()
     region.close()
     with world.open(path) as again:
         assert again.summed(1)
         assert (again.close_round(1).values == sum(one.values for one in made)).all()
-        stored = path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
+        again.forget()
+        stored = b"".join(entry.read_bytes() for entry in path.parent.iterdir())
         assert not any(one.values.tobytes() in stored for one in made)
 
 
@@ -119,15 +123,22 @@ def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
 
 
 def test_a_file_is_made_for_a_region_without_its_key(world, path):
-    create_region_file(path, plan_digest=world.plan.digest, region="north")
+    RegionFile.bound(path, plan_digest=world.plan.digest, region="north").close()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert "another region or plan" in refusal(world.open, path, region="south", create=False)
     with world.open(path, create=False) as region:
         region.accept(world.sealed("lille"), 1)
-    again = refusal(create_region_file, path, plan_digest=world.plan.digest, region="north", kind=StorageError)
-    assert again == f"{path} is there already, and may hold sums. Name a new file"
-    with world.open(path, create=False) as region:
-        assert region.present(1) == {"lille"}
+
+
+def test_a_file_of_an_earlier_fulcrum_is_refused_and_left_alone(world, path):
+    world.open(path).close()
+    older = path.read_bytes()[:60] + (4).to_bytes(4, "big") + path.read_bytes()[64:]
+    path.write_bytes(older)
+    assert refusal(world.open, path, kind=StorageError) == (
+        f"{path} is a region's file of sums of format 4, of an earlier Fulcrum. Finish its plan with the version that "
+        "wrote it, or ask for a new plan and begin a new file"
+    )
+    assert path.read_bytes() == older
 
 
 def test_one_at_a_time(world, region, path):
@@ -183,7 +194,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
 
 
 def test_a_read_only_file_is_refused(path, monkeypatch):
-    create_region_file(path, plan_digest="p", region="north")
+    RegionFile.bound(path, plan_digest="p", region="north").close()
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
     said = refusal(RegionFile.bound, path, plan_digest="p", region="north", kind=StorageError)
     assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
@@ -222,9 +233,7 @@ def test_a_changed_sum_is_not_sent(world, region, path):
 def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, region, path):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    region._file.connection.execute(
-        "CREATE TEMP TRIGGER full BEFORE INSERT ON answer BEGIN SELECT raise(ABORT, 'no'); END"
-    )
+    region._file.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 50)  # too little for a sum
     assert "nothing may be sent" in refusal(region.close_round, 1, kind=StorageError)
     assert "failed a write" in refusal(region.close_round, 1, kind=StorageError)
     region.close()

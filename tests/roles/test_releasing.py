@@ -156,7 +156,7 @@ def test_no_round_past_the_plan_and_never_more_than_its_epsilon(deployment, ledg
         with pytest.raises(ReleaseError, match="outside the plan's rounds 1 to 3"):
             release(UPDATE, deployment, SILO, wrong, ledger=ledger)
     spent = fulcrum.privacy.accounting.epsilon_of_shift(
-        math.sqrt(ledger.spent.shift_above), delta=deployment.target.accounted_delta, accountant="renyi"
+        math.sqrt(ledger.spent.shifts["region"]), delta=deployment.target.accounted_delta, accountant="renyi"
     )
     assert spent <= 1.0 * (1 + 1e-12)
     assert spent == pytest.approx(deployment.epsilon_above[0], rel=1e-9)

@@ -9,7 +9,7 @@ from scipy import stats
 import fulcrum
 from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.federation.profiles import profile
-from fulcrum.ledger.ledger import Ledger
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.targets import Target
 from fulcrum.planning.verdict import verdict
@@ -50,7 +50,7 @@ def test_the_promise_covers_what_was_spent_and_what_is_to_come(running):
                 release(np.ones(5), new, name, round_number, ledger=ledger)
             spent = ledger.spent
         delta = new.target.accounted_delta
-        above = epsilon_of_shift(math.sqrt(spent.shift_above), delta=delta, accountant="renyi")
+        above = epsilon_of_shift(math.sqrt(spent.shifts["region"]), delta=delta, accountant="renyi")
         assert above <= 2.0 * (1 + 1e-9)
         assert above == pytest.approx(new.epsilon_above[index], rel=1e-9)
 
@@ -371,3 +371,98 @@ def test_weights_that_were_given_by_silo_are_kept_in_proportion(running_joint):
     again = replan(old, changed(), folder, weights={"lille": 1, "metz": 1, "caen": 1, "nice": 1})
     assert again.weights == pytest.approx([0.25] * 4)
     assert replan(old, changed(), folder, weights="equal").weights_rule == "equal"
+
+
+def six_of_three(**more):
+    return fulcrum.Federation.from_sizes(
+        {f"r{region}": {f"s{region}{silo}": 100 for silo in range(3)} for region in range(6)} | more
+    )
+
+
+def test_what_was_spent_at_an_outer_tier_is_read_from_the_ledgers_and_not_taken_for_the_regions(tmp_path):
+    """The region's sums saw far more than the federation's: to charge that further out would leave no budget there."""
+    old = fulcrum.plan(
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+    )
+    released_so_far(old, tmp_path, 2)
+    new = replan(old, six_of_three(), tmp_path)
+    delta = old.target.accounted_delta
+    spent = {
+        tier: epsilon_of_shift(np.sqrt(new.target.spent[tier][0]), delta=delta, accountant="renyi") for tier in TIERS
+    }
+    true = epsilon_of_shift(np.sqrt(2 * 4) / old.effective_multiplier("federation")[0], delta=delta, accountant="renyi")
+    assert spent["federation"] == pytest.approx(true, rel=1e-12)
+    assert spent["federation"] == pytest.approx(0.829, abs=5e-4)
+    assert spent["region"] > 2.0  # "has spent its whole budget", were it charged to the federation
+    assert new.rounds == 8
+    assert new.epsilon("federation").max() <= 2.0 * (1 + 1e-12)
+    for name in new.federation.silo_names.tolist():
+        with Ledger.open(tmp_path / f"{name}.ledger", silo=name) as ledger:
+            for round_number in range(1, 9):
+                release(np.zeros(2), new, name, round_number, ledger=ledger)
+            total = ledger.spent.shifts["federation"]
+        assert epsilon_of_shift(math.sqrt(total), delta=new.target.accounted_delta, accountant="renyi") <= 2.0 * (
+            1 + 1e-9
+        )
+
+
+TIERS = ("silo", "region", "federation")
+
+
+def test_a_tier_that_is_new_is_charged_as_the_next_one_inside(tmp_path):
+    old = fulcrum.plan(
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+    )
+    released_so_far(old, tmp_path, 2)
+    lines = ["silo,records,region,country"]
+    lines += [f"s{region}{silo},100,r{region},c{region % 2}" for region in range(6) for silo in range(3)]
+    (tmp_path / "grown.csv").write_text("\n".join(lines) + "\n")
+    new = replan(old, str(tmp_path / "grown.csv"), tmp_path)
+    assert tuple(new.target.spent) == ("silo", "region", "country", "federation")
+    assert (new.target.spent["country"] == new.target.spent["region"]).all()
+    assert (new.target.spent["federation"] < new.target.spent["region"]).all()
+
+
+def test_an_outer_tier_without_a_target_on_the_root_is_charged_as_the_region(tmp_path):
+    """The server then goes on without a region that is missing, and with it without the noise counted on further out."""
+    old = fulcrum.plan(
+        six_of_three(), rounds=4, epsilon={"region": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+    )
+    assert old.effective_multiplier("federation")[0] > old.effective_multiplier("region")[0]
+    released_so_far(old, tmp_path, 1)
+    with Ledger.read(tmp_path / "s00.ledger") as ledger:
+        spent = ledger.spent.shifts
+    assert tuple(spent) == TIERS
+    assert spent["federation"] == spent["region"] < spent["silo"]
+
+
+def test_a_converted_ledger_without_its_plan_is_charged_as_inside_everywhere(tmp_path):
+    old = fulcrum.plan(
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+    )
+    released_so_far(old, tmp_path, 1)
+    with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:
+        inside = ledger.spent.shifts["silo"]
+    (tmp_path / "s00.ledger").unlink()
+    with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:  # as a conversion without plans leaves it
+        allowance = Allowance(plan_digest=old.digest, rounds=10, shifts={"silo": 10 * inside})
+        ledger.enter_plan(allowance)
+        ledger.record(allowance, round_number=1, basis="m", payload=b"x", cost=Cost(shifts={"silo": inside}))
+    with pytest.raises(UnreachableTargetError, match="silo 's00' has spent its whole budget"):
+        replan(old, six_of_three(), tmp_path)
+
+
+def test_a_ledger_whose_tiers_are_in_another_order_is_not_replanned_from(tmp_path):
+    old = fulcrum.plan(
+        six_of_three(), rounds=10, epsilon={"region": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+    )
+    released_so_far(old, tmp_path, 1)
+    (tmp_path / "s00.ledger").unlink()
+    with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:
+        allowance = Allowance(plan_digest="p", rounds=10, shifts={"silo": 1.0, "federation": 1.0, "region": 1.0})
+        ledger.enter_plan(allowance)
+        ledger.record(
+            allowance, round_number=1, basis="m", payload=b"x", cost=Cost(shifts=dict.fromkeys(allowance.shifts, 0.01))
+        )
+    with pytest.raises(PlanError, match=r"s00.ledger does not tell what was spent at the tiers of this federation"):
+        replan(old, six_of_three(), tmp_path)

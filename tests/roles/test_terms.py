@@ -250,8 +250,8 @@ def test_noise_is_asked_for_exactly_as_wide_as_the_plan_says_or_the_next_number_
         exact = Fraction(float(multiplier)) * Fraction(float(weight)) * Fraction(plan.clip_norm) / step
         assert Fraction(math.nextafter(terms.width, 0)) < exact <= Fraction(terms.width)
         assert (terms.step, terms.weight, terms.clip_norm) == (step, weight, clip_norm)
-        assert terms.cost.shift_inside == pytest.approx(4 / multiplier**2, rel=1e-12)
-        assert terms.allowance.shift_inside == 3 * terms.cost.shift_inside
+        assert terms.cost.shifts["silo"] == pytest.approx(4 / multiplier**2, rel=1e-12)
+        assert terms.allowance.shifts["silo"] == 3 * terms.cost.shifts["silo"]
 
 
 def test_a_research_plan_has_no_terms():

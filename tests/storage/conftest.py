@@ -1,7 +1,7 @@
-"""Both kinds of file that have a log, on the disk."""
+"""Every kind of file that has a journal, on the disk."""
 
 import pytest
-from logged_files import Book, Sums
+from journaled_files import KINDS
 
 
 @pytest.fixture
@@ -9,6 +9,6 @@ def tmp_path(on_disk):
     return on_disk
 
 
-@pytest.fixture(params=[Book, Sums], ids=["ledger", "region"])
+@pytest.fixture(params=KINDS, ids=["ledger", "region", "masking"])
 def kind(request):
     return request.param()

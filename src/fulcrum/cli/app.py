@@ -141,7 +141,7 @@ ledger = App(name="ledger", help="Show or verify what a silo has spent.")
 ledger.command(
     "fulcrum.cli.silos:show_ledger",
     name="show",
-    help="Show every release of a silo and what it has spent.",
+    help="Show every release of a silo and what it has spent against each observer.",
     help_epilogue=_example("ledger show lille.ledger"),
 )
 ledger.command(

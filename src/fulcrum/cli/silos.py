@@ -91,50 +91,46 @@ def show_ledger(
     accountant: Annotated[str, option("exact or renyi.")] = "renyi",
     style: FormatOption = "table",
 ) -> int:
-    """Show every release of a silo and what it has spent."""
+    """Show every release of a silo and what it has spent against each observer."""
     check_format(style)
     with Ledger.read(path) as ledger:
-        entries, spent, silo, head = ledger.entries(), ledger.spent, ledger.silo, ledger.head
+        entries, spent, silo, head = ledger.entries(), ledger.spent.shifts, ledger.silo, ledger.head
+    observers = list(dict.fromkeys(name for entry in entries for name in entry.cost.shifts))
     rows = [
         {
             "sequence": entry.sequence,
             "plan": entry.plan_digest[:12],
             "round": entry.round_number,
-            "shift_above": entry.cost.shift_above,
-            "shift_inside": entry.cost.shift_inside,
             "payload": entry.payload_digest[:12],
+            **{f"shift_{name}": entry.cost.shifts.get(name) for name in observers},
         }
         for entry in entries
     ]
-    squared = (spent.shift_above, spent.shift_inside)
-    above, inside = (float(epsilon_of_shift(value**0.5, delta=delta, accountant=accountant)) for value in squared)
-    told = {
-        "silo": silo,
-        "releases": len(rows),
-        "head": head,
-        "shift_above": spent.shift_above,
-        "shift_inside": spent.shift_inside,
-        "epsilon_above": above,
-        "epsilon_inside": inside,
+    epsilons = {
+        name: float(epsilon_of_shift(shift**0.5, delta=delta, accountant=accountant)) for name, shift in spent.items()
     }
-    columns = [
-        Column(key=key, heading=key.replace("_", " ")) for key in ("sequence", "round", "shift_above", "shift_inside")
+    listed = [
+        {**row, "shifts": dict(entry.cost.shifts), "former_hash": entry.former_hash}
+        for row, entry in zip(rows, entries, strict=True)
     ]
-    columns[2:2] = [
+    told = {"silo": silo, "releases": len(rows), "head": head, "spent": dict(spent), "epsilon": epsilons}
+    columns = [
+        Column(key="sequence", heading="sequence"),
+        Column(key="round", heading="round"),
         Column(key="plan", heading="plan", figures=False),
         Column(key="payload", heading="bytes", figures=False),
+        *(Column(key=f"shift_{name}", heading=f"shift at {name}") for name in observers),
     ]
     picture = [
         table(f"{silo}: {len(rows):,} release{'' if len(rows) == 1 else 's'}", columns, rows),
         facts(
             [
-                ("spent above", f"epsilon {shown_epsilon(above)}"),
-                ("spent inside", f"epsilon {shown_epsilon(inside)}"),
+                *((f"spent at {name}", f"epsilon {shown_epsilon(epsilon)}") for name, epsilon in epsilons.items()),
                 ("head", head),
             ]
         ),
     ]
-    show(Result(data=told | {"entries": rows}, rows=rows, picture=picture), style)
+    show(Result(data=told | {"entries": listed}, rows=rows, picture=picture), style)
     return 0
 
 

@@ -1,58 +1,108 @@
-"""The records of a ledger: what a release costs, what a plan allows, and one line of the file.
+"""The records of a ledger: what a release costs each observer, what a plan allows, and one line of the file.
 
->>> Cost(shift_above=1, shift_inside=-0.0)
-Cost(shift_above=1.0, shift_inside=0.0)
+>>> cost = Cost(shifts={"silo": 1, "region": 0.25})
+>>> cost.charged(("silo", "region", "federation"))
+Cost(shifts={'silo': 1.0, 'region': 0.25, 'federation': 0.25})
 """
 
+import json
 import math
 import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Self
 
 from fulcrum.errors import LedgerError
 
-EntryRow: TypeAlias = tuple[int, str, int, str, str, float, float, float, float, str]
-"""An entry as it is in the file, in the order of its columns."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cost:
     """What releases spend, as squared mean shifts (mu²), additive over releases; infinite where there is no noise.
 
     Attributes:
-        shift_above: Against the observer above the silo's region.
-        shift_inside: Against the observer inside it.
+        shifts: By observer, from the one inside the region, "silo", outward: the innermost tier, outer tiers,
+            "federation". The order tells who sees less.
     """
 
-    shift_above: float
-    shift_inside: float
+    shifts: Mapping[str, float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shift_above", _shift("shift_above", self.shift_above))
-        object.__setattr__(self, "shift_inside", _shift("shift_inside", self.shift_inside))
+        object.__setattr__(self, "shifts", _shifts(self.shifts))
+
+    def __repr__(self) -> str:
+        return f"Cost(shifts={dict(self.shifts)})"
+
+    def charged(self, observers: Sequence[str]) -> Self:
+        """Returns the cost as other observers are charged with it, who are named from the inside outward.
+
+        An observer that the cost does not name is charged as the next one inside: further out, nobody sees more.
+
+        Raises:
+            LedgerError: The cost does not name the innermost of them, or names two of them in the other order.
+        """
+        if [name for name in self.shifts if name in observers] != [name for name in observers if name in self.shifts]:
+            theirs, ours = ", ".join(observers), ", ".join(self.shifts)
+            raise LedgerError(f"a plan names its tiers {theirs}, and a release was charged to {ours}, in another order")
+        shifts: dict[str, float] = {}
+        inside = None
+        for name in observers:
+            inside = self.shifts.get(name, inside)
+            if inside is None:
+                raise LedgerError(f"a release was charged to {', '.join(self.shifts)}, and nobody there is {name!r}")
+            shifts[name] = inside
+        return type(self)(shifts=shifts)
+
+    @classmethod
+    def total(cls, costs: Iterable[Self], observers: Sequence[str]) -> Self:
+        """Returns what costs add up to for some observers: the exact sum rounded once, in whatever order."""
+        charged = [cost.charged(observers) for cost in costs]
+        return cls(shifts={name: _sum(cost.shifts[name] for cost in charged) for name in observers})
+
+    def to_text(self) -> str:
+        """Returns the cost as it is in the file, every bit of its numbers."""
+        return json.dumps([[name, shift.hex()] for name, shift in self.shifts.items()], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Returns the cost that a text of the file holds; a text that `to_text` does not write raises LedgerError."""
+        try:
+            cost = cls(shifts={name: float.fromhex(shift) for name, shift in json.loads(text)})
+        except (TypeError, ValueError, RecursionError):
+            cost = None
+        if cost is None or cost.to_text() != text:
+            raise LedgerError("a cost is not as it was written")
+        return cost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Allowance:
     """What a plan allows one silo in total, everything it ever spent included.
 
     Attributes:
         plan_digest: Which plan.
         rounds: Rounds, numbered from 1; one release a round.
-        shift_above: The budget of mu² against the observer above the region.
-        shift_inside: The budget against the one inside it.
+        shifts: The budget of mu² by observer, from the inside outward, as in `Cost`.
     """
 
     plan_digest: str
     rounds: int
-    shift_above: float
-    shift_inside: float
+    shifts: Mapping[str, float]
 
     def __post_init__(self) -> None:
         text("plan digest", self.plan_digest)
         object.__setattr__(self, "rounds", whole("rounds", self.rounds))
-        object.__setattr__(self, "shift_above", _shift("shift_above", self.shift_above))
-        object.__setattr__(self, "shift_inside", _shift("shift_inside", self.shift_inside))
+        object.__setattr__(self, "shifts", _shifts(self.shifts))
+        if not self.shifts:
+            raise LedgerError("an allowance must be for one observer at least, got none")
+
+    def __repr__(self) -> str:
+        return f"Allowance(plan_digest={self.plan_digest!r}, rounds={self.rounds}, shifts={dict(self.shifts)})"
+
+    @property
+    def observers(self) -> tuple[str, ...]:
+        """The observers that the plan names, from the inside outward."""
+        return tuple(self.shifts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +115,9 @@ class Entry:
         round_number: The round of that plan.
         basis: What was asked, such as the digest of the global model.
         payload_digest: SHA-256 of the bytes.
-        cost: What it spent.
-        spent: What the silo had spent in all, this release included.
+        cost: What it spent, by the observers of its plan.
+        spent: What the silo had spent in all, this release included, by the same observers.
+        former_hash: The hash that it had in a ledger of an earlier format; None where it was recorded in this one.
         chain_hash: SHA-256 over the previous entry's hash and everything above.
     """
 
@@ -77,21 +128,8 @@ class Entry:
     payload_digest: str
     cost: Cost
     spent: Cost
-    chain_hash: str
-
-
-def entry_of(row: EntryRow) -> Entry:
-    """Returns the entry that a row of the file holds."""
-    return Entry(
-        sequence=row[0],
-        plan_digest=row[1],
-        round_number=row[2],
-        basis=row[3],
-        payload_digest=row[4],
-        cost=Cost(shift_above=row[5], shift_inside=row[6]),
-        spent=Cost(shift_above=row[7], shift_inside=row[8]),
-        chain_hash=row[9],
-    )
+    former_hash: str | None = None
+    chain_hash: str = ""
 
 
 def text(what: str, value: object) -> str:
@@ -112,11 +150,25 @@ def whole(what: str, value: object) -> int:
     return number
 
 
-def _shift(what: str, value: object) -> float:
+def _shifts(value: object) -> Mapping[str, float]:
+    """Returns squared shifts by observer that nobody can change any more."""
+    if not isinstance(value, Mapping):
+        raise LedgerError(f"shifts must be squared shifts by observer, the innermost first, got {value!r}")
+    return MappingProxyType({text("an observer", name): _shift(name, shift) for name, shift in value.items()})
+
+
+def _shift(observer: str, value: object) -> float:
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number >= 0:
-        raise LedgerError(f"{what} must be a number of at least 0, got {value!r}")
-    return number + 0.0  # SQLite has no -0.0
+        raise LedgerError(f"the squared shift of {observer!r} must be a number of at least 0, got {value!r}")
+    return number + 0.0  # not -0.0
+
+
+def _sum(shifts: Iterable[float]) -> float:
+    try:
+        return math.fsum(shifts)
+    except OverflowError:
+        return math.inf

@@ -2,43 +2,42 @@
 
 >>> import tempfile
 >>> folder = tempfile.TemporaryDirectory()
->>> cost = Cost(shift_above=0.006, shift_inside=0.06)
->>> allowed = Allowance(plan_digest="3f2a", rounds=10, shift_above=0.06, shift_inside=0.6)
+>>> cost = Cost(shifts={"silo": 0.06, "region": 0.006})
+>>> allowed = Allowance(plan_digest="3f2a", rounds=10, shifts={"silo": 0.6, "region": 0.06})
 >>> with Ledger.open(f"{folder.name}/lyon.ledger", silo="lyon") as ledger:
 ...     ledger.enter_plan(allowed)
 ...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
 ...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
->>> sent.fresh, again.fresh, again.payload, ledger.spent.shift_above
+>>> sent.fresh, again.fresh, again.payload, ledger.spent.shifts["region"]
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
 
-One SQLite file a silo, with a log beside it while it is open (`fulcrum.storage.database` says why, and how to copy
-them), and large payloads in a file of their own (`fulcrum.storage.payloads`). Costs are squared mean shifts,
-mu² = 4 / s² a release, which add up over releases whatever their multipliers
-(`fulcrum.privacy.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never stored, only
-what is sent anyway.
+One SQLite file a silo, with a journal beside it while it is open (`fulcrum.storage.database` says why, and how to copy
+them). Costs are squared mean shifts, mu² = 4 / s² a release and observer, which add up over releases whatever their
+multipliers (`fulcrum.privacy.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never
+stored, only what is sent anyway.
 """
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Self
 
 from fulcrum.checks import Check
 from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
-from fulcrum.ledger.entries import Allowance, Cost, Entry, entry_of, text, whole
-from fulcrum.ledger.file import HASH_FORMAT, LedgerFile
+from fulcrum.ledger.entries import Allowance, Cost, Entry, text, whole
+from fulcrum.ledger.file import LedgerFile, row_of
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
 __all__ = ["Allowance", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
 
-_SLACK = 1e-12  # relative: a budget is a product, the spending a sum
+HASH_FORMAT = 2
+"""Of the hashes of entries. The first format covered two observers without names."""
 
-_Facts: TypeAlias = tuple[int, str, int, str, str, float, float, float, float]
+_SLACK = 1e-12  # relative: a budget is a product, the spending a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +61,15 @@ class Ledger(ClosedAtTheEnd):
     Guarantees, on a disk that keeps what it says it has synced:
 
     - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
-    - a ledger whose log is missing, cut short, damaged or another's does not open, rather than forget what was in it,
-      nor does one whose large payloads are missing, cut short, older, newer or another's;
-    - a file or log that was deleted, moved or replaced while it was open takes nothing that may be sent;
+    - a ledger that was left in the middle of a write does not open without the journal it was left with, whole, and
+      none opens with a journal of another file or time, rather than forget what was sent;
+    - a ledger whose tables are not exactly those of a ledger does not open, so that nothing in it runs;
+    - a file or journal that was deleted, moved or replaced while it was open takes nothing that may be sent;
     - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
       charge; on another basis it is refused;
     - a release is filed under the plan it is said to be made under, whichever plan another thread enters meanwhile;
-    - the spending recorded is never less than that of what was sent; a release that was recorded and not sent counts;
+    - the spending recorded is never less than that of what was sent, for every observer; a release that was recorded
+      and not sent counts, and an observer that an earlier plan did not name is charged as the next one inside;
     - a write that fails records nothing that may be sent. The object then still says what it said before, and refuses
       further work until the ledger is opened again, since only the file knows what a failed sync left behind.
 
@@ -81,7 +82,7 @@ class Ledger(ClosedAtTheEnd):
         self._file = file
         self._path = file.path
         self._lock = file.lock
-        self._silo, self._plan, self._plans, self._entries = file.contents()
+        self._silo, self._plan, self._recorded, self._head, self._plans, self._entries = file.contents()
         self._of_round = {(entry.plan_digest, entry.round_number): entry for entry in self._entries}
 
     @classmethod
@@ -98,21 +99,21 @@ class Ledger(ClosedAtTheEnd):
             LedgerError: It is another silo's, of another format, read-only, damaged, or no ledger at all.
         """
         text("silo", silo)
-        with LedgerFile.opened(path, silo=silo, create=create) as file:
+        with LedgerFile.opened(path, silo=silo, head=genesis(silo), create=create) as file:
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError(f"{file.path} is the ledger of silo {ledger.silo!r}, not of {silo!r}")
             for check in ledger._entry_checks():
                 if not check.holds:
                     raise LedgerError(f"{file.path} is damaged: {check.detail}. Nothing may be released from it")
+            file.forget_unrecorded(ledger.sequence)
         return ledger
 
     @classmethod
     def read(cls, path: PathLike) -> Self:
         """Opens a ledger to look at; no writer can open it meanwhile.
 
-        What a killed process left in the log is folded into the file first, as `open` does. A ledger beside newer
-        payloads is refused: it no longer knows all that was spent.
+        A write that a killed process left unfinished is taken back first, as `open` does.
         """
         with LedgerFile.reading(path) as file:
             return cls(file)
@@ -133,10 +134,29 @@ class Ledger(ClosedAtTheEnd):
             return None if self._plan is None else self._plans[self._plan]
 
     @property
-    def spent(self) -> Cost:
-        """What the silo has spent, under every plan."""
+    def identity(self) -> str:
+        """The random number that tells this ledger from every other, one of the same silo too."""
+        return self._file.identity
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was ever recorded in it, not even a plan."""
         with self._lock:
-            return self._entries[-1].spent if self._entries else Cost(shift_above=0.0, shift_inside=0.0)
+            return not self._entries and not self._plans
+
+    @property
+    def spent(self) -> Cost:
+        """What the silo has spent under every plan, by the observers of the plan it released under last."""
+        with self._lock:
+            return self._entries[-1].spent if self._entries else Cost(shifts={})
+
+    def spent_at(self, observers: Sequence[str]) -> Cost:
+        """Returns what the silo has spent under every plan against some observers, named from the inside outward.
+
+        An observer that a plan did not name is charged with what the next one inside saw (`Cost.charged`).
+        """
+        with self._lock:
+            return Cost.total((entry.cost for entry in self._entries), observers)
 
     @property
     def sequence(self) -> int:
@@ -148,7 +168,7 @@ class Ledger(ClosedAtTheEnd):
     def head(self) -> str:
         """The hash of the last entry, which stands for all of them."""
         with self._lock:
-            return self._entries[-1].chain_hash if self._entries else _genesis(self._silo)
+            return self._entries[-1].chain_hash if self._entries else genesis(self._silo)
 
     def entries(self) -> tuple[Entry, ...]:
         """Returns every release, oldest first."""
@@ -172,16 +192,16 @@ class Ledger(ClosedAtTheEnd):
         names the plan it is made under.
 
         Raises:
-            RefusedReleaseError: What is already spent exceeds the budget.
-            LedgerError: The plan is known with other numbers.
+            RefusedReleaseError: What is already spent exceeds the budget of an observer.
+            LedgerError: The plan is known with other numbers, or its observers are not those of earlier plans.
         """
         with self._lock:
             self._check_works()
             digest = allowance.plan_digest
-            known = self._plans.get(digest)
-            if known not in (None, allowance):
+            if digest in self._plans and not self._is_entered(allowance):
+                known = self._plans[digest]
                 raise LedgerError(f"plan {digest} is in {self._path} with another allowance: {known}, got {allowance}")
-            if reason := self._over(allowance, self.spent):
+            if reason := _over(allowance, self.spent_at(allowance.observers)):
                 raise RefusedReleaseError(f"plan {digest} does not cover what silo {self._silo!r} spent: {reason}")
             if digest == self._plan:
                 return
@@ -206,14 +226,20 @@ class Ledger(ClosedAtTheEnd):
             if reason := self._idle():
                 return reason
             digest = allowance.plan_digest
-            if self._plans.get(digest) != allowance:
+            if not self._is_entered(allowance):
                 return f"silo {self._silo!r} has not entered plan {digest} with these numbers. Call enter_plan"
             known = self._released(allowance, round_number)
             if known is not None:
                 return None if known.basis == basis else f"round {round_number} is released, on basis {known.basis}"
             if round_number > allowance.rounds:
                 return f"round {round_number} is past the {allowance.rounds} rounds of plan {digest}"
-            return self._over(allowance, self._spent_with(cost))
+            if tuple(cost.shifts) != allowance.observers:
+                theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
+                return f"a release of plan {digest} is charged to {ours}, got a cost for {theirs}"
+            try:
+                return _over(allowance, self._spent_with(cost))
+            except LedgerError as error:  # a release under another plan names the same observers in another order
+                return str(error)
 
     def stored(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
         """Returns the bytes released in a round of a plan on this basis, to resend; None if there are none.
@@ -254,15 +280,21 @@ class Ledger(ClosedAtTheEnd):
             reason = self.would_exceed(allowance, cost, round_number)
             if reason is not None:
                 raise RefusedReleaseError(f"{self._path}: {reason}")
-            sha = hashlib.sha256()
-            held = self._file.keep(payload, sha)
-            made = (len(self._entries) + 1, allowance.plan_digest, round_number, basis, sha.hexdigest())
-            spent = self._spent_with(cost)
-            figures = (cost.shift_above, cost.shift_inside, spent.shift_above, spent.shift_inside)
-            row = (*made, *figures, _chain_hash(self.head, (*made, *figures)))
-            entry = entry_of(row)
-            self._file.add_entry(row, held)
+            sequence = len(self._entries) + 1
+            digest, unstored = self._file.store_payload(sequence, payload)
+            entry = Entry(
+                sequence=sequence,
+                plan_digest=allowance.plan_digest,
+                round_number=round_number,
+                basis=basis,
+                payload_digest=digest,
+                cost=cost,
+                spent=self._spent_with(cost),
+            )
+            entry = replace(entry, chain_hash=chain_hash(self.head, entry))
+            self._file.add_entry(entry, unstored)
             self._entries.append(entry)
+            self._recorded, self._head = entry.sequence, entry.chain_hash
             self._of_round[entry.plan_digest, entry.round_number] = entry
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
@@ -282,7 +314,8 @@ class Ledger(ClosedAtTheEnd):
             detail = f"{self.sequence} releases, {least_sequence} were seen by a witness"
             checks.append(Check(name="witness", holds=self.sequence >= least_sequence, detail=detail))
         if witnessed_hash is not None:
-            seen = witnessed_hash in (_genesis(self._silo), *(entry.chain_hash for entry in self._entries))
+            hashes = {hash_ for entry in self._entries for hash_ in (entry.chain_hash, entry.former_hash)}
+            seen = witnessed_hash in hashes | {genesis(self._silo)}
             detail = f"hash {witnessed_hash[:12]} is {'' if seen else 'not '}in the chain"
             checks.append(Check(name="witnessed hash", holds=seen, detail=detail))
         return tuple(checks)
@@ -303,58 +336,48 @@ class Ledger(ClosedAtTheEnd):
         if reason := self._idle():
             raise LedgerError(reason)
 
+    def _is_entered(self, allowance: Allowance) -> bool:
+        """Whether a plan was entered with these numbers, by these observers in this order."""
+        known = self._plans.get(allowance.plan_digest)
+        return known is not None and known == allowance and known.observers == allowance.observers
+
     def _released(self, allowance: Allowance, round_number: int) -> Entry | None:
         """The entry of a round of a plan that was entered with these numbers."""
-        digest = allowance.plan_digest
-        return self._of_round.get((digest, round_number)) if self._plans.get(digest) == allowance else None
+        return self._of_round.get((allowance.plan_digest, round_number)) if self._is_entered(allowance) else None
 
     def _payload(self, entry: Entry) -> bytes:
         payload = self._file.payload(entry.sequence)
-        if not isinstance(payload, bytes) or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
+        if payload is None or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
             raise LedgerError(f"{self._path} is damaged: the bytes of entry {entry.sequence} are not those released")
         return payload
 
     def _spent_with(self, cost: Cost) -> Cost:
-        return _sum([*(entry.cost for entry in self._entries), cost])
-
-    def _over(self, allowance: Allowance, spent: Cost) -> str | None:
-        for observer, total, budget in (
-            ("above", spent.shift_above, allowance.shift_above),
-            ("inside", spent.shift_inside, allowance.shift_inside),
-        ):
-            if total > budget * (1 + _SLACK):
-                return f"the squared shift {observer} the region would be {total:g}, its budget is {budget:g}"
-        return None
+        return Cost.total((*(entry.cost for entry in self._entries), cost), tuple(cost.shifts))
 
     def _entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
         entries = self._entries
         gap = next((number for number, entry in enumerate(entries, 1) if entry.sequence != number), None)
+        lacking = gap or (min(len(entries), self._recorded) + 1 if len(entries) != self._recorded else None)
         yield Check(
             name="sequence",
-            holds=gap is None,
-            detail=f"{len(entries)} releases" if gap is None else f"entry {gap} is missing",
+            holds=lacking is None,
+            detail=f"{len(entries)} releases" if lacking is None else f"entry {lacking} is missing",
         )
-        previous, broken = _genesis(self._silo), None
+        previous, broken = genesis(self._silo), None
         for entry in entries:
-            if broken is None and _chain_hash(previous, _facts(entry)) != entry.chain_hash:
+            if broken is None and chain_hash(previous, entry) != entry.chain_hash:
                 broken = entry.sequence
             previous = entry.chain_hash
+        headed = broken is not None or previous == self._head
         yield Check(
             name="chain",
-            holds=broken is None,
-            detail=f"head {previous[:12]}"
+            holds=broken is None and headed,
+            detail=(f"head {previous[:12]}" if headed else "its last entry is not the one that was recorded last")
             if broken is None
             else f"entry {broken} does not follow from those before it",
         )
-        true = _sum([entry.cost for entry in entries])
-        stated = self.spent
-        yield Check(
-            name="sums",
-            holds=true == stated,
-            detail=f"costs add up to {true.shift_above:g} above and {true.shift_inside:g} inside the region"
-            + ("" if true == stated else f", stated {stated.shift_above:g} and {stated.shift_inside:g}"),
-        )
+        yield self._sums_check()
         twice = len(entries) - len(self._of_round)
         yield Check(name="rounds", holds=not twice, detail=f"{twice} releases of a round already released")
         outside = [entry.sequence for entry in entries if not self._allowed(entry)]
@@ -366,7 +389,19 @@ class Ledger(ClosedAtTheEnd):
 
     def _allowed(self, entry: Entry) -> bool:
         plan = self._plans.get(entry.plan_digest)
-        return plan is not None and 1 <= entry.round_number <= plan.rounds and not self._over(plan, entry.spent)
+        if plan is None or not plan.observers == tuple(entry.cost.shifts) == tuple(entry.spent.shifts):
+            return False
+        return 1 <= entry.round_number <= plan.rounds and not _over(plan, entry.spent)
+
+    def _sums_check(self) -> Check:
+        """Adds up what was spent, by the observers of the last entry."""
+        stated = self.spent
+        try:
+            true = self.spent_at(tuple(stated.shifts))
+        except LedgerError as error:
+            return Check(name="sums", holds=False, detail=str(error))
+        more = "" if true == stated else f", stated {_listed(stated)}"
+        return Check(name="sums", holds=true == stated, detail=f"costs add up to {_listed(true)}{more}")
 
     def _payload_check(self) -> Check:
         damaged = ""
@@ -375,9 +410,11 @@ class Ledger(ClosedAtTheEnd):
                 self._payload(entry)
             except LedgerError as error:
                 damaged = damaged or str(error).removeprefix(f"{self._path} is damaged: ")
-        more = self._file.payload_count() - len(self._entries)
-        detail = f"{len(self._entries)} payloads" + (f", {more} too many" if more > 0 else "")
-        return Check(name="payloads", holds=not damaged and more == 0, detail=damaged or detail)
+        known = {entry.sequence for entry in self._entries}
+        known.add(self._recorded + 1)  # of a release that was interrupted before it was recorded, and sent
+        more = [number for number in self._file.payload_numbers() if number not in known]
+        detail = f"{len(self._entries)} payloads" + (f", {len(more)} too many" if more else "")
+        return Check(name="payloads", holds=not damaged and not more, detail=damaged or detail)
 
 
 def verify_ledger(
@@ -405,31 +442,27 @@ def _shape(payload: object) -> str:
     return f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
 
 
-def _sum(costs: list[Cost]) -> Cost:
-    """The exact sum rounded once, in whatever order: what was spent does not drift."""
-    totals = []
-    for values in ([cost.shift_above for cost in costs], [cost.shift_inside for cost in costs]):
-        try:
-            totals.append(math.fsum(values))
-        except OverflowError:
-            totals.append(math.inf)
-    return Cost(shift_above=totals[0], shift_inside=totals[1])
+def _over(allowance: Allowance, spent: Cost) -> str | None:
+    """Why what is spent is more than a plan allows, if so."""
+    for observer, budget in allowance.shifts.items():
+        if (total := spent.shifts[observer]) > budget * (1 + _SLACK):
+            return f"the squared shift against the observer {observer!r} would be {total:g}, its budget is {budget:g}"
+    return None
+
+
+def _listed(cost: Cost) -> str:
+    return ", ".join(f"{shift:g} against {observer!r}" for observer, shift in cost.shifts.items()) or "nothing"
 
 
 def _digest(parts: list[object]) -> str:
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 
-def _genesis(silo: str) -> str:
+def genesis(silo: str) -> str:
+    """Returns the hash that the first entry of a silo's ledger follows."""
     return _digest(["fulcrum.ledger", HASH_FORMAT, silo])
 
 
-def _chain_hash(previous: str, facts: _Facts) -> str:
-    return _digest([previous, *facts[:5], *(figure.hex() for figure in facts[5:])])
-
-
-def _facts(entry: Entry) -> _Facts:
-    """What the hash of an entry covers, in the order of its columns."""
-    made = (entry.sequence, entry.plan_digest, entry.round_number, entry.basis, entry.payload_digest)
-    cost, spent = entry.cost, entry.spent
-    return (*made, cost.shift_above, cost.shift_inside, spent.shift_above, spent.shift_inside)
+def chain_hash(previous: str, entry: Entry) -> str:
+    """Returns the hash of an entry that follows another; it covers every column but itself."""
+    return _digest([previous, *row_of(entry)[:-1]])

@@ -1,8 +1,9 @@
 """The file in which a silo remembers its masked rounds: one answer to every stage, and one unmasking, for ever.
 
-How the file is held, synced and copied is in `fulcrum.storage.database`, how it forgets secrets in
-`fulcrum.storage.erasing`. Never restore an old copy of it: one that has forgotten an unmasking may give another, of
-other survivors, and the difference of two sums is what one silo released.
+How the file is held, synced and copied is in `fulcrum.storage.database`. What is overwritten is gone from the file and
+from its journal; it may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set
+aside. Never restore an old copy of it: one that has forgotten an unmasking may give another, of other survivors, and
+the difference of two sums is what one silo released.
 """
 
 from pathlib import Path
@@ -13,11 +14,10 @@ import msgspec
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.masking.messages import Session
 from fulcrum.masking.silo import State
-from fulcrum.storage.database import PathLike, Statement
-from fulcrum.storage.erasing import ErasingFile
+from fulcrum.storage.database import DatabaseFile, PathLike, Statement
 
-FORMAT = 2
-"""Of the file: the first that there is. Format 1 of any file carries no mark of how far its log goes."""
+FORMAT = 3
+"""Of the file. Format 2 was kept with a write-ahead log."""
 
 _SCHEMA = """
 CREATE TABLE silo (name TEXT NOT NULL);
@@ -28,7 +28,7 @@ CREATE TABLE round (
 """
 
 
-class MaskingRecord(ErasingFile):
+class MaskingRecord(DatabaseFile):
     """A silo's record of its masked rounds, held and connected to; made by `bound`."""
 
     application = 0x46554C4D  # "FULM"
@@ -37,15 +37,22 @@ class MaskingRecord(ErasingFile):
     noun = "a silo's record of masked rounds"
     wanted = "the silo's record of masked rounds"
     advice = "Ask for a new plan"
+    older = "Finish its plan with the version that wrote it, or ask for a new plan and begin a new record"
     lost = "what this silo has unmasked"
+    erases = True
 
     @classmethod
     def bound(cls, path: PathLike, *, silo: str, create: bool = False) -> Self:
         """Opens a silo's record, creating it where there is none and `create` allows it."""
-        with cls.erasing(path, ("INSERT INTO silo VALUES (?)", (silo,)) if create else None) as file:
+        with cls.writing(path, ("INSERT INTO silo VALUES (?)", (silo,)) if create else None) as file:
             if file.connection.execute("SELECT name FROM silo").fetchall() != [(silo,)]:
                 raise ExchangeError(f"{file.path} is the record of another silo than {silo!r}")
         return file
+
+    @property
+    def unused(self) -> bool:
+        """Whether no round was ever begun."""
+        return not self.rows("SELECT 1 FROM round LIMIT 1")
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
         """Returns what is known of a round: its state where it still has one, and whether it is unmasked.
@@ -82,19 +89,22 @@ class MaskingRecord(ErasingFile):
 
         A silo is in one round at a time: a server that begins another has given up those before.
         """
-        self.write(
-            ("UPDATE round SET state = NULL WHERE unmasked = 0", ()), self._storing(state, unmasked=False), erase=True
-        )
+        self._store(state, ("UPDATE round SET state = NULL WHERE unmasked = 0", ()), unmasked=False)
 
     def store(self, state: State, *, unmasked: bool = False) -> None:
-        """Stores the next state; once the sum is unmasked, the secrets of the round are erased."""
-        self.write(self._storing(state, unmasked=unmasked), erase=unmasked)
+        """Stores the next state in the place of the one before; secrets that are not in it are erased."""
+        self._store(state, unmasked=unmasked)
 
-    @staticmethod
-    def _storing(state: State, *, unmasked: bool) -> Statement:
+    def _store(self, state: State, *before: Statement, unmasked: bool) -> None:
         session = state.session
-        row = (session.plan_digest, session.round_number, session.attempt, session.basis, int(unmasked))
-        return ("INSERT OR REPLACE INTO round VALUES (?, ?, ?, ?, ?, ?)", (*row, msgspec.msgpack.encode(state)))
+        round_, attempt = (session.plan_digest, session.round_number), (session.attempt, session.basis, int(unmasked))
+        row = (*round_, *attempt, msgspec.msgpack.encode(state))
+        self.write(
+            *before,
+            ("INSERT OR REPLACE INTO round VALUES (?, ?, ?, ?, ?, ?)", row),
+            proofs=(("SELECT * FROM round WHERE plan = ? AND number = ?", round_, [row]),),
+        )
+        self.in_doubt = False  # nothing is kept in memory that could disagree with the file
 
 
 def create_masking_record(path: PathLike, *, silo: str) -> None:

@@ -341,11 +341,16 @@ class Plan:
         return read_only(np.full(len(self.federation.innermost.nodes), step))  # type: ignore[no-any-return]
 
     def cost(self, silo: int) -> dict[str, float]:
-        """Returns the squared shift (mu²) that one release of a silo spends, against both observers, by tier."""
-        inner = self.federation.innermost.name
+        """Returns the squared shift (mu²) that one release of a silo spends, by tier, from the silo outward.
+
+        An observer further out is charged with less than the innermost tier only where a target stands on the root:
+        the server then counts no round in which a region is missing, and with it the noise that observer counts on.
+        """
+        names, inner = self.federation.tier_names, self.federation.innermost.name
+        met = names if ROOT in self.epsilon_target else (SILO, *(inner for _ in names[1:]))
         return {
-            tier: float(4 / self.effective_multiplier(tier)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
-            for tier in (inner, SILO)
+            tier: float(4 / self.effective_multiplier(where)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
+            for tier, where in zip(names, met, strict=True)
         }
 
     @cached_property

@@ -5,9 +5,9 @@ all its silos, or all but `plan.dropouts` of them. Weights are never renormalise
 refused, and a sum that lacks noise is withheld.
 
 The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.storage.database` says why, and how to
-copy it), with large payloads beside it (`fulcrum.storage.payloads`): it opens with the log and the payloads that it was
-left with or not at all. The releases of a round are in them until their sum is, then their digests alone. Never restore
-an old copy: one that has forgotten a sum may take another, of other silos.
+copy it): it opens with the journal that it was left with or not at all. The releases of a round are in it until their
+sum is, then their digests alone. Never restore an old copy: one that has forgotten a sum may take another, of other
+silos.
 
 What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
 and replaced by something of the same size. A silo that cheats so gives up its own protection, and as one of
@@ -119,6 +119,11 @@ class Region(ClosedAtTheEnd):
         self._file.close()
 
     @property
+    def identity(self) -> str:
+        """The random number that tells this region's file from every other."""
+        return self._file.identity
+
+    @property
     def members(self) -> frozenset[str]:
         """The silos of the region, whether their releases are there or not."""
         return frozenset(self._members)
@@ -137,7 +142,7 @@ class Region(ClosedAtTheEnd):
             if self._file.rows("SELECT 1 FROM release LIMIT 1"):
                 held = f"{self._file.path} holds releases of other names or shapes than the model"
                 raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
-            self._file.write(("UPDATE region SET layout = ?", (encoded,)))
+            self._file.set_layout(encoded)
 
     def checked_decline(self, data: bytes, round_number: int) -> str:
         """Returns which silo declines a round, as its signature proves; nothing is stored."""
@@ -173,8 +178,7 @@ class Region(ClosedAtTheEnd):
                 return silo
             if self._layout() != layout:
                 raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
-            held = self._file.keep(release.values.data.cast("B"))
-            self._file.write(("INSERT INTO release VALUES (?, ?, ?, ?)", (round_number, silo, digest, held)))
+            self._file.add_release(round_number, silo, digest, release.values.data.cast("B"))
             self._add(release)
         return silo
 
@@ -224,29 +228,15 @@ class Region(ClosedAtTheEnd):
                 status = SUMMED
             if answer != kept:
                 data = answer.to_bytes()
-                # Only a sum is for ever: what is withheld may be replaced, and stays within the file.
-                held = self._file.keep(data) if status == SUMMED else data
-                row = (round_number, status, _digest(data), held)
-                self._file.write(("INSERT OR REPLACE INTO answer VALUES (?, ?, ?, ?)", row))
+                self._file.set_answer(round_number, status, _digest(data), data)
             if forget:
                 self.forget()
             return answer
 
     def forget(self) -> None:
         """Erases the releases of every round that is summed; sums and digests stay."""
-        left = (
-            "SELECT CASE typeof(release.bytes) WHEN 'integer' THEN release.bytes END "
-            "FROM release JOIN answer USING (round) WHERE status = ? AND release.bytes IS NOT NULL"
-        )
-        erasure = (
-            "UPDATE release SET bytes = NULL "
-            "WHERE bytes IS NOT NULL AND round IN (SELECT round FROM answer WHERE status = ?)"
-        )
         with self._file.working():
-            places = [row[0] for row in self._file.rows(left, SUMMED)]  # None is within the file
-            if places:
-                self._file.overwrite([place for place in places if place is not None])
-                self._file.write((erasure, (SUMMED,)), erase=None in places)
+            self._file.forget_releases(SUMMED)
 
     def rounds(self) -> tuple[RegionRound, ...]:
         """Returns the status of every round that has a release or an answer."""
@@ -296,10 +286,8 @@ class Region(ClosedAtTheEnd):
         encoded = self._layout()
         total = np.zeros((), dtype=dtype_of(self._step))
         for silo in sorted(present):  # the order of names: it has one value in research too
-            row = "SELECT digest, bytes FROM release WHERE round = ? AND silo = ?"
-            digest, held = self._file.rows(row, round_number, silo)[0]
-            data = self._file.content(held)
-            if not isinstance(data, bytes) or _digest(encoded, data) != digest:
+            digest, data = self._file.release_of(round_number, silo)
+            if data is None or _digest(encoded, data) != digest:
                 raise StorageError(
                     f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted"
                 )
@@ -312,11 +300,11 @@ class Region(ClosedAtTheEnd):
         return self._file.rows("SELECT layout FROM region")[0][0]
 
     def _answer(self, round_number: int) -> Answer | None:
-        found = self._file.rows("SELECT digest, bytes FROM answer WHERE round = ?", round_number)
-        if not found:
+        stored = self._file.answer_of(round_number)
+        if stored is None:
             return None
-        digest, data = found[0][0], self._file.content(found[0][1])
-        if not isinstance(data, bytes) or _digest(data) != digest:
+        digest, data = stored
+        if data is None or _digest(data) != digest:
             raise StorageError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
         return answer_from_bytes(data)
 

@@ -1,6 +1,6 @@
 """A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
 
-What a silo has spent is read from its ledger. The promise stays: every silo's epsilon over everything it ever
+A silo's ledger tells what it has spent at each tier. The promise stays: every silo's epsilon over everything it ever
 released is at most the old target, so a silo that has spent more needs more noise from now on. The budget of a target
 was fixed before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was
 chosen after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016;
@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.exchange.membership import regions_of
 from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import SILO, Federation
+from fulcrum.federation.structure import Federation
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan import Plan
@@ -81,7 +81,7 @@ def replan(
             "what was released under it too. Give records, or make a new plan"
         )
     known = set(old.federation.silo_names.tolist())
-    above, inside, done = np.zeros(len(changed)), np.zeros(len(changed)), 0
+    spent, done = {tier: np.zeros(len(changed)) for tier in changed.tier_names}, 0
     for index, name in enumerate(changed.silo_names.tolist()):
         path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
         if not path.is_file():
@@ -94,7 +94,8 @@ def replan(
             failed = next((check for check in ledger.checks() if not check.holds), None)
             if failed is not None:
                 raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
-            above[index], inside[index] = ledger.spent.shift_above, ledger.spent.shift_inside
+            for tier, shift in _spent_by(ledger, changed, path).items():
+                spent[tier][index] = shift
             rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
         done = max([done, *rounds])
     remaining = old.rounds - done
@@ -113,10 +114,21 @@ def replan(
         keys=old.keys,
     )
     target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
-    past = Past(spent={inner: above, SILO: inside}, reserve=old.target.reserve, moved=_moved(old.federation, changed))
+    past = Past(spent=spent, reserve=old.target.reserve, moved=_moved(old.federation, changed))
     made = planned(changed, target, execution, past)
     growth = _growth(old, made)
     return made if growth <= 1 else planned(changed, target, execution, replace(past, reserve=past.reserve * growth))
+
+
+def _spent_by(ledger: Ledger, changed: Federation, path: Path) -> Mapping[str, float]:
+    """Returns what a silo has spent by tier of the changed federation.
+
+    A tier that an earlier plan did not name is charged with what the next tier inside saw.
+    """
+    try:
+        return ledger.spent_at(changed.tier_names).shifts
+    except LedgerError as error:
+        raise PlanError(f"{path} does not tell what was spent at the tiers of this federation: {error}") from None
 
 
 def _growth(old: Plan, new: Plan) -> float:

@@ -22,11 +22,11 @@ _FILES = 32
 
 _MEMORY = 64 * 2**20
 _MEMORY_OF_A_PARAMETER = 96
-"""Bytes: a release and its way to disk take 52 of Python's and a copy or two of SQLite's."""
+"""Bytes: a release and its way to disk take 52 of Python's, and SQLite's pages a copy or two."""
 
 _DISK = 4 * 2**20
 _DISK_OF_A_PARAMETER = 4 * 8
-"""Bytes: a release and its masked form, each in a log and once more when the log is folded in."""
+"""Bytes: a release and its masked form, and a journal of the state that the masked form takes the place of."""
 
 
 @contextlib.contextmanager

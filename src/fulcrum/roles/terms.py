@@ -8,7 +8,6 @@
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import msgspec
 
 from fulcrum.errors import FulcrumError, ReleaseError, suggestion
-from fulcrum.federation.structure import SILO
 from fulcrum.ledger.ledger import Allowance, Cost
 from fulcrum.planning.content_reading import content_in
 from fulcrum.planning.plan import Plan
@@ -165,8 +163,8 @@ def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
         weight=weight,
         step=step,
         width=width,
-        cost=Cost(**_both(each, sound)),
-        allowance=Allowance(plan_digest=plan.digest, rounds=sound.rounds, **_both(total, sound)),
+        cost=Cost(shifts=each),
+        allowance=Allowance(plan_digest=plan.digest, rounds=sound.rounds, shifts=total),
         numbers=_numbers(sound, silo),
     )
 
@@ -193,10 +191,6 @@ def _numbers(plan: Plan, silo: str) -> tuple[Any, ...]:
 
 def _changed(error: type[FulcrumError] = ReleaseError) -> FulcrumError:
     return error("the plan was changed in memory, and nothing is released under it. Read or make it again")
-
-
-def _both(by_tier: Mapping[str, float], plan: Plan) -> dict[str, float]:
-    return {"shift_above": by_tier[plan.federation.innermost.name], "shift_inside": by_tier[SILO]}
 
 
 def _rounded_up(exact: Fraction) -> float:

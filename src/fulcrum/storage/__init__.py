@@ -1,4 +1,4 @@
-"""Durable files: written whole, or SQLite files that are held, synced, and know how far their log goes.
+"""Durable files: written whole, or SQLite files that are held, synced, and run no code of their own.
 
 Change it for another way of writing to disk. It knows nothing of what is written.
 

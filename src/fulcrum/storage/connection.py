@@ -1,106 +1,160 @@
-"""What is said to SQLite about the files beneath ledgers and regional sums: how it opens them, locks, syncs and folds.
+"""Connections to the SQLite files beneath ledgers, records and sums: what SQLite is told, and what it may do.
 
-SQLite folds the log into a file when a connection to it ends, and deletes the log. It knows nothing of the mark that
-says how far the log goes (`fulcrum.storage.log_mark`), so a connection with a log is kept from ending until `folded`
-has marked the file as whole: at the end of the interpreter too, and in a forked child.
+A file may come from somebody else, and SQLite runs code that a file carries: triggers, views, generated columns,
+defaults and expressions of indexes. So no row is read before the schema is compared with ours, text by text, and an
+authorizer denies all that our own statements do not need, and everything that a trigger or a view would ask for.
 """
 
 import contextlib
-import ctypes
-import dataclasses
-import io
+import functools
 import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from fulcrum.errors import StorageError
-from fulcrum.storage.log_mark import LogMark
+from fulcrum.errors import StorageError, in_one_line
+
+_EVERYWHERE = {
+    "trusted_schema": "OFF",
+    "cell_size_check": "ON",
+    "mmap_size": "0",  # a page that changes on the disk must not change in memory
+}
+_TO_WRITE = {
+    "locking_mode": "EXCLUSIVE",
+    "synchronous": "EXTRA",
+    "fullfsync": "ON",  # macOS: past the cache of the drive
+    "cache_spill": "OFF",  # no page is written before the mark of its commit is
+    "temp_store": "MEMORY",  # no secret goes to a temporary file
+    "secure_delete": "ON",
+}
+_TO_READ = {"query_only": "ON"}
+# Not DELETE, see `fulcrum.storage.commit_mark`. Nor does a forked child that ends delete the journal of its parent.
+_JOURNAL = {"journal_mode": "PERSIST"}
+_SETTINGS = _EVERYWHERE | _TO_WRITE | _TO_READ | _JOURNAL
+_ASKED = ("page_count", "page_size", "user_version", "integrity_check", *_SETTINGS)
+_FUNCTIONS = frozenset({"count", "length", "zeroblob"})
+_WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
+_SCHEMA, _MARK = "sqlite_master", "mark"
 
 
-def log_of(file: Path) -> Path:
-    """Returns the file that SQLite takes for a file's log."""
-    return file.with_name(f"{file.name}-wal")
-
-
-def journal_of(file: Path) -> Path:
-    """Returns the file that SQLite takes for a file's rollback journal, which files with a mark never have."""
-    return file.with_name(f"{file.name}-journal")
-
-
-def read_only(file: Path) -> sqlite3.Connection:
-    """Connects to a file that is whole: a log that is still beside it is not looked for."""
-    with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(contextlib.closing(_connected(file, "mode=ro&immutable=1")))
-        connection.execute("PRAGMA query_only=ON")
-        connection.execute("BEGIN")
-        check_size(connection, file)
-        undo.pop_all()
-    return connection
-
-
-def exclusive(file: Path, *, keep: bool) -> sqlite3.Connection:
-    """Connects to a file and takes SQLite's lock for as long as the connection lasts.
+def read_only(file: Path, schema: str, *, grown: bool = False) -> sqlite3.Connection:
+    """Connects to a file that is whole: what lies beside it is not looked at.
 
     Args:
-        file: Its log, if there is one, is its own.
-        keep: Whether the connection is kept from the start, as it must be where there is a log; even if this fails.
+        file: The file.
+        schema: Its tables.
+        grown: Whether some of them were added later, so that their places in the file may differ.
     """
     with contextlib.ExitStack() as undo:
-        connection = _connected(file, "mode=rw")
-        if keep:
-            kept(connection)
-        else:
-            undo.callback(connection.close)
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # before the log is touched: no shared memory beside it
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA fullfsync=ON")  # macOS: past the cache of the drive
-        connection.execute("PRAGMA checkpoint_fullfsync=ON")
-        connection.execute("PRAGMA wal_autocheckpoint=0")  # what SQLite folds in by itself is not marked
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-        if connection.execute("PRAGMA journal_mode=WAL").fetchone() != ("wal",):
-            raise StorageError(f"{file} is on a disk that cannot keep a write-ahead log beside it")
+        connection = undo.enter_context(contextlib.closing(_connected(file, "mode=ro&immutable=1", schema)))
+        _set(connection, _TO_READ)
+        connection.execute("BEGIN")
+        check_schema(connection, file, schema, grown=grown)
         undo.pop_all()
     return connection
 
 
-def folded(connection: sqlite3.Connection, hold: io.FileIO, mark: LogMark) -> LogMark:
-    """Folds the log into the file, marks that the file is whole, and only then empties the log; all is synced."""
-    busy, frames, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    if busy or frames != done:
-        raise StorageError(f"{hold.name} cannot take in its log. Open it again")
-    mark = dataclasses.replace(mark, serial=mark.serial + 1, whole=True)
-    mark.write(hold)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return mark
+def exclusive(file: Path, schema: str) -> sqlite3.Connection:
+    """Connects to a file and takes SQLite's lock for as long as the connection lasts; its journal is empty."""
+    with contextlib.ExitStack() as undo:
+        connection = undo.enter_context(contextlib.closing(_connected(file, "mode=rw", schema)))
+        _set(connection, _TO_WRITE)
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        _set(connection, _JOURNAL)
+        if connection.execute("PRAGMA journal_mode").fetchone() != ("persist",):
+            raise StorageError(f"{file} does not keep a rollback journal. Move away what lies beside it")
+        check_schema(connection, file, schema)
+        undo.pop_all()
+    return connection
 
 
-def kept(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Keeps a connection from ending, whatever becomes of its variables, until it is freed.
+@contextlib.contextmanager
+def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
+    """Has SQLite play back the journal beside a file, if it needs one, and zero its header, before the block.
 
-    A forked child that ends by `sys.exit` would otherwise end the connection, and SQLite delete the log that its
-    parent goes on writing to. Python 3.11 cannot tell SQLite to leave the log alone.
+    SQLite deletes the journal at the end. Were it deleted before the block marks the file as whole, a process killed
+    between the two would leave a file that asks for a journal which is gone.
+
+    Args:
+        file: The file; its journal is its own.
+        schema: Its tables.
+        check: Whether every page is looked at.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    return connection
+    with contextlib.closing(_connected(file, "mode=rw", schema)) as connection:
+        _set(connection, _TO_WRITE)
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        check_schema(connection, file, schema)
+        if check and (found := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+            raise StorageError(f"{file} is damaged ({in_one_line(found)})")
+        yield
 
 
-def freed(connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Lets a connection end that was kept: its file is whole."""
-    ctypes.pythonapi.Py_DecRef(ctypes.py_object(connection))
-    return connection
+def check_schema(connection: sqlite3.Connection, file: Path, schema: str, *, grown: bool = False) -> None:
+    """Refuses a file whose tables are not exactly ours, or that is longer or shorter than its header says.
 
-
-def check_size(connection: sqlite3.Connection, file: Path) -> None:
-    """SQLite itself reads a last page that was cut short as if it ended in zeros."""
+    SQLite itself reads a last page that was cut short as if it ended in zeros.
+    """
+    ours = _schema_of(schema)
+    theirs = connection.execute(_SELECT_SCHEMA).fetchmany(len(ours) + 1)
+    columns = slice(4 if grown else 5)
+    if [row[columns] for row in theirs] != [row[columns] for row in ours]:
+        raise StorageError(f"{file} is damaged: its tables are not those that Fulcrum makes. Nothing of it was run")
     pages, page_bytes = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     if (size := file.stat().st_size) != pages * page_bytes:
         raise StorageError(f"{file} is damaged: it has {size:,} bytes, its header says {pages * page_bytes:,}")
 
 
-def _connected(file: Path, mode: str) -> sqlite3.Connection:
+_SELECT_SCHEMA = f"SELECT type, name, tbl_name, sql, rootpage FROM main.{_SCHEMA}"  # noqa: S608 a name of SQLite's
+
+
+@functools.cache
+def _schema_of(schema: str) -> list[tuple[object, ...]]:
+    """Returns what SQLite says of a new file with these tables."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.executescript(schema)
+        return connection.execute(_SELECT_SCHEMA).fetchall()
+
+
+def _connected(file: Path, mode: str, schema: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{file.as_uri()}?{mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=0
     )
-    connection.execute("PRAGMA trusted_schema=OFF")
-    connection.execute("PRAGMA cell_size_check=ON")
+    for name, wanted in (("DEFENSIVE", True), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False)):
+        if hasattr(connection, "setconfig"):  # from Python 3.12 on
+            connection.setconfig(getattr(sqlite3, f"SQLITE_DBCONFIG_{name}"), wanted)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 0)
+    connection.set_authorizer(_authorizer(frozenset(str(row[2]) for row in _schema_of(schema))))
+    _set(connection, _EVERYWHERE)
     return connection
+
+
+def _set(connection: sqlite3.Connection, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        connection.execute(f"PRAGMA {name}={value}")
+
+
+def _may_be_set(name: str, value: str | None) -> bool:
+    """Whether a setting may be asked for, or set to a value."""
+    if value is None:
+        return name in _ASKED
+    return _SETTINGS.get(name) == value or (name in ("user_version", "integrity_check") and value.isdecimal())
+
+
+def _authorizer(tables: frozenset[str]) -> Callable[..., int]:
+    """Returns the answer to what a statement asks for while it is prepared."""
+
+    def allow(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
+        if source is not None or database not in (None, "main"):  # inside a trigger or a view; a file attached
+            return sqlite3.SQLITE_DENY
+        allowed = (
+            action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_TRANSACTION)
+            or (action == sqlite3.SQLITE_READ and first in (*tables, _SCHEMA))
+            or (action in _WRITES and first in tables and first != _MARK)  # SQLite would write an old mark
+            or (action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS)
+            or (action == sqlite3.SQLITE_PRAGMA and first is not None and _may_be_set(first, second))
+        )
+        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+
+    return allow

@@ -12,7 +12,7 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
-from fulcrum.errors import FileInUseError, StorageError
+from fulcrum.errors import FileInUseError
 
 if sys.platform != "win32":
     import fcntl
@@ -34,7 +34,6 @@ class Holder(Protocol):
 
 
 _HOLDERS: weakref.WeakValueDictionary[tuple[int, int], Holder] = weakref.WeakValueDictionary()  # here, by inode
-_NEVER_CLOSED: set[tuple[int, int]] = set()  # likewise; SQLite still has these open, so no other file has their inode
 _READERS: weakref.WeakSet[Holder] = weakref.WeakSet()  # here, of files that are looked at
 _FORKING: list[Holder] = []
 
@@ -47,8 +46,6 @@ def taken(file: Path, *, exclusive: bool) -> io.FileIO:
     """
     if _inode(file) in _HOLDERS:  # looked up first: opening and closing the file here would drop SQLite's lock
         raise FileInUseError(f"{file} is open in this process. Close it first")
-    if _inode(file) in _NEVER_CLOSED:
-        raise StorageError(f"{file} could not be closed in this process when its disk failed. Start the process anew")
     hold = io.FileIO(file, "r+" if exclusive else "r")
     if sys.platform != "win32":
         try:
@@ -80,12 +77,6 @@ def forget(holder: Holder) -> None:
     with OPENING:
         for key in [key for key, one in _HOLDERS.items() if one is holder]:
             del _HOLDERS[key]
-
-
-def never_closed(hold: io.FileIO) -> None:
-    """Enters a file that this process cannot let go of: SQLite's lock lasts as long as the process."""
-    about = os.fstat(hold.fileno())
-    _NEVER_CLOSED.add((about.st_dev, about.st_ino))
 
 
 def is_named(path: Path, file: io.FileIO) -> bool:
@@ -125,7 +116,6 @@ def _after_fork_in_child() -> None:
         holder.hold.close()  # or a child that outlives its parent would keep the file from being opened
     _HOLDERS.clear()
     _READERS.clear()
-    _NEVER_CLOSED.clear()
     _after_fork()
 
 

@@ -3,11 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from earlier import write_format_1
 
 from fulcrum.cli.app import run
 from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.roles.releasing import release
+from fulcrum.roles.terms import terms_of
 from fulcrum.storage.commit_mark import CommitMark
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
@@ -160,6 +162,39 @@ def test_a_ledger_that_was_left_in_a_write_is_not_shown_without_its_journal(comm
     assert not Path("rest.json").exists()
     ledger.write_bytes(whole)
     assert command(*replan)[0] == 0
+
+
+def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_named(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    made = read_plan("plan.json")
+    terms = terms_of(made, "lille")
+    inside, above = (terms.cost.shifts[name] for name in ("silo", "region"))
+    allowed = {made.digest: (4, terms.allowance.shifts["region"], terms.allowance.shifts["silo"])}
+    releases = [(made.digest, number, "m", b"x", above, inside) for number in (1, 2)]
+    head = write_format_1(Path("old.ledger"), "lille", allowed, releases)
+    code, _, err = command("ledger", "show", "old.ledger")
+    assert (code, err.count("\n"), "Run: fulcrum ledger convert OLD NEW" in err) == (2, 1, True)
+    code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger", "--plan", "plan.json", "--format", "json")
+    assert code == 0
+    assert json.loads(out) == {
+        "silo": "lille", "releases": 2, "ledger": "new.ledger", "former_head": head, "unnamed": 0,
+    }  # fmt: skip
+    told = json.loads(command("ledger", "show", "new.ledger", "--format", "json")[1])
+    assert told["spent"] == {name: 2 * shift for name, shift in terms.cost.shifts.items()}
+    assert told["entries"][1]["former_hash"] == head
+    assert command("ledger", "verify", "new.ledger", "--least-sequence", 2)[0] == 0
+    for arguments in (("ledger", "show", "old.ledger"), ("ledger", "convert", "old.ledger", "third.ledger")):
+        code, _, err = command(*arguments)
+        assert (code, err.count("\n"), "was converted" in err) == (2, 1, True)
+    code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
+    assert code == 2
+
+
+def test_a_conversion_without_plans_tells_what_that_costs(command):
+    write_format_1(Path("old.ledger"), "lille", {"p": (3, 1.0, 8.0)}, [("p", 1, "m", b"x", 0.25, 1.0)])
+    code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
+    assert code == 0
+    assert "1 releases are of plans that were not given, and count at every tier as inside" in " ".join(out.split())
 
 
 def test_a_ledger_gives_the_terminal_no_orders(command):

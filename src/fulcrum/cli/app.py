@@ -137,7 +137,7 @@ app.command(
     help_epilogue=_example("replan plan.json --federation hospitals.csv --ledgers state -o next.json"),
 )
 
-ledger = App(name="ledger", help="Show or verify what a silo has spent.")
+ledger = App(name="ledger", help="Show, verify or convert what a silo has spent.")
 ledger.command(
     "fulcrum.cli.silos:show_ledger",
     name="show",
@@ -149,6 +149,12 @@ ledger.command(
     name="verify",
     help="Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy.",
     help_epilogue=_example("ledger verify lille.ledger --least-sequence 10"),
+)
+ledger.command(
+    "fulcrum.cli.silos:convert_ledger_command",
+    name="convert",
+    help="Write a ledger of an earlier version anew; the old one releases nothing any more.",
+    help_epilogue=_example("ledger convert old/lille.ledger state/lille.ledger --plan plan.json"),
 )
 app.command(ledger)
 

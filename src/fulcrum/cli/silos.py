@@ -17,12 +17,14 @@ from fulcrum.cli.options import (
     option,
 )
 from fulcrum.errors import ParameterError, PolicyError
-from fulcrum.ledger.ledger import Ledger, verify_ledger
+from fulcrum.ledger.earlier_formats import convert_ledger
+from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.planning.plan_reading import read_plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.policy import read_policy
 from fulcrum.roles.replanning import replan
+from fulcrum.roles.terms import terms_of
 from fulcrum.views.columns import Column
 from fulcrum.views.numbers import shown_epsilon
 from fulcrum.views.plan_tables import show_checks, show_plan
@@ -131,6 +133,40 @@ def show_ledger(
         ),
     ]
     show(Result(data=told | {"entries": listed}, rows=rows, picture=picture), style)
+    return 0
+
+
+def convert_ledger_command(
+    old: Annotated[Path, Parameter(help="A ledger of an earlier version of Fulcrum, closed.")],
+    new: Annotated[Path, Parameter(help="The ledger to write; it must be new.")],
+    *,
+    plan: Annotated[
+        tuple[Path, ...],
+        Parameter(negative=(), help="A plan that the silo released under, to name its tiers; may be repeated."),
+    ] = (),
+    style: FormatOption = "table",
+) -> int:
+    """Write a ledger of an earlier version anew; the old one releases nothing any more."""
+    check_format(style)
+    plans = [read_plan(path) for path in plan]
+
+    def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
+        terms = [terms_of(one, silo) for one in plans]
+        return {one.plan_digest: (one.cost, one.allowance) for one in terms}
+
+    done = convert_ledger(old, new, charges_of)
+    told = {"silo": done.silo, "releases": done.releases, "ledger": str(new), "former_head": done.former_head}
+    notes = [(False, f"{old} releases nothing any more: use {new}.")]
+    if done.unnamed:
+        notes.append(
+            (
+                True,
+                f"{done.unnamed} releases are of plans that were not given, and count at every tier as inside the "
+                "region. Their plan files, given with --plan, would tell what each tier was charged.",
+            )
+        )
+    named = [("silo", done.silo), ("releases", str(done.releases)), ("former head", done.former_head or "none")]
+    show(Result(data=told | {"unnamed": done.unnamed}, rows=[told], picture=[facts(named), remarks(notes)]), style)
     return 0
 
 

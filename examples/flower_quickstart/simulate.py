@@ -20,7 +20,7 @@ def main(which: str) -> None:
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         if which == "private":
-            write_sites(Deployment(plan=private_plan(), train="quickstart"), Path(folder))
+            write_sites(Deployment(plan=private_plan(), train="quickstart", runs_here=True), Path(folder))
             os.environ |= {"FULCRUM_SITES": folder, "FULCRUM_SITE": str(Path(folder) / "server")}
         run()
 

@@ -42,7 +42,7 @@ class FlowerWorld:
         self.folder.mkdir()
         settings = {"rounds": 3, "epsilon": {"region": 1.0}, "purpose": "deployment", "parameters": 40} | options
         plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), aggregation="masked", **settings)
-        deployment = Deployment(plan=plan, train=module, patience=5.0)
+        deployment = Deployment(plan=plan, train=module, patience=5.0, runs_here=True)
         self.plan, _ = write_sites(deployment, self.folder)
         self.silos = plan.federation.silo_names.tolist()
         self.app = ClientApp(mods=[mod])

@@ -60,7 +60,7 @@ class Federation:
             recipe=recipe,
         )
         self.deployment = Deployment(
-            plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience
+            plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience, runs_here=True
         )
         self.kits = folder / "kits"
         write_kits(self.deployment, self.kits)

@@ -35,7 +35,13 @@ class Federation:
         given = {"epsilon": 5.0, "purpose": "deployment", "parameters": 34, "aggregation": "masked"} | options
         plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), **given)
         self.deployment = Deployment(
-            plan=plan, train=BUILT_IN, options={"data": "digits"}, host="127.0.0.1", port=free_port(), patience=patience
+            plan=plan,
+            train=BUILT_IN,
+            options={"data": "digits"},
+            host="127.0.0.1",
+            port=free_port(),
+            patience=patience,
+            runs_here=True,
         )
         self.kits = folder / "kits"
         write_kits(self.deployment, self.kits)

@@ -62,7 +62,7 @@ def test_both_learn_and_the_private_one_sends_answers_alone(tmp_path, monkeypatc
 
     plan = runpy.run_path(str(EXAMPLE / "simulate.py"))["private_plan"]()
     assert plan.epsilon_target == {"federation": 8.0}
-    write_sites(Deployment(plan=plan, train="quickstart"), tmp_path)
+    write_sites(Deployment(plan=plan, train="quickstart", runs_here=True), tmp_path)
     monkeypatch.setenv("FULCRUM_SITES", str(tmp_path))
     monkeypatch.setenv("FULCRUM_SITE", str(tmp_path / "server"))
     client, server = quickstart

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fulcrum.cli.app import run
 from fulcrum.engines.built_in_training import evaluate
 from fulcrum.errors import DataError, EngineError, PlanError
 from fulcrum.roles.learning import Assignment
+from fulcrum.roles.records import MARK
 from fulcrum.roles.region import Region
 from fulcrum.roles.site import read_site
 from fulcrum.simulation.results import read_results
@@ -146,13 +148,23 @@ def test_kits_and_the_certificate_authority_are_for_the_owner_alone(kits):
     assert stat.S_IMODE((kits / "authority/state/cert.json").stat().st_mode) == 0o600
 
 
-def test_the_records_of_what_was_spent_and_summed_begin_with_the_kit(kits):
+def test_kits_hold_no_records_and_their_operators_make_them_once(kits, tmp_path, capsys):
+    kits = shutil.copytree(kits, tmp_path / "kits")
+    assert not [path for path in kits.rglob("*") if path.suffix in (".ledger", ".masking", ".db") or path.name == MARK]
+    for name in ("a1", "north", "server"):
+        text = (kits / name / "README.md").read_text()
+        assert ("fulcrum site init ." in text) == (name != "server")
+        assert run(["site", "init", str(kits / name)]) == 0
     with fulcrum.Ledger.read(kits / "a1/local/fulcrum/state/a1.ledger") as ledger:
         assert (ledger.silo, len(ledger.entries())) == ("a1", 0)
     plan = fulcrum.read_plan(kits / "plan.json")
     home = kits / "north/local/fulcrum"
     with Region.open(home / "state/sums.db", plan, "north", home / "site.key", create=False) as region:
         assert region.rounds() == ()
+    capsys.readouterr()
+    for name in ("a1", "north"):
+        assert run(["site", "init", str(kits / name)]) == 2
+        assert "is initialised already" in capsys.readouterr().err
 
 
 ORDERS = """

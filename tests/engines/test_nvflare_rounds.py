@@ -57,7 +57,7 @@ def kits(tmp_path, monkeypatch):
     plan = fulcrum.plan(
         str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=6, purpose="deployment", dropouts=1
     )
-    write_kits(Deployment(plan=plan, train="few_weights", patience=600.0), tmp_path / "kits")
+    write_kits(Deployment(plan=plan, train="few_weights", patience=600.0, runs_here=True), tmp_path / "kits")
     return tmp_path / "kits"
 
 
@@ -329,7 +329,7 @@ def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypa
     promise = {"rounds": 2, "epsilon": 5.0, "parameters": 6, "purpose": "deployment", "recipe": "joint"}
     plan = fulcrum.plan(str(tmp_path / "fed.csv"), **promise)
     kits = tmp_path / "kits"
-    write_kits(Deployment(plan=plan, train="small_head", patience=600.0), kits)
+    write_kits(Deployment(plan=plan, train="small_head", patience=600.0, runs_here=True), kits)
     here = context(kits / "server")
     models, sums = [], []
     for number in (1, 2):
@@ -417,7 +417,7 @@ def test_training_that_fails_in_research_is_declined_and_the_silos_log_says_so(t
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\n")
     plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
-    write_kits(Deployment(plan=plan, train="no_records"), tmp_path / "kits")
+    write_kits(Deployment(plan=plan, train="no_records", runs_here=True), tmp_path / "kits")
     answer = answer_of(tmp_path / "kits", "a1", 2)
     assert RELEASE not in answer
     assert DECLINE in answer

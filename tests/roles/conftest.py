@@ -5,8 +5,8 @@ from regional import World
 
 import fulcrum
 from fulcrum.engines.built_in_training import start
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.site import FORMAT, SiteSettings, site_toml
+from fulcrum.roles.records import init_site
+from fulcrum.roles.site import FORMAT, SiteSettings, read_site, site_toml
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,7 @@ def silo(tmp_path):
         format=FORMAT, role="silo", name="a", issuer=issuer, train="fulcrum.engines.built_in_training"
     )
     (home / "site.toml").write_text(site_toml(settings))
-    (home / "state").mkdir()
-    Ledger.open(home / "state" / "a.ledger", silo="a").close()
+    init_site(read_site(home))
     return home
 
 

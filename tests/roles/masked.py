@@ -11,12 +11,12 @@ from fulcrum.errors import FulcrumError
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.aggregation import STAGES
 from fulcrum.masking.messages import answer_from_bytes, request_from_bytes
-from fulcrum.masking.record import create_masking_record
 from fulcrum.planning.signing import write_signature
 from fulcrum.roles.learning import Learner
 from fulcrum.roles.masked_round import MaskedRound
-from fulcrum.roles.masked_silo import MaskedSilo, record_name
-from fulcrum.roles.site import FORMAT, SiteSettings, ledger_name, read_site, site_toml
+from fulcrum.roles.masked_silo import MaskedSilo
+from fulcrum.roles.records import init_site
+from fulcrum.roles.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy", "reims"), 100), "south": {"lyon": 100, "nice": 80}}
 MODEL = {"weight": np.linspace(-1, 1, 38).reshape(2, 19), "bias": np.zeros(2)}
@@ -43,7 +43,7 @@ class MaskedWorld:
         write_signature(folder / "plan.json", folder / "issuer.key", purpose=purpose)
         for silo in silos:
             home = folder / silo
-            (home / "state").mkdir(parents=True)
+            home.mkdir()
             for name in ("plan.json", "plan.json.sig"):
                 (home / name).write_bytes((folder / name).read_bytes())
             (home / "site.key").write_bytes((folder / f"{silo}.key").read_bytes())
@@ -53,8 +53,8 @@ class MaskedWorld:
             (home / "site.toml").write_text(site_toml(settings))
             if policy:
                 (home / "policy.toml").write_text(policy)
-            Ledger.open(home / "state" / ledger_name(silo), silo=silo).close()
-            create_masking_record(home / "state" / record_name(silo), silo=silo)
+            (home / "state").mkdir()
+            init_site(Site(folder=home, settings=settings, plan=self.plan))
         self.silos: dict[str, MaskedSilo] = {}
         self.left: list[tuple[str, int, bytes]] = []
         """Every masked vector that a silo let go: whose, of which round, and its bytes."""

@@ -169,7 +169,7 @@ def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(
     monkeypatch.setattr(sys.modules["their_training"], "look", look, raising=False)
     SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
     assert max(found) >= 2**22 + 32 * np.size(model["head"])
-    assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger"]
+    assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger", "initialised.json"]
 
 
 def is_open(file):

@@ -137,6 +137,15 @@ app.command(
     help_epilogue=_example("replan plan.json --federation hospitals.csv --ledgers state -o next.json"),
 )
 
+site = App(name="site", help="Prepare a site before it is started.")
+site.command(
+    "fulcrum.cli.silos:init_site_command",
+    name="init",
+    help="Make the ledger and the other records of a site, once, before it is started.",
+    help_epilogue=_example("site init kits/lille"),
+)
+app.command(site)
+
 ledger = App(name="ledger", help="Show, verify or convert what a silo has spent.")
 ledger.command(
     "fulcrum.cli.silos:show_ledger",

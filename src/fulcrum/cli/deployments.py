@@ -240,7 +240,7 @@ def run_locally(
     given = options or LocalOptions()
     check_format(given.style)
     plan = read_plan(plan_file)
-    deployment = given.sites.deployment(plan, given.training, host=host, port=port)
+    deployment = given.sites.deployment(plan, given.training, host=host, port=port, runs_here=True)
     check(deployment)
     learner = loaded_module(given.sites.train)
     check_fits(learner, plan, learner.starting_model(deployment.options))

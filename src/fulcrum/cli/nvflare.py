@@ -55,7 +55,11 @@ def deploy_nvflare(
     if sites is not None and sites.train != BUILT_IN:
         notes.append((False, f"Install the module {sites.train} at every silo and at the server."))
     notes.append(
-        (False, f"Hand each site its kit, start them with start.sh, then run: fulcrum follow nvflare {output}")
+        (
+            False,
+            "Hand each site its kit. Operators run fulcrum site init in it, once, and start.sh. Then run: "
+            f"fulcrum follow nvflare {output}",
+        )
     )
     if made["keys_made"]:
         notes.insert(0, (True, "Every private key was made here: whoever holds this folder can read every release."))

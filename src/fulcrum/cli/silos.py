@@ -1,4 +1,4 @@
-"""The commands of those who run a silo or issue plans: keys, signatures, policies, ledgers, replanning."""
+"""The commands of those who run a site or issue plans: keys, signatures, policies, records, ledgers, replanning."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,9 @@ from fulcrum.planning.plan_reading import read_plan
 from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
 from fulcrum.privacy.accounting import epsilon_of_shift
 from fulcrum.roles.policy import read_policy
+from fulcrum.roles.records import init_site
 from fulcrum.roles.replanning import replan
+from fulcrum.roles.site import read_site
 from fulcrum.roles.terms import terms_of
 from fulcrum.views.columns import Column
 from fulcrum.views.numbers import shown_epsilon
@@ -167,6 +169,29 @@ def convert_ledger_command(
         )
     named = [("silo", done.silo), ("releases", str(done.releases)), ("former head", done.former_head or "none")]
     show(Result(data=told | {"unnamed": done.unnamed}, rows=[told], picture=[facts(named), remarks(notes)]), style)
+    return 0
+
+
+def init_site_command(
+    folder: Annotated[Path, Parameter(help="The site's folder, or a kit that holds it.")],
+    *,
+    ledger: Annotated[
+        Path | None,
+        option("The ledger of a silo that took part before; `state` in site.toml names its folder."),
+    ] = None,
+    style: FormatOption = "table",
+) -> int:
+    """Make the ledger and the other records of a site, once, before it is started."""
+    check_format(style)
+    inner = folder / "local" / "fulcrum"  # in a kit of NVIDIA FLARE's
+    home = inner if not (folder / "site.toml").exists() and (inner / "site.toml").exists() else folder
+    site = read_site(home)
+    made = [path.name for path in init_site(site, ledger=ledger)]
+    where = str(home / site.settings.state)
+    told = {"role": site.settings.role, "name": site.settings.name, "made": made, "in": where}
+    notes = [(False, f"{site.settings.name} can be started." if made or ledger else "This site keeps no records.")]
+    picture = [facts([("made", ", ".join(made) or "nothing"), ("in", where)]), remarks(notes)]
+    show(Result(data=told, rows=[told | {"made": ", ".join(made)}], picture=picture), style)
     return 0
 
 

@@ -2,5 +2,5 @@
 
 Change it for another engine: a folder that carries the messages of `exchange` between the parts of `roles`.
 
-Imports from: base, storage, planning, noise, ledger, exchange, masking, roles, simulation.
+Imports from: base, storage, planning, noise, exchange, masking, roles, simulation.
 """

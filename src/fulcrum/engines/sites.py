@@ -1,4 +1,4 @@
-"""What is deployed, and the folder of every site: its settings, the signed plan, and where its state begins.
+"""What is deployed, and the folder of every site: its settings, the signed plan, and where its records will be.
 
 A site's folder is as `fulcrum.roles.site` reads it. What an engine needs beside it is for the engine to write.
 """
@@ -17,17 +17,14 @@ from typing import Any
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, ParameterError, in_one_line
 from fulcrum.exchange.membership import regions_of
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.record import create_masking_record
 from fulcrum.planning.deployable import SERVER
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import new_key, read_signed_plan, signer_of, write_signature
 from fulcrum.roles.checkpoint import RoundSummary
 from fulcrum.roles.kept_sums import KEPT
-from fulcrum.roles.masked_silo import record_name
 from fulcrum.roles.policy import read_policy
-from fulcrum.roles.region_file import create_region_file
-from fulcrum.roles.site import FORMAT, SUMS, Role, SiteSettings, ledger_name, site_toml
+from fulcrum.roles.records import init_site
+from fulcrum.roles.site import FORMAT, Role, Site, SiteSettings, site_toml
 from fulcrum.simulation.results import RunResult
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -56,6 +53,8 @@ class Deployment:
         seed: Of a research plan.
         policy: The policy file every silo starts with, if any.
         keep_sums: Whether the server keeps every sum that it takes, for an audit.
+        runs_here: Whether every site is run where it is written: each is initialised at once then. Kits for operators
+            hold no ledger, masking record or sums; their operators make these, once, with `fulcrum site init`.
     """
 
     plan: Plan
@@ -68,6 +67,7 @@ class Deployment:
     policy: Path | None = None
     plan_file: Path | None = None
     keep_sums: bool = False
+    runs_here: bool = False
 
     def __post_init__(self) -> None:
         """Checks host and port, which reach scripts and certificates.
@@ -178,7 +178,7 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
 def write_site(
     deployment: Deployment, plan: Plan, home: Path, name: str, role: Role, *, source: Path, train: str
 ) -> None:
-    """Writes one site's folder: the signed plan, the settings, the policy, and the records that its state begins with.
+    """Writes one site's folder: the signed plan, the settings, the policy, and an empty folder for its records.
 
     Args:
         deployment: What is deployed.
@@ -206,14 +206,9 @@ def write_site(
         options=dict(deployment.options) if train else {},
     )
     (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
-    # What was spent and what went up begin here: a site whose record is gone does not begin another.
     state = home / "state"
     state.mkdir(mode=0o700)
     if role == "server" and deployment.keep_sums:
         (state / KEPT).mkdir()
-    elif role == "region":
-        create_region_file(state / SUMS, plan_digest=plan.digest, region=name)
-    elif role == "silo" and plan.purpose == "deployment":
-        Ledger.open(state / ledger_name(name), silo=name).close()
-        if plan.aggregation == "masked":
-            create_masking_record(state / record_name(name), silo=name)
+    if deployment.runs_here:
+        init_site(Site(folder=home, settings=settings, plan=plan))

@@ -6,7 +6,6 @@ aside. Never restore an old copy of it: one that has forgotten an unmasking may 
 the difference of two sums is what one silo released.
 """
 
-from pathlib import Path
 from typing import Self
 
 import msgspec
@@ -105,13 +104,3 @@ class MaskingRecord(DatabaseFile):
             proofs=(("SELECT * FROM round WHERE plan = ? AND number = ?", round_, [row]),),
         )
         self.in_doubt = False  # nothing is kept in memory that could disagree with the file
-
-
-def create_masking_record(path: PathLike, *, silo: str) -> None:
-    """Creates the empty record of a silo's masked rounds, and closes it.
-
-    Refuses a file that is there: it may hold what the silo has unmasked.
-    """
-    if (file := Path(path).resolve()).exists():
-        raise StorageError(f"{file} is there already, and may hold rounds that were unmasked. Name a new file")
-    MaskingRecord.bound(file, silo=silo, create=True).close()

@@ -23,12 +23,14 @@ from fulcrum.exchange.sealing import own_key
 from fulcrum.masking.answering import MaskingSilo
 from fulcrum.masking.group import Group, check_sheltered, group_name_of, group_of
 from fulcrum.masking.messages import Begin, Inbox, Request, Survivors, request_from_bytes
+from fulcrum.masking.record import MaskingRecord
 from fulcrum.masking.scratch_record import ScratchRecord
 from fulcrum.masking.silo import Member
 from fulcrum.roles.learning import Learner
+from fulcrum.roles.records import own_record
 from fulcrum.roles.runnable import check_aggregation, check_one_tier
 from fulcrum.roles.silo import ReleasingSilo
-from fulcrum.roles.site import Site, once_free
+from fulcrum.roles.site import Site, once_free, record_name
 from fulcrum.roles.terms import terms_of, verified_plan
 
 
@@ -152,10 +154,20 @@ class MaskedSilo(ReleasingSilo):
 
     def _masking(self, settings: str = "") -> MaskingSilo:
         """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
-        path = self._site.state / record_name(self._site.settings.name)
-        if self._site.settings.purpose == "research":
-            return MaskingSilo(ScratchRecord(path.with_suffix(".scratch")), self._member(settings))
-        return once_free(lambda: MaskingSilo.open(path, self._member(settings)))  # its policy may change meanwhile
+        site, silo = self._site, self._site.settings.name
+        if site.settings.purpose == "research":
+            path = (site.state / record_name(silo)).with_suffix(".scratch")
+            return MaskingSilo(ScratchRecord(path), self._member(settings))
+
+        def opened() -> MaskingSilo:
+            record = own_record(site, record_name(silo), lambda path: MaskingRecord.bound(path, silo=silo))
+            try:
+                return MaskingSilo(record, self._member(settings))  # its policy may have changed meanwhile
+            except BaseException:
+                record.close()
+                raise
+
+        return once_free(opened)
 
     def _member(self, settings: str) -> Member:
         """Returns this silo as a member of its group, by its policy as it is now."""
@@ -170,11 +182,6 @@ class MaskedSilo(ReleasingSilo):
         elif policy is not None:
             raise PolicyError("a silo with a policy releases under deployment plans alone")
         return 1 if policy is None else policy.smallest_region
-
-
-def record_name(silo: str) -> str:
-    """The file of a silo's masked rounds, in its state folder."""
-    return f"{silo}.masking"
 
 
 def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:

@@ -5,10 +5,9 @@ synced and copied is in `fulcrum.storage.database`. What is overwritten is gone 
 may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set aside.
 """
 
-from pathlib import Path
 from typing import Self
 
-from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.errors import ExchangeError
 from fulcrum.storage.database import Content, DatabaseFile, PathLike, Statement
 
 FORMAT = 5
@@ -98,13 +97,3 @@ class RegionFile(DatabaseFile):
                 erasures.append(("UPDATE release SET bytes = NULL WHERE rowid = ?", (row,)))
             self.write(*erasures)
             self.in_doubt = False
-
-
-def create_region_file(path: PathLike, *, plan_digest: str, region: str) -> None:
-    """Creates the empty file of a region under a plan, which takes no key, and closes it.
-
-    Refuses a file that is there: it may hold sums.
-    """
-    if (file := Path(path).resolve()).exists():
-        raise StorageError(f"{file} is there already, and may hold sums. Name a new file")
-    RegionFile.bound(file, region=region, plan_digest=plan_digest).close()

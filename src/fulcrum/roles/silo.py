@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from fulcrum.exchange.sealing import Sealer
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.noise.sources import SeededNoiseBySilo
 from fulcrum.roles.learning import Assignment, Learner, check_installed, load_learner
+from fulcrum.roles.records import check_initialised, own_record
 from fulcrum.roles.releasing import checked_round, prepared_release, release, sound_alarm
 from fulcrum.roles.runnable import check_aggregation
 from fulcrum.roles.site import Site, ledger_name, once_free
@@ -36,6 +38,7 @@ class ReleasingSilo:
     _masks = False  # whether what is released leaves masked
 
     def __init__(self, site: Site, learner: Learner | None = None) -> None:
+        check_initialised(site)
         self._site = site
         self._learner = learner
         if learner is None:
@@ -109,14 +112,14 @@ class ReleasingSilo:
 
     def _ledger(self) -> Ledger:
         """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
-        path = self._site.state / ledger_name(self._site.settings.name)
+        site, silo = self._site, self._site.settings.name
 
-        def opened() -> Ledger:
+        def opened(path: Path) -> Ledger:
             if not path.exists():  # asked each time: it may go while another process still holds it
                 raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
-            return Ledger.open(path, silo=self._site.settings.name, create=False)
+            return Ledger.open(path, silo=silo, create=False)
 
-        return once_free(opened)
+        return once_free(lambda: own_record(site, ledger_name(silo), opened))
 
 
 class SiloStation(ReleasingSilo):

@@ -6,6 +6,7 @@ A site is a folder:
     plan.json       the plan, and plan.json.sig its signature
     site.key        the site's private key: signing at a silo, sealing at a region
     policy.toml     what the silo insists on, at silos that insist on something
+    initialised.json, state     the records that `fulcrum site init` made (`fulcrum.roles.records`)
 
 Nothing in it comes from the network: whatever a job asks for, the site does what its own folder says. What the site may
 be used for stands in site.toml, which its operator keeps, and not in the plan, which somebody else made: a site runs
@@ -118,6 +119,11 @@ class Site:
 def ledger_name(silo: str) -> str:
     """The file of a silo's ledger, in its state folder."""
     return f"{silo}.ledger"
+
+
+def record_name(silo: str) -> str:
+    """The file of a silo's masked rounds, in its state folder."""
+    return f"{silo}.masking"
 
 
 def read_site(folder: str | Path, role: Role | None = None) -> Site:

@@ -106,7 +106,14 @@ def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -
     """Runs a plan to its last round with silos that send canaries, and returns the sums that its server took."""
     options = {"parameters": plan.parameters or -(-VALUES_A_SILO // plan.rounds), "directions": seed}
     deployment = Deployment(
-        plan=plan, train=CANARIES, options=options, patience=_PATIENCE, seed=seed, port=free_port(), keep_sums=True
+        plan=plan,
+        train=CANARIES,
+        options=options,
+        patience=_PATIENCE,
+        seed=seed,
+        port=free_port(),
+        keep_sums=True,
+        runs_here=True,
     )
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         folder = Path(scratch) / "sites"

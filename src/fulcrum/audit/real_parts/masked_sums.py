@@ -22,15 +22,14 @@ from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.layout import Layout, in_units
 from fulcrum.exchange.membership import members_of, senders_of
 from fulcrum.exchange.model import model_digest
-from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.aggregation import Aggregation
 from fulcrum.masking.group import group_name_of, group_of
-from fulcrum.masking.record import create_masking_record
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.signing import new_key
 from fulcrum.roles.learning import Learner
-from fulcrum.roles.masked_silo import MaskedSilo, record_name
-from fulcrum.roles.site import FORMAT, Site, SiteSettings, ledger_name
+from fulcrum.roles.masked_silo import MaskedSilo
+from fulcrum.roles.records import init_site
+from fulcrum.roles.site import FORMAT, Site, SiteSettings, site_toml
 
 
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
@@ -115,7 +114,7 @@ def _site(plan: Plan, silo: str, folder: Path, seed: int, options: dict[str, Any
     settings = SiteSettings(
         format=FORMAT, role="silo", name=silo, issuer="", purpose=purpose, seed=seed, options=options
     )
-    if plan.purpose == "deployment":
-        Ledger.open(folder / "state" / ledger_name(silo), silo=silo).close()
-        create_masking_record(folder / "state" / record_name(silo), silo=silo)
-    return Site(folder=folder, settings=settings, plan=plan)
+    site = Site(folder=folder, settings=settings, plan=plan)
+    (folder / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    init_site(site)
+    return site

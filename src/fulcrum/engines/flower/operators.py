@@ -15,9 +15,12 @@ perturbed, charged to its ledger, and masked so that the server learns the sum o
 3. Write down what you insist on in `policy.toml`, set `policy = true` in `site.toml`, and check it. From then on this
    site releases nothing without it; with `policy = false` it releases nothing while it is there.
    `fulcrum policy plan.json --silo {name} --policy policy.toml`
-4. Took part before? One ledger a silo, for life: set `state` in `site.toml` to the folder of yours, and move the record
-   of masked rounds, `state/{name}.masking`, there if it holds none.
-5. Set the options of your training module in `site.toml`.
+4. Set the options of your training module in `site.toml`.
+5. Make the records of this silo, once: `fulcrum site init .`
+   This kit holds none, and this site does not start without. If the command finds records here, or says that the site
+   is initialised, somebody else made what is here, and may know its secrets: ask for another kit.
+   Took part before? One ledger a silo, for life: set `state` in `site.toml` to the folder of yours, and name it:
+   `fulcrum site init . --ledger FOLDER/{name}.ledger`
 
 **Flower runs here whatever app the SuperLink sends.** What Fulcrum protects is what that app hands to it: an app with
 other code can read this silo's records and send them. Let only people you trust submit runs, or have your SuperNode
@@ -37,8 +40,8 @@ by default.
 
 ## Keep
 
-`state/{name}.ledger` is what this silo has spent, `state/{name}.masking` which rounds it has unmasked; large releases
-stand in `state/{name}.ledger-payloads`. Keep the folder whole, never restore an old copy of any of them, never run two
+`state/{name}.ledger` is what this silo has spent, `state/{name}.masking` which rounds it has unmasked. Keep the folder
+whole, with `initialised.json` in it and beside `site.toml`, never restore an old copy of any of them, never run two
 copies of this site. `fulcrum ledger verify` checks the ledger. If one of them is lost, what it recorded is spent all
 the same: this site releases nothing more, and a new plan must count it.
 """
@@ -84,7 +87,7 @@ Hand every site its own folder alone, over a channel you trust, and remove it he
 
 1. The server's operator runs `server/start.sh`.
 2. On the server's machine: `./register.sh` tells the SuperLink the silos' SuperNodes, once. It admits no others.
-3. The silos' operators run `start.sh`.
+3. The silos' operators make their records with `fulcrum site init .`, once, and run `start.sh`.
 4. On the server's machine: `./run.sh --stream`. If it breaks off, the same command goes on from the checkpoint.
 
 The SuperLink takes runs at port {control} of its own machine and nowhere else, since whoever submits a run has every

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def simulate(
         on_round: Told what became of each round, and what the server measured after it.
     """
     with made_whole(folder) as work:
-        plan, _ = write_sites(deployment, work)
+        plan, _ = write_sites(replace(deployment, runs_here=True), work)
     server = read_site(folder / SERVER, "server")
     moments: list[float] = []
 

@@ -35,15 +35,19 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
    check it. From then on this site releases nothing without it; with `policy = false` it releases nothing while it is
    there.
    `fulcrum policy local/fulcrum/plan.json --silo {name} --policy local/fulcrum/policy.toml`
-4. Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours.
-5. Set the options of your training module in `local/fulcrum/site.toml`.
+4. Set the options of your training module in `local/fulcrum/site.toml`.
+5. Make the ledger of this silo, once: `fulcrum site init .`
+   This kit holds none, and this site does not start without. If the command finds a ledger here, or says that the site
+   is initialised, somebody else made what is here: ask for another kit.
+   Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours, and
+   name it: `fulcrum site init . --ledger FOLDER/{name}.ledger`
 
 {install}
 {start}
 ## Keep
 
-`local/fulcrum/state/{name}.ledger` is what this silo has spent; large releases stand in `{name}.ledger-payloads` beside
-it. Keep the folder whole, never restore an old copy of any file in it, never run two copies of this site.
+`local/fulcrum/state/{name}.ledger` is what this silo has spent. Keep the folder whole, with `initialised.json` in it
+and beside `site.toml`, never restore an old copy of any file in it, never run two copies of this site.
 `fulcrum ledger verify` checks the ledger. If it is lost, what it recorded is spent all the same: this site releases
 nothing more, and a new plan must count it.
 """
@@ -55,15 +59,18 @@ withholds it. It sees every one of their releases: it is the observer that epsil
 
 ## Before you start
 
-Compare the issuer's public key in `local/fulcrum/site.toml` with the one you know. {keys}
+1. Compare the issuer's public key in `local/fulcrum/site.toml` with the one you know. {keys}
+2. Make the file of this region's sums, once: `fulcrum site init .`
+   This kit holds none, and this site does not start without. If the command finds one here, or says that the site is
+   initialised, somebody else made what is here: ask for another kit.
 
 {install}
 {start}
 ## Keep
 
-`local/fulcrum/state/sums.db` holds the one sum of every round; large ones stand in `sums.db-payloads` beside it. Keep
-the folder whole while a plan runs, never run two copies of this site: two sums of one round with different members
-would expose a silo.
+`local/fulcrum/state/sums.db` holds the one sum of every round. Keep the folder whole while a plan runs, with
+`initialised.json` in it and beside `site.toml`, never restore an old copy, never run two copies of this site: two sums
+of one round with different members would expose a silo.
 
 ## When a round is withheld
 
@@ -103,7 +110,8 @@ _ALL = """# Kits of plan {digest}
 {issuer}
 {warning}
 Hand every site its own folder alone, over a channel you trust, and remove it here. Sites need to reach the server at
-`{host}:{port}`; nobody else needs an open port.
+`{host}:{port}`; nobody else needs an open port. Before they are started, silos and regions make their records, once:
+`fulcrum site init` in their folder. No kit holds any.
 """
 
 

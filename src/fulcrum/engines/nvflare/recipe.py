@@ -10,6 +10,7 @@ carries nothing else, since a site does what its own kit says: whatever is added
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -139,7 +140,7 @@ class LoopbackEnv(ExecEnv):  # type: ignore[misc]
         learner = loaded_module(deployment.train)
         check_fits(learner, deployment.plan, learner.starting_model(deployment.options))
         kits = run_folder(self.folder) / "kits"
-        write_kits(deployment, kits)
+        write_kits(replace(deployment, runs_here=True), kits)
 
         def tell(found: RoundResult) -> None:
             sys.stderr.write(found.in_words(of=deployment.plan.rounds) + "\n")

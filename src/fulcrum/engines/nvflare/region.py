@@ -18,6 +18,7 @@ from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUN
 from fulcrum.errors import FulcrumError, StorageError
 from fulcrum.exchange.answer import RegionalSum
 from fulcrum.exchange.model import model_layout
+from fulcrum.roles.records import own_record
 from fulcrum.roles.region import Region
 from fulcrum.roles.site import SUMS, Site, once_free
 
@@ -116,8 +117,9 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         """Opens the file of sums when it is first needed, and again after trouble with it."""
         site = self._site
         if self._region is None:
+            name, key = site.settings.name, site.key
             self._region = once_free(
-                lambda: Region.open(site.state / SUMS, site.plan, site.settings.name, site.key, create=False)
+                lambda: own_record(site, SUMS, lambda path: Region.open(path, site.plan, name, key, create=False))
             )
         return self._region
 

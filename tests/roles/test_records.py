@@ -1,0 +1,384 @@
+"""The records of a site: made once by its operator, and a lost one stops the site for good."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from masked import MaskedWorld
+from site_folder import released, rewritten
+
+from fulcrum.errors import FulcrumError, StorageError
+from fulcrum.exchange.model import pack_model
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.masking.record import MaskingRecord
+from fulcrum.roles.masked_silo import MaskedSilo
+from fulcrum.roles.records import MARK, init_site
+from fulcrum.roles.silo import SiloStation
+from fulcrum.roles.site import FORMAT, SUMS, Site, SiteSettings, read_site, site_toml
+
+
+@pytest.fixture
+def kit(silo):
+    """The folder of a silo as it comes in a kit: not initialised."""
+    (silo / MARK).unlink()
+    shutil.rmtree(silo / "state")
+    (silo / "state").mkdir(mode=0o700)
+    return silo
+
+
+def refused(work, *words, kind=FulcrumError):
+    with pytest.raises(kind) as error:
+        work()
+    said = str(error.value)
+    assert "\n" not in said
+    assert all(word in said for word in words), said
+
+
+def started(home, model, number=1):
+    """What a site answers that is started anew."""
+    return SiloStation(read_site(home, "silo")).answer(pack_model(model), number)
+
+
+def moved_out(home, folder):
+    """The records of a site in a folder of their own, and site.toml says so."""
+    (home / "state").rename(folder)
+    rewritten(home, 'state = "state"', f'state = "{folder}"')
+
+
+def test_a_site_that_was_not_initialised_does_not_start_and_makes_nothing(kit, model):
+    for _ in range(2):
+        refused(
+            lambda: started(kit, model), "was not initialised: it knows no a.ledger for its plan. Run once: fulcrum"
+        )
+    assert list((kit / "state").iterdir()) == []
+    assert not (kit / MARK).exists()
+
+
+def test_a_site_is_initialised_once(kit, model):
+    assert init_site(read_site(kit)) == [kit / "state" / "a.ledger"]
+    assert (kit / "state" / "a.ledger").stat().st_mode & 0o777 == 0o600
+    assert json.loads((kit / MARK).read_text()) == json.loads((kit / "state" / MARK).read_text())
+    sent = started(kit, model)
+    refused(lambda: init_site(read_site(kit)), "is initialised already", kind=StorageError)
+    assert released(kit) == [1]
+    assert len(sent) == len(started(kit, model))
+
+
+def test_a_lost_ledger_stops_the_site_and_is_not_made_again(silo, model):
+    started(silo, model)
+    (silo / "state" / "a.ledger").unlink()
+    refused(lambda: started(silo, model, 2), "is not there, and with it what this silo has spent. Ask for a new plan")
+    refused(lambda: init_site(read_site(silo)), "a.ledger is gone", "it was initialised before")
+    assert not (silo / "state" / "a.ledger").exists()
+
+
+def test_a_folder_of_records_that_was_deleted_whole_stops_the_site(silo, model):
+    shutil.rmtree(silo / "state")
+    refused(lambda: started(silo, model), "is not there")
+    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    (silo / "state").mkdir()
+    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+
+
+def test_another_folder_for_the_records_does_not_begin_them_anew(silo, model, tmp_path):
+    started(silo, model)
+    (tmp_path / "other").mkdir()
+    rewritten(silo, 'state = "state"', f'state = "{tmp_path / "other"}"')
+    refused(lambda: started(silo, model, 2), "is not there")
+    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+
+
+def test_records_elsewhere_are_made_there_and_a_lost_one_stops_the_site(kit, model, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    rewritten(kit, 'state = "state"', 'state = "../elsewhere"')
+    assert init_site(read_site(kit)) == [kit / "../elsewhere" / "a.ledger"]
+    started(kit, model)
+    shutil.rmtree(elsewhere)
+    refused(lambda: started(kit, model, 2), "is not there")
+    refused(lambda: init_site(read_site(kit)), "is gone")
+
+
+def new_kit(home, folder):
+    """A second kit of the same silo, with the signed plan, in a folder of its own."""
+    folder.mkdir()
+    for name in ("site.toml", "plan.json", "plan.json.sig", "site.key"):
+        shutil.copy(home / name, folder)
+    (folder / "state").mkdir()
+    return folder
+
+
+def test_a_silo_that_took_part_before_names_its_ledger_and_goes_on_from_what_it_spent(silo, model, tmp_path):
+    started(silo, model)
+    again = new_kit(silo, tmp_path / "again")
+    kept = tmp_path / "kept"
+    (silo / "state").rename(kept)
+    rewritten(again, 'state = "state"', f'state = "{kept}"')
+    refused(lambda: started(again, model), "was not initialised")
+    refused(lambda: init_site(read_site(again)), "a.ledger was not made by this site", "--ledger LEDGER")
+    other = tmp_path / "other.ledger"
+    Ledger.open(other, silo="a").close()
+    refused(lambda: init_site(read_site(again), ledger=other), "is not the ledger that this site releases from")
+    assert init_site(read_site(again), ledger=kept / "a.ledger") == []
+    started(again, model, 2)
+    with Ledger.read(kept / "a.ledger") as ledger:
+        assert [entry.round_number for entry in ledger.entries()] == [1, 2]
+    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is initialised already")
+
+
+def test_a_silo_that_took_part_before_and_lost_its_ledger_is_not_begun_anew_in_a_new_kit(silo, model, tmp_path):
+    kept, again = tmp_path / "kept", new_kit(silo, tmp_path / "again")
+    (silo / "state").rename(kept)
+    (kept / "a.ledger").unlink()
+    rewritten(again, 'state = "state"', f'state = "{kept}"')
+    refused(lambda: init_site(read_site(again)), "a.ledger is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is not the ledger that this site releases")
+    Ledger.open(kept / "a.ledger", silo="a").close()  # a fresh one in its place
+    refused(
+        lambda: init_site(read_site(again), ledger=kept / "a.ledger"),
+        "is not the one that this site was initialised with",
+    )
+
+
+def test_a_kit_unpacked_over_an_old_one_changes_nothing(silo, model, tmp_path):
+    started(silo, model)
+    fresh = new_kit(silo, tmp_path / "fresh")
+    shutil.copytree(fresh, silo, dirs_exist_ok=True)
+    refused(lambda: init_site(read_site(silo)), "is initialised already")
+    started(silo, model, 2)
+    assert released(silo) == [1, 2]
+
+
+def test_a_site_that_was_moved_goes_on(silo, model, tmp_path):
+    started(silo, model)
+    moved = tmp_path / "moved"
+    silo.rename(moved)
+    refused(lambda: init_site(read_site(moved)), "is initialised already")
+    started(moved, model, 2)
+    assert released(moved) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "state/a.ledger",
+        "state/a.ledger-journal",
+        "state/a.ledger-payloads",
+        "state/a.ledger-wal",
+        "state/b.ledger",
+        "state/a.masking",
+        "state/sums.db",
+        "state/sums.db-journal",
+        "a.ledger",
+        "more/deep/a.masking",
+        "state/initialised.json",
+    ],
+)
+def test_a_kit_that_holds_records_or_their_mark_is_refused_by_name(kit, model, name):
+    path = kit / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if name == "state/a.ledger":
+        Ledger.open(path, silo="a").close()
+    elif name == "state/a.masking":
+        MaskingRecord.bound(path, silo="a", create=True).close()
+    else:
+        path.write_text('{"format": "fulcrum.initialised/1", "records": {"a.ledger": "00"}}')
+    before = sorted(kit.rglob("*"))
+    refused(lambda: init_site(read_site(kit)), f"{path} was not made by this site, and kits hold no records")
+    refused(lambda: started(kit, model), "was not initialised")
+    assert sorted(kit.rglob("*")) == before
+
+
+def test_a_kit_whose_settings_name_records_that_it_brings_is_refused_by_name(kit, tmp_path):
+    """Beside the site's folder, but in the kit: whoever made it may know the secrets in it."""
+    (tmp_path / "brought").mkdir()
+    Ledger.open(tmp_path / "brought" / "a.ledger", silo="a").close()
+    rewritten(kit, 'state = "state"', 'state = "../brought"')
+    refused(lambda: init_site(read_site(kit)), "brought/a.ledger was not made by this site")
+
+
+def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, model):
+    started(silo, model)
+    path = silo / "state" / "a.ledger"
+    path.unlink()
+    Ledger.open(path, silo="a").close()
+    for number in (1, 2):
+        refused(lambda number=number: started(silo, model, number), "is not the one that", "was initialised with")
+    refused(lambda: init_site(read_site(silo)), "is initialised already")
+    with Ledger.read(path) as ledger:
+        assert ledger.sequence == 0
+
+
+def test_records_and_marks_that_look_like_an_interrupted_initialisation_are_not_taken_over_once_used(kit, model):
+    """A kit could bring them: a masking record whose secrets its maker knows."""
+    init_site(read_site(kit))
+    started(kit, model)
+    (kit / "state" / MARK).unlink()
+    refused(lambda: init_site(read_site(kit)), "a.ledger was not made by this site")
+    (kit / "state" / ".init").mkdir()
+    (kit / "state" / "a.ledger").rename(kit / "state" / ".init" / "a.ledger")
+    refused(lambda: init_site(read_site(kit)), "a.ledger was not made by this site")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "fulcrum.initialised/2", "records": {}}', '{"a": 1}'])
+def test_a_mark_that_cannot_be_read_stops_the_site(silo, model, content):
+    (silo / MARK).write_text(content)
+    refused(lambda: started(silo, model), MARK, kind=StorageError)
+    refused(lambda: init_site(read_site(silo)), MARK, kind=StorageError)
+
+
+def test_a_server_and_a_research_silo_keep_no_records(kit, tmp_path):
+    rewritten(kit, 'role = "silo"', 'role = "server"')
+    assert init_site(read_site(kit)) == []
+    assert not (kit / MARK).exists()
+
+
+@pytest.fixture
+def masked(tmp_path):
+    return MaskedWorld(tmp_path)
+
+
+def test_a_masked_silo_has_two_records_and_either_lost_stops_it(masked):
+    home = masked.folder / "lille"
+    names = {"lille.ledger", "lille.masking"}
+    assert set(json.loads((home / MARK).read_text())["records"]) == names
+    masked.run(masked.round())
+    for name in names:
+        path = home / "state" / name
+        path.rename(home / "aside")
+        masked.restart()
+        requests = masked.round(2).requests()
+        refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "is not there")
+        refused(lambda: init_site(read_site(home)), f"{name} is gone")
+        if name == "lille.masking":  # a new one in its place would give a second sum of a round
+            MaskingRecord.bound(path, silo="lille", create=True).close()
+            refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "was initialised with")
+            path.unlink()
+        (home / "aside").rename(path)
+    masked.restart()
+    masked.run(masked.round(2))
+    assert [entry.round_number for entry in masked.ledger("lille")] == [1, 2]
+
+
+def test_a_silo_whose_next_plan_is_masked_gets_the_record_that_it_lacks_alone(masked):
+    home = masked.folder / "lille"
+    site = read_site(home)
+    before = json.loads((home / MARK).read_text())["records"]["lille.ledger"]
+    (home / "state" / "lille.masking").unlink()
+    for folder in (home, home / "state"):
+        (folder / MARK).write_text(json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.ledger": before}}))
+    refused(lambda: MaskedSilo(read_site(home)), "it knows no lille.masking for its plan. Run once: fulcrum site init")
+    assert init_site(site) == [home / "state" / "lille.masking"]
+    assert json.loads((home / MARK).read_text())["records"]["lille.ledger"] == before
+    masked.run(masked.round())
+
+
+def test_a_masking_record_is_not_made_beside_a_ledger_that_tells_of_rounds_of_its_plan(masked):
+    home = masked.folder / "lille"
+    masked.run(masked.round())
+    before = json.loads((home / MARK).read_text())["records"]["lille.ledger"]
+    (home / "state" / "lille.masking").unlink()
+    for folder in (home, home / "state"):
+        (folder / MARK).write_text(json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.ledger": before}}))
+    refused(lambda: init_site(read_site(home)), "lille.masking is gone", "the ledger holds releases of this plan")
+
+
+def test_a_ledger_is_not_made_beside_a_masking_record_that_tells_of_it(masked):
+    home = masked.folder / "lille"
+    known = json.loads((home / MARK).read_text())["records"]
+    (home / "state" / "lille.ledger").unlink()
+    for folder in (home, home / "state"):
+        (folder / MARK).write_text(
+            json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.masking": known["lille.masking"]}})
+        )
+    refused(lambda: init_site(read_site(home)), "lille.ledger is gone", "lille.masking is there")
+
+
+@pytest.fixture
+def region(world, tmp_path):
+    """The site of a region."""
+    home = tmp_path / "north"
+    home.mkdir()
+    settings = SiteSettings(format=FORMAT, role="region", name="north", issuer="")
+    (home / "site.toml").write_text(site_toml(settings))
+    return Site(folder=home, settings=settings, plan=world.plan)
+
+
+def test_the_sums_of_a_region_are_those_of_one_plan_and_are_made_once_for_it(region, world):
+    assert init_site(region) == [region.state / SUMS]
+    refused(lambda: init_site(region), "is initialised already")
+    (region.state / SUMS).unlink()
+    refused(lambda: init_site(region), "sums.db is gone", "it was initialised before")
+    elsewhere = replace(region, settings=msgspec.structs.replace(region.settings, state="second"))
+    refused(lambda: init_site(elsewhere), "second/sums.db is gone")
+    next_plan = replace(elsewhere, plan=world.tight)
+    assert init_site(next_plan) == [region.folder / "second" / SUMS]
+
+
+def test_two_silos_may_keep_their_records_in_one_folder(masked, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for silo in ("lyon", "nice"):
+        home = tmp_path / silo
+        (home / MARK).unlink()
+        shutil.rmtree(home / "state")
+        rewritten(home, 'state = "state"', 'state = "../shared"')
+        assert len(init_site(read_site(home))) == 2
+    assert len(json.loads((shared / MARK).read_text())["records"]) == 4
+    (shared / "nice.ledger").unlink()
+    refused(lambda: init_site(read_site(tmp_path / "nice")), "nice.ledger is gone")
+
+
+KILLED = """
+import os, sys
+from fulcrum.roles import records
+from fulcrum.roles.site import read_site
+
+site = read_site(sys.argv[1])
+seen, last = 0, int(sys.argv[2])
+
+def trace(frame, event, _):
+    global seen
+    if frame.f_code.co_filename != records.__file__:
+        return None
+    if event == "line":
+        seen += 1
+        if seen == last:
+            os._exit(9)
+    return trace
+
+sys.settrace(trace)
+records.init_site(site)
+sys.settrace(None)
+print(seen)
+"""
+
+
+def test_an_initialisation_killed_at_any_line_is_finished_by_the_next_one(kit, model):
+    aside = kit.parent / "aside"
+    shutil.copytree(kit, aside)
+    command = [sys.executable, "-c", KILLED, str(kit)]
+    lines = int(subprocess.run([*command, "0"], capture_output=True, text=True, check=True).stdout)
+    outcomes = set()
+    for line in sorted({*range(1, lines, lines // 8), *range(lines - 14, lines + 1)}):
+        shutil.rmtree(kit)
+        shutil.copytree(aside, kit)
+        subprocess.run([*command, str(line)], capture_output=True)
+        try:
+            init_site(read_site(kit))
+            outcomes.add("made")
+        except StorageError as error:
+            outcomes.add(str(error).removeprefix(f"{kit} ")[:22])
+        with contextlib.closing(Ledger.open(kit / "state" / "a.ledger", silo="a", create=False)) as ledger:
+            assert ledger.sequence == 0
+        assert {path.name for path in (kit / "state").iterdir()} - {".init"} == {"a.ledger", MARK}
+        SiloStation(read_site(kit, "silo"))
+    assert outcomes == {"made", "is initialised already"}
+    started(kit, model)
+    assert released(kit) == [1]
+    assert Path(kit / MARK).exists()

@@ -1,6 +1,6 @@
 """A disk put together from what a process asked of the system, as a power cut may leave it.
 
-`strace` records the calls. What was synced is there after a cut; of what was written since, any of the blocks may be.
+`strace` records the calls. Synced data is there after a cut; of data written since, any of the blocks may be.
 A name that was made or removed lasts once its folder is synced, and may last before.
 """
 
@@ -63,7 +63,7 @@ class File:
     folder: str = ""
 
     def content(self, keep: float, rng: random.Random) -> bytes:
-        """What a power cut leaves that keeps a share of what was not synced."""
+        """Returns the content after a power cut that keeps a share of unsynced data."""
         data = bytearray(self.synced)
         for place, part in self.since:
             if rng.random() < keep:

@@ -28,7 +28,7 @@ def new(tmp_path):
 
 
 def named(silo):
-    """What the plan of the ledgers charges, by name."""
+    """The charges of the ledgers' plan, by name."""
     assert silo == "lyon"
     return {"plan-a": (COST, PLAN)}
 

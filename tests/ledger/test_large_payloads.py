@@ -17,7 +17,7 @@ from ledgers import PLAN, holds, opened, release
 
 from fulcrum.errors import LedgerError
 from fulcrum.ledger.file import MOST_AT_ONCE
-from fulcrum.storage import database
+from fulcrum.storage import files
 
 SIZE = MOST_AT_ONCE + 5_000
 
@@ -113,7 +113,7 @@ def test_a_sync_that_fails_while_sqlite_writes_is_no_release(path, monkeypatch):
     ledger = opened(path)
     release(ledger, 1, large(1))
     payload = random.Random(2).randbytes(6_000_000)
-    real = database.sync_file
+    real = files.sync_file
 
     def fails(handle, **options):
         if threading.current_thread() is not threading.main_thread():
@@ -121,8 +121,8 @@ def test_a_sync_that_fails_while_sqlite_writes_is_no_release(path, monkeypatch):
         real(handle, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(database, "_SYNC_SECONDS", 0.0)
-        patch.setattr(database, "sync_file", fails)
+        patch.setattr(files, "_SYNC_SECONDS", 0.0)
+        patch.setattr(files, "sync_file", fails)
         with pytest.raises(LedgerError, match=r"nothing may be sent \(Input/output error\)"):
             release(ledger, 2, payload)
     assert ledger.sequence == 1

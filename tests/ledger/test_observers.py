@@ -98,7 +98,7 @@ def test_a_plan_whose_tiers_have_other_names_is_entered_only_if_it_covers_all_th
     ],
 )
 def test_a_plan_that_names_nobody_inside_or_tiers_in_another_order_is_not_entered(path, shifts, words):
-    """What nobody inside saw cannot be charged to anybody; where the order differs, who sees less cannot be told."""
+    """Without an observer inside there is no charge to take over; in another order it cannot be told who sees less."""
     three = {"silo": 1.0, "region": 0.5, "federation": 0.25}
     with opened(path, plan("p", three)) as ledger:
         release(ledger, 1, cost=Cost(shifts=three))

@@ -41,7 +41,7 @@ def refused(work, *words, kind=FulcrumError):
 
 
 def started(home, model, number=1):
-    """What a site answers that is started anew."""
+    """The answer of a site that is started anew."""
     return SiloStation(read_site(home, "silo")).answer(pack_model(model), number)
 
 

@@ -225,7 +225,7 @@ def planted_mark(path, journal):
 
 
 def test_a_journal_of_somebody_else_deletes_no_file_of_ours(kind, tmp_path):
-    """Whoever is handed a ledger to replan from is handed the journal beside it too."""
+    """A ledger that is handed over to replan from comes with the journal beside it."""
     path, victim = tmp_path / kind.name, tmp_path / "victim"
     commits(kind, path, 2)
     victim.write_bytes(b"minutes of the board")

@@ -1,4 +1,4 @@
-"""What is deployed, and the folder of every site: its settings, the signed plan, and where its records will be.
+"""A deployment, and the folder of every site: its settings, the signed plan, and an empty folder for its records.
 
 A site's folder is as `fulcrum.roles.site` reads it. What an engine needs beside it is for the engine to write.
 """
@@ -53,8 +53,8 @@ class Deployment:
         seed: Of a research plan.
         policy: The policy file every silo starts with, if any.
         keep_sums: Whether the server keeps every sum that it takes, for an audit.
-        runs_here: Whether every site is run where it is written: each is initialised at once then. Kits for operators
-            hold no ledger, masking record or sums; their operators make these, once, with `fulcrum site init`.
+        runs_here: True to run every site on this machine: each is initialised as it is written. Kits for operators hold
+            no ledger, masking record or sums; their operators make these, once, with `fulcrum site init`.
     """
 
     plan: Plan

@@ -1,8 +1,8 @@
 """Ledgers of formats 1 to 4: read once, checked whole, and written anew in the format of today.
 
-Those ledgers knew two observers, inside and above the region, and no names of tiers. The plans that the releases were
-made under tell what every tier was charged; a release of a plan that is not given is charged to the observer inside
-alone, and so counts in full for everybody further out (`Cost.charged`).
+Those ledgers knew two observers, inside and above the region, and no names of tiers. The plans of the releases tell the
+charge of every tier. A release of a plan that is not given is charged to the observer inside alone, and so counts in
+full for everybody further out (`Cost.charged`).
 
 A conversion never leaves two ledgers that both release. The new file stands under its name, complete but marked as
 unfinished, before the old one is marked as converted, and only then is the new one marked as finished. A conversion
@@ -33,7 +33,7 @@ from fulcrum.storage.files import sync_file, sync_folder
 from fulcrum.storage.holding import taken
 
 Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
-"""By digest of a plan: what a release of the silo costs under it, and what it allows."""
+"""By digest of a plan: the cost of a release of the silo under it, and its allowance."""
 
 INSIDE = "silo"
 """The observer inside the region."""
@@ -63,7 +63,7 @@ _ENTRY_TYPES = (int, str, int, str, str, float, float, float, float, str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What became of a ledger.
+    """The result of a conversion.
 
     Attributes:
         silo: Whose ledger it is.
@@ -87,7 +87,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
     Args:
         old: The ledger, closed by the version of Fulcrum that wrote it.
         new: The file to write, which is not there yet.
-        charges_of: By plan, what a silo's releases cost every observer, and what the plan allows.
+        charges_of: By plan, the cost of a silo's release for every observer, and the plan's allowance.
 
     Raises:
         LedgerError: The old ledger is damaged, was not closed, or was converted before; a plan does not charge what
@@ -130,7 +130,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Former:
-    """What a ledger of an earlier format holds: rows in the order of its columns, and the payload of every entry."""
+    """The content of a ledger of an earlier format: rows in the order of its columns, and every payload."""
 
     silo: str
     plan: str | None
@@ -180,7 +180,7 @@ def _patch(file: io.FileIO, data: bytes) -> None:
 
 
 def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
-    """Returns what a closed ledger of an earlier format holds, its chain and every payload checked."""
+    """Returns the content of a closed ledger of an earlier format, its chain and every payload checked."""
     unclosed = StorageError(f"{file} was not closed. Open and close it once with the version of Fulcrum that wrote it")
     for name in ("-wal", "-journal"):
         beside = file.with_name(file.name + name)
@@ -214,7 +214,7 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
 
 
 def _is_marked_whole(hold: io.FileIO) -> bool:
-    """Returns whether the mark of how far its log goes says that a file is whole without a log."""
+    """Returns True if the mark of a file says that it is whole without a log."""
     hold.seek(2 * _PAGE_BYTES - 2 * _SLOT_BYTES)
     slots, marks = hold.read(2 * _SLOT_BYTES), []
     for data in (slots[:_SLOT_BYTES], slots[_SLOT_BYTES:]):

@@ -1,4 +1,4 @@
-"""The records of a ledger: what a release costs each observer, what a plan allows, and one line of the file.
+"""The records of a ledger: the cost of a release by observer, the allowance of a plan, and one line of the file.
 
 >>> cost = Cost(shifts={"silo": 1, "region": 0.25})
 >>> cost.charged(("silo", "region", "federation"))
@@ -18,7 +18,7 @@ from fulcrum.errors import LedgerError
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cost:
-    """What releases spend, as squared mean shifts (mu²), additive over releases; infinite where there is no noise.
+    """The spending of releases, as squared mean shifts (mu²), additive over releases; infinite without noise.
 
     Attributes:
         shifts: By observer, from the one inside the region, "silo", outward: the innermost tier, outer tiers,
@@ -55,7 +55,7 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Self], observers: Sequence[str]) -> Self:
-        """Returns what costs add up to for some observers: the exact sum rounded once, in whatever order."""
+        """Returns the sum of costs for some observers: the exact sum rounded once, in whatever order."""
         charged = [cost.charged(observers) for cost in costs]
         return cls(shifts={name: _sum(cost.shifts[name] for cost in charged) for name in observers})
 
@@ -77,7 +77,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Allowance:
-    """What a plan allows one silo in total, everything it ever spent included.
+    """The budget of a plan for one silo in total, everything the silo ever spent included.
 
     Attributes:
         plan_digest: Which plan.
@@ -113,10 +113,10 @@ class Entry:
         sequence: Its number, from 1.
         plan_digest: The plan it was released under.
         round_number: The round of that plan.
-        basis: What was asked, such as the digest of the global model.
+        basis: The question that it answers, such as the digest of the global model.
         payload_digest: SHA-256 of the bytes.
-        cost: What it spent, by the observers of its plan.
-        spent: What the silo had spent in all, this release included, by the same observers.
+        cost: Its cost, by the observers of its plan.
+        spent: The silo's spending in all, this release included, by the same observers.
         former_hash: The hash that it had in a ledger of an earlier format; None where it was recorded in this one.
         chain_hash: SHA-256 over the previous entry's hash and everything above.
     """

@@ -1,7 +1,7 @@
-"""The file beneath a ledger: its format, and what is written to it and read from it.
+"""The file beneath a ledger: its format, its rows and payloads.
 
-What a ledger allows is in `fulcrum.ledger.ledger`, which is the module to use. How the file is held, synced and copied
-is in `fulcrum.storage.database`.
+The rules of a ledger are in `fulcrum.ledger.ledger`, which is the module to use. How the file is held, synced and
+copied is in `fulcrum.storage.database`.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _TYPES: tuple[Any, ...] = (int, str, int, str, str, str, str, str | None, str)
 
 
 class Contents(NamedTuple):
-    """What a ledger holds: the silo, its current plan, the number and head of its entries, all plans and entries."""
+    """The content of a ledger: silo, current plan, number and head of its entries, all plans, all entries."""
 
     silo: str
     plan: str | None
@@ -56,7 +56,7 @@ class Contents(NamedTuple):
 class LedgerFile(DatabaseFile):
     """A ledger's file, held and connected to; made by `opened` and `reading`.
 
-    It knows what a ledger holds and how, not what may be put into it. Its methods are called with `lock` taken.
+    It knows the content of a ledger, not the rules for it. Its methods are called with `lock` taken.
     """
 
     application = 0x46554C43  # "FULC"
@@ -170,7 +170,7 @@ INSERT_ENTRY = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def first_row(silo: str, head: str) -> Statement:
-    """Returns what is written into the new ledger of a silo."""
+    """Returns the statement that writes the first row of a silo's new ledger."""
     return "INSERT INTO silo VALUES (?, NULL, 0, ?)", (silo, head)
 
 

@@ -12,10 +12,10 @@
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
 
-One SQLite file a silo, with a journal beside it while it is open (`fulcrum.storage.database` says why, and how to copy
-them). Costs are squared mean shifts, mu² = 4 / s² a release and observer, which add up over releases whatever their
-multipliers (`fulcrum.privacy.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never
-stored, only what is sent anyway.
+A silo has one SQLite file, with a journal beside it while it is open (`fulcrum.storage.database` says why, and how to
+copy them). Costs are squared mean shifts, mu² = 4 / s² a release and observer, which add up over releases whatever
+their multipliers (`fulcrum.privacy.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are
+never stored, only what is sent anyway.
 """
 
 import hashlib
@@ -140,20 +140,20 @@ class Ledger(ClosedAtTheEnd):
 
     @property
     def unused(self) -> bool:
-        """Whether nothing was ever recorded in it, not even a plan."""
+        """True where nothing was ever recorded, not even a plan."""
         with self._lock:
             return not self._entries and not self._plans
 
     @property
     def spent(self) -> Cost:
-        """What the silo has spent under every plan, by the observers of the plan it released under last."""
+        """The silo's spending under every plan, by the observers of the plan it released under last."""
         with self._lock:
             return self._entries[-1].spent if self._entries else Cost(shifts={})
 
     def spent_at(self, observers: Sequence[str]) -> Cost:
-        """Returns what the silo has spent under every plan against some observers, named from the inside outward.
+        """Returns the silo's spending under every plan against some observers, named from the inside outward.
 
-        An observer that a plan did not name is charged with what the next one inside saw (`Cost.charged`).
+        An observer that a plan did not name is charged as the next one inside (`Cost.charged`).
         """
         with self._lock:
             return Cost.total((entry.cost for entry in self._entries), observers)
@@ -192,7 +192,7 @@ class Ledger(ClosedAtTheEnd):
         names the plan it is made under.
 
         Raises:
-            RefusedReleaseError: What is already spent exceeds the budget of an observer.
+            RefusedReleaseError: The spending so far exceeds the budget of an observer.
             LedgerError: The plan is known with other numbers, or its observers are not those of earlier plans.
         """
         with self._lock:
@@ -337,7 +337,7 @@ class Ledger(ClosedAtTheEnd):
             raise LedgerError(reason)
 
     def _is_entered(self, allowance: Allowance) -> bool:
-        """Whether a plan was entered with these numbers, by these observers in this order."""
+        """Returns True if a plan was entered with these numbers, for these observers in this order."""
         known = self._plans.get(allowance.plan_digest)
         return known is not None and known == allowance and known.observers == allowance.observers
 
@@ -443,7 +443,7 @@ def _shape(payload: object) -> str:
 
 
 def _over(allowance: Allowance, spent: Cost) -> str | None:
-    """Why what is spent is more than a plan allows, if so."""
+    """Returns the reason why spending is more than a plan allows; None where it is not."""
     for observer, budget in allowance.shifts.items():
         if (total := spent.shifts[observer]) > budget * (1 + _SLACK):
             return f"the squared shift against the observer {observer!r} would be {total:g}, its budget is {budget:g}"

@@ -1,6 +1,6 @@
 """The file in which a silo remembers its masked rounds: one answer to every stage, and one unmasking, for ever.
 
-How the file is held, synced and copied is in `fulcrum.storage.database`. What is overwritten is gone from the file and
+How the file is held, synced and copied is in `fulcrum.storage.database`. Overwritten content is gone from the file and
 from its journal; it may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set
 aside. Never restore an old copy of it: one that has forgotten an unmasking may give another, of other survivors, and
 the difference of two sums is what one silo released.
@@ -50,7 +50,7 @@ class MaskingRecord(DatabaseFile):
 
     @property
     def unused(self) -> bool:
-        """Whether no round was ever begun."""
+        """True where no round was ever begun."""
         return not self.rows("SELECT 1 FROM round LIMIT 1")
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:

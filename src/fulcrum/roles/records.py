@@ -62,7 +62,7 @@ _Kind = TypeVar("_Kind", bound=_Identified)
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a mark holds: by record, the identity of its file."""
+    """The content of a mark: by record, the identity of its file."""
 
     format: str
     records: dict[str, str]
@@ -74,8 +74,8 @@ class _Record:
 
     Attributes:
         name: In a mark: that of its file, and for regional sums the plan.
-        path: Where it is.
-        open: Opens a file as this record; the second argument tells whether to make it.
+        path: Its file.
+        open: Opens a file as this record; the second argument is True to make it.
     """
 
     name: str
@@ -84,7 +84,7 @@ class _Record:
 
     @property
     def unnamed(self) -> Path:
-        """Where a new record is until the marks name it."""
+        """The file of a new record until the marks name it."""
         return self.path.parent / _UNNAMED / self.path.name
 
     def identity(self, path: Path, *, create: bool = False, used: bool = True) -> str:
@@ -193,7 +193,7 @@ def _records_of(site: Site) -> list[_Record]:
 
 
 def _name(site: Site, file: str) -> str:
-    """Returns what a mark calls a record: regional sums are those of one plan."""
+    """Returns the name of a record in a mark: regional sums are those of one plan."""
     return f"{file} {site.plan.digest}" if file == SUMS else file
 
 
@@ -258,7 +258,7 @@ def _check_nothing_lost(site: Site, missing: list[_Record], known: set[str]) -> 
 
 
 def _has_released(site: Site) -> bool:
-    """Returns whether the silo's ledger holds releases of its plan."""
+    """Returns True if the silo's ledger holds releases of its plan."""
     path = site.state / ledger_name(site.settings.name)
     if not path.exists():
         return False

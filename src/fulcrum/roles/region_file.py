@@ -1,7 +1,7 @@
 """The file beneath a region: its format, and that it is bound to one region and plan.
 
 What a region takes in and sends up is in `fulcrum.roles.region`, which is the module to use. How the file is held,
-synced and copied is in `fulcrum.storage.database`. What is overwritten is gone from the file and from its journal; it
+synced and copied is in `fulcrum.storage.database`. Overwritten content is gone from the file and from its journal; it
 may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set aside.
 """
 
@@ -49,7 +49,7 @@ class RegionFile(DatabaseFile):
 
     @property
     def unused(self) -> bool:
-        """Whether the region never took in a model, a release or a sum."""
+        """True where the region never took in a model, a release or a sum."""
         unused = "SELECT layout FROM region WHERE layout IS NOT NULL"
         return not any(self.rows(query) for query in (unused, "SELECT 1 FROM release", "SELECT 1 FROM answer"))
 
@@ -60,7 +60,7 @@ class RegionFile(DatabaseFile):
         self.in_doubt = False  # a sum that is kept in memory is held against the file
 
     def set_answer(self, round_number: int, status: str, digest: str, data: bytes) -> None:
-        """Stores what goes up for a round; synced and read back when it returns."""
+        """Stores the answer for a round; synced and read back when it returns."""
         sql = "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, zeroblob(?))"
         self.write(content=Content("answer", sql, (round_number, status, digest), data))
         self.in_doubt = False
@@ -87,12 +87,12 @@ class RegionFile(DatabaseFile):
             "SELECT release.rowid, length(release.bytes) FROM release JOIN answer USING (round) "
             "WHERE status = ? AND release.bytes NOTNULL"
         )
-        found = self.rows(query, status)
-        while found:
+        releases = self.rows(query, status)
+        while releases:
             erasures: list[Statement] = []
             size = 0
-            while found and (not erasures or size + found[-1][1] <= MOST_ERASED):
-                row, length = found.pop()
+            while releases and (not erasures or size + releases[-1][1] <= MOST_ERASED):
+                row, length = releases.pop()
                 size += length
                 erasures.append(("UPDATE release SET bytes = NULL WHERE rowid = ?", (row,)))
             self.write(*erasures)

@@ -121,9 +121,9 @@ def replan(
 
 
 def _spent_by(ledger: Ledger, changed: Federation, path: Path) -> Mapping[str, float]:
-    """Returns what a silo has spent by tier of the changed federation.
+    """Returns the spending of a silo by tier of the changed federation.
 
-    A tier that an earlier plan did not name is charged with what the next tier inside saw.
+    A tier that an earlier plan did not name is charged as the next tier inside.
     """
     try:
         return ledger.spent_at(changed.tier_names).shifts

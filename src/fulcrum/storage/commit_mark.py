@@ -66,7 +66,7 @@ class Journal(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMark:
-    """Whether a commit is under way, and the journal that it needs.
+    """The journal that a commit under way needs, or that no commit is under way.
 
     Attributes:
         serial: Counts the marks of a file; the highest holds.
@@ -82,7 +82,7 @@ class CommitMark:
 
     @property
     def whole(self) -> bool:
-        """Whether no commit is under way."""
+        """True where no commit is under way."""
         return self.length == 0
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Connections to the SQLite files beneath ledgers, records and sums: what SQLite is told, and what it may do.
+"""Connections to the SQLite files beneath ledgers, records and sums: their settings, and the statements they allow.
 
 A file may come from somebody else, and SQLite runs code that a file carries: triggers, views, generated columns,
 defaults and expressions of indexes. So no row is read before the schema is compared with ours, text by text, and an
@@ -42,7 +42,7 @@ def read_only(file: Path, schema: str, *, grown: bool = False) -> sqlite3.Connec
     Args:
         file: The file.
         schema: Its tables.
-        grown: Whether some of them were added later, so that their places in the file may differ.
+        grown: True where some of them were added later, so that their places in the file may differ.
     """
     with contextlib.ExitStack() as undo:
         connection = undo.enter_context(contextlib.closing(_connected(file, "mode=ro&immutable=1", schema)))
@@ -78,15 +78,15 @@ def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
     Args:
         file: The file; its journal is its own.
         schema: Its tables.
-        check: Whether every page is looked at.
+        check: True to look at every page.
     """
     with contextlib.closing(_connected(file, "mode=rw", schema)) as connection:
         _set(connection, _TO_WRITE)
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
         check_schema(connection, file, schema)
-        if check and (found := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-            raise StorageError(f"{file} is damaged ({in_one_line(found)})")
+        if check and (fault := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+            raise StorageError(f"{file} is damaged ({in_one_line(fault)})")
         yield
 
 
@@ -110,7 +110,7 @@ _SELECT_SCHEMA = f"SELECT type, name, tbl_name, sql, rootpage FROM main.{_SCHEMA
 
 @functools.cache
 def _schema_of(schema: str) -> list[tuple[object, ...]]:
-    """Returns what SQLite says of a new file with these tables."""
+    """Returns the schema of a new file with these tables, as SQLite stores it."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(schema)
         return connection.execute(_SELECT_SCHEMA).fetchall()
@@ -136,14 +136,14 @@ def _set(connection: sqlite3.Connection, settings: Mapping[str, str]) -> None:
 
 
 def _may_be_set(name: str, value: str | None) -> bool:
-    """Whether a setting may be asked for, or set to a value."""
+    """Returns True if a setting may be asked for, or set to a value."""
     if value is None:
         return name in _ASKED
     return _SETTINGS.get(name) == value or (name in ("user_version", "integrity_check") and value.isdecimal())
 
 
 def _authorizer(tables: frozenset[str]) -> Callable[..., int]:
-    """Returns the answer to what a statement asks for while it is prepared."""
+    """Returns the function that allows or denies each action of a statement while SQLite prepares it."""
 
     def allow(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
         if source is not None or database not in (None, "main"):  # inside a trigger or a view; a file attached

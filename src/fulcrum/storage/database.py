@@ -1,9 +1,9 @@
 """The SQLite file beneath ledgers, masking records and regional sums: how it is made, opened, read and written.
 
-Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once, where
-a write-ahead log would have it written twice. What SQLite cannot do is notice that the journal of an interrupted commit
-was lost, damaged, or put back from another time: the mark of `fulcrum.storage.commit_mark` does. It costs three syncs a
-commit beside the four of SQLite's own.
+Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once; with
+a write-ahead log it would be written twice. SQLite does not notice that the journal of an interrupted commit was lost,
+damaged, or put back from another time. The mark of `fulcrum.storage.commit_mark` does, for three syncs a commit beside
+the four of SQLite's own.
 
 While a file is open, and after a process was killed, its journal `<name>-journal` lies beside it: copy or move both or,
 better, a closed file, which has none.
@@ -26,22 +26,23 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 from fulcrum.storage.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
-from fulcrum.storage.connection import exclusive, read_only, rolled_back
-from fulcrum.storage.files import sync_file, sync_folder
+from fulcrum.storage.connection import exclusive, read_only
+from fulcrum.storage.files import sync_file, sync_folder, synced_meanwhile
 from fulcrum.storage.holding import OPENING, forget, in_use, is_named, remember, remember_reader, taken
+from fulcrum.storage.recovery import files_beside, journal_of, mark_and_journal, settle
 
 MOST_BYTES = 900_000_000
 """The largest payload: 10^8 parameters, and what goes with them. SQLite takes values of up to 10^9 bytes."""
 
 PathLike: TypeAlias = str | os.PathLike[str]
-"""What names a file."""
+"""The name of a file."""
 
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
 """SQL, and the values in it."""
 
 
 class Content(NamedTuple):
-    """A row with a payload: where it goes, the SQL that inserts it with `zeroblob(?)` last, its values, its payload."""
+    """A row with a payload: its table, the SQL that inserts it with `zeroblob(?)` last, its values, the payload."""
 
     table: str
     sql: str
@@ -62,15 +63,14 @@ _HEADER = (  # of every file: the size of pages and no log, the fourth format of
 _FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError, UnicodeDecodeError)
 _STEP_BYTES = 2**22
 _ENDS_BYTES = 2**16
-_SYNC_SECONDS = 0.004
 _PAYLOAD = "bytes"  # the column that holds a payload, in every table that has one
 
 
 class ClosedAtTheEnd:
-    """What is held by a `with` and let go at its end."""
+    """An object that a `with` closes at its end."""
 
     def close(self) -> None:
-        """Lets it go; a subclass says what."""
+        """Closes the object; a subclass says how."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,24 +90,24 @@ class DatabaseFile:
         application: In the file's header: tells its kind from any other SQLite file.
         version: In the file's header: of its format.
         schema: The tables of an empty file.
-        noun: What the file is, in messages.
-        wanted: What to name where something else was named, in messages.
-        advice: What to do about a damaged file, in messages.
-        older: What to do about a file of an earlier format, in messages.
+        noun: The kind of the file, in messages.
+        wanted: The file to name in place of another one, in messages.
+        advice: The remedy for a damaged file, in messages.
+        older: The remedy for a file of an earlier format, in messages.
         states: By a number in the place of the format, why a file does not open, in messages.
-        lost: What is lost with the file, in messages.
-        erases: Whether overwritten content must be gone from the disk when a write returns.
-        error: What trouble with the file is raised as.
-        in_use: What is raised where somebody else holds it.
-        path: Where it is.
+        lost: The knowledge that is lost with the file, in messages.
+        erases: True where overwritten content must be gone from the disk when a write returns.
+        error: The type of errors about the file.
+        in_use: The type of the error that another process holds the file.
+        path: The file.
         connection: SQLite's.
         hold: The descriptor whose lock lasts as long as the file is open.
         journal: The rollback journal, where the file was opened to write to.
         mark: The mark in the file.
-        lock: Taken by whoever uses the file, and while the process forks.
-        process: The one that opened it.
-        closed: Whether it was let go.
-        in_doubt: Whether a write failed, or is not yet in the memory of the object that asked for it.
+        lock: Taken by every user of the file, and while the process forks.
+        process: The process that opened the file.
+        closed: True once the file was let go.
+        in_doubt: True after a write failed, and while a write is not yet in the memory of the object that asked for it.
     """
 
     application: ClassVar[int]
@@ -149,20 +149,20 @@ class DatabaseFile:
 
     @property
     def writable(self) -> bool:
-        """Whether the file was opened to write to."""
+        """True where the file was opened to write to."""
         return self.journal is not None
 
     @property
     def identity(self) -> str:
         """The random number that the file was made with: a file that takes its place has another."""
-        found = self.rows("SELECT identity FROM mark")
-        if len(found) != 1 or not isinstance(found[0][0], bytes):
+        rows = self.rows("SELECT identity FROM mark")
+        if len(rows) != 1 or not isinstance(rows[0][0], bytes):
             raise self.error(f"{self.path} is damaged: it does not say which file it is. {self.advice}")
-        return str(found[0][0].hex())
+        return str(rows[0][0].hex())
 
     @classmethod
     def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses what is lost, no file, empty, or cannot be written to where it must be."""
+        """Refuses a path without a file, an empty file, and a read-only one that must be written to."""
         if cls.lost and not os.path.lexists(file):
             raise StorageError(f"{file} is not there, and with it {cls.lost}. {cls.advice}")
         about = file.stat()
@@ -200,11 +200,11 @@ class DatabaseFile:
     def writing(cls, path: PathLike, first: Statement | None) -> Iterator[Self]:
         """Opens a file to write to, creating it where there is none; it stays open if the block ends well.
 
-        The block checks what the file holds, what a killed process left taken back.
+        A commit that a killed process left is taken back. The block checks the content of the file.
 
         Args:
             path: The file.
-            first: What is written into a new one; None creates none.
+            first: The first row of a new file; None creates no file.
         """
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
@@ -213,9 +213,9 @@ class DatabaseFile:
             cls.check_file(file, writable=True)
             hold = undo.enter_context(taken(file, exclusive=True))
             cls.check_header(file, hold)
-            mark = cls._settle(file, hold)
-            journal = undo.enter_context(_new_file(_journal_of(file)))
-            undo.callback(_journal_of(file).unlink, missing_ok=True)
+            mark = cls._settled(file, hold)
+            journal = undo.enter_context(_new_file(journal_of(file)))
+            undo.callback(journal_of(file).unlink, missing_ok=True)
             sync_folder(file.parent)  # the name of the journal: a mark of a commit rests on it
             connection = undo.enter_context(contextlib.closing(exclusive(file, cls.whole_schema())))
             held = cls(file, connection, hold, journal=journal, mark=mark)
@@ -228,23 +228,28 @@ class DatabaseFile:
     @classmethod
     @contextlib.contextmanager
     def reading(cls, path: PathLike) -> Iterator[Self]:
-        """Opens a file to look at, what a killed process left taken back; it stays open if the block ends well."""
+        """Opens a file to look at, as `writing` does; it stays open if the block ends well."""
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "read"), OPENING, contextlib.ExitStack() as undo:
             cls.check_file(file, writable=False)
             hold = undo.enter_context(taken(file, exclusive=False))
             cls.check_header(file, hold)
-            if cls._judge(file, hold)[1] is Journal.NEEDED:
+            if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
                 hold.close()
-                with taken(file, exclusive=True) as alone:
-                    cls._settle(file, alone)
+                with taken(file, exclusive=True) as locked:
+                    cls._settled(file, locked)
                 hold = undo.enter_context(taken(file, exclusive=False))
-                if cls._judge(file, hold)[1] is Journal.NEEDED:
+                if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
                     raise FileInUseError(in_use(file))
             connection = undo.enter_context(contextlib.closing(read_only(file, cls.whole_schema())))
             yield (held := cls(file, connection, hold))
             remember_reader(held)
             undo.pop_all()
+
+    @classmethod
+    def _settled(cls, file: Path, hold: io.FileIO) -> CommitMark:
+        """Takes back what a killed process left of a commit, and returns the mark of the file."""
+        return settle(file, hold, schema=cls.whole_schema(), advice=cls.advice, erases=cls.erases)
 
     def close(self) -> None:
         """Lets the file go; closing it again, or in a forked child, does nothing. It takes the lock itself.
@@ -255,7 +260,7 @@ class DatabaseFile:
             forget(self)
 
     def let_go(self) -> bool:
-        """Does what `close` does but for the list of open files; returns whether there was anything to do."""
+        """Does the work of `close` but for the list of open files; returns False where there was nothing to do."""
         with self.lock:
             if self.closed or os.getpid() != self.process:
                 return False
@@ -264,8 +269,8 @@ class DatabaseFile:
                 self.connection.close()
             if self.journal is not None:
                 with contextlib.suppress(OSError):
-                    if self.mark.whole and is_named(_journal_of(self.path), self.journal):
-                        _journal_of(self.path).unlink()
+                    if self.mark.whole and is_named(journal_of(self.path), self.journal):
+                        journal_of(self.path).unlink()
                 self.journal.close()
             self.hold.close()
             return True
@@ -283,7 +288,7 @@ class DatabaseFile:
             yield
 
     def rows(self, sql: str, *values: object) -> list[Any]:
-        """Returns what a query finds."""
+        """Returns the rows of a query."""
         with self.translated(self.path, "read"):
             return self.connection.execute(sql, values).fetchall()
 
@@ -302,10 +307,11 @@ class DatabaseFile:
         """Writes in one transaction, syncs, and reads back. The caller ends `in_doubt` once its own memory agrees.
 
         Args:
-            statements: What is written.
+            statements: The statements of the transaction.
             content: A row with its payload, of which SQLite makes no copy but its pages.
-            proofs: What must be found afterwards. Of a payload the length, the beginning and the end are read back:
-                all of it would take a third as long as to write it, and is held against its digest before it is used.
+            proofs: Queries whose rows must be found afterwards. Of a payload the length, the beginning and the end are
+                read back. To read all of it would take a third of the time of writing it, and no payload is used
+                before it was held against its digest.
         """
         row = 0
         large = content is not None and len(memoryview(content.data).cast("B")) > _STEP_BYTES
@@ -314,8 +320,8 @@ class DatabaseFile:
                 self.connection.execute(sql, values)
             if content is not None:
                 row = self._write_content(content)
-        found = all(self.rows(sql, *values) == rows for sql, values, rows in proofs)
-        if not found or (content is not None and not self._holds(content, row)):
+        proven = all(self.rows(sql, *values) == rows for sql, values, rows in proofs)
+        if not proven or (content is not None and not self._holds(content, row)):
             raise self._unproven()
 
     def _write_content(self, content: Content) -> int:
@@ -330,7 +336,7 @@ class DatabaseFile:
         return row
 
     def _holds(self, content: Content, row: int) -> bool:
-        """Returns whether a row holds the payload that was written to it, as far as that is read back."""
+        """Returns True if a row holds the payload that was written to it, as far as the payload is read back."""
         view = memoryview(content.data).cast("B")
         with self.translated(self.path, "read"), contextlib.ExitStack() as opened:
             blob = opened.enter_context(self.connection.blobopen(content.table, _PAYLOAD, row, readonly=True))
@@ -340,7 +346,7 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def _transaction(self, *, large: bool) -> Iterator[None]:
-        """Commits what the block does, synced and marked; where anything fails, nothing may be sent."""
+        """Commits the statements of the block, synced and marked; if anything fails, nothing may be sent."""
         self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
         try:
             with self.translated(self.path, "written, so nothing may be sent"):
@@ -362,7 +368,7 @@ class DatabaseFile:
         self._check_in_place()
         self.mark = CommitMark.of_commit(self.journal, serial=self.mark.serial + 1)
         self.mark.write(self.hold)
-        with self._written_meanwhile() if large else contextlib.nullcontext():
+        with synced_meanwhile(self.hold.fileno()) if large else contextlib.nullcontext():
             self.connection.execute("COMMIT")
         whole = self.mark.next_whole()
         whole.write(self.hold)
@@ -372,39 +378,9 @@ class DatabaseFile:
             sync_file(self.journal.fileno())
         self._check_in_place()
 
-    @contextlib.contextmanager
-    def _written_meanwhile(self) -> Iterator[None]:
-        """Has the disk write pages while SQLite still hands others over: at 80 MB a commit takes a fifth less time.
-
-        SQLite hands over all pages and then syncs. To sync some of them earlier is harmless: the journal and the mark
-        of the commit are on the disk by then.
-        """
-        done, failures = threading.Event(), []
-
-        def sync() -> None:
-            try:
-                while not done.wait(_SYNC_SECONDS):
-                    sync_file(self.hold.fileno(), in_place=True)
-            except OSError as error:  # of an old system the next sync might not tell of it again
-                failures.append(error)
-
-        thread = threading.Thread(target=sync)
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads
-            yield
-            return
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-        if failures:
-            raise failures[0]
-
     def _check_in_place(self) -> None:
-        """Refuses a write to a file or journal which nobody will find under its name again."""
-        for path, file in ((self.path, self.hold), (_journal_of(self.path), self.journal)):
+        """Refuses a write to a file or journal that nobody will find under its name again."""
+        for path, file in ((self.path, self.hold), (journal_of(self.path), self.journal)):
             if file is None or not is_named(path, file):
                 lost = "was deleted, moved or replaced while it was open"
                 raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
@@ -416,7 +392,7 @@ class DatabaseFile:
     @classmethod
     @contextlib.contextmanager
     def translated(cls, file: Path, done: str) -> Iterator[None]:
-        """Turns what SQLite, the system and this floor raise into one line, and into the file's own kind of error."""
+        """Turns errors of SQLite, the system and this floor into one line, and into the file's own type of error."""
         try:
             yield
         except (StorageError, *_FAILURES) as error:
@@ -428,7 +404,7 @@ class DatabaseFile:
 
     @classmethod
     def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
-        """What an error of SQLite or of the system means for a file."""
+        """Returns the meaning of an error of SQLite or of the system for a file."""
         name = getattr(error, "sqlite_errorname", "")
         said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
@@ -449,7 +425,7 @@ class DatabaseFile:
         """Makes a new file under another name and links it into place: a name never stands for half a file."""
         if not file.parent.is_dir():
             raise StorageError(f"the folder {file.parent} does not exist. Make it first")
-        for beside in _beside(file):
+        for beside in files_beside(file):
             if os.path.lexists(beside):
                 lost = f"{file} is not there, but {beside.name} is, which belongs to a file of that name"
                 raise StorageError(f"{lost}. Put the {file.name} back, or name another file")
@@ -465,8 +441,8 @@ class DatabaseFile:
         """Returns a new file under a name of its own in the same folder, filled and synced.
 
         Args:
-            file: The name that it is meant for.
-            statements: What is written into it.
+            file: The name that the new file is meant for.
+            statements: The statements that fill it.
         """
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".new", dir=file.parent)
         os.close(handle)
@@ -491,73 +467,7 @@ class DatabaseFile:
             raise
         return made
 
-    @classmethod
-    def _judge(cls, file: Path, hold: io.FileIO) -> tuple[CommitMark, Journal]:
-        """Returns a file's mark and how its journal stands to that; refuses a journal that is not the file's own."""
-        journal, *logs = _beside(file)
-        for beside in logs:
-            if os.path.lexists(beside):  # SQLite would read a log of any file
-                raise StorageError(f"{beside} is not of Fulcrum's making, and would change the file. Move it away")
-        if os.path.lexists(journal) and not stat.S_ISREG(journal.lstat().st_mode):  # opening a pipe would wait for ever
-            raise StorageError(f"{journal} is no file, and stands where one of {file.name} belongs. Move it away")
-        if (mark := CommitMark.read(hold)) is None:
-            raise StorageError(f"{file} is damaged (it does not say whether a commit was under way). {cls.advice}")
-        judged = mark.judge(journal)
-        if judged is Journal.FOREIGN:
-            raise StorageError(f"{journal} is of another file or time, and would undo commits. Move it away")
-        if judged is Journal.LOST:
-            left = "Put that journal back, or open the file by the name and in the folder it was open last"
-            raise StorageError(
-                f"{file} was left in the middle of a commit, and {journal.name} is not the journal that it was left "
-                f"with, or no longer all of it. {left}"
-            )
-        return mark, judged
-
-    @classmethod
-    def _settle(cls, file: Path, hold: io.FileIO) -> CommitMark:
-        """Makes the file alone the whole: takes back a commit that was interrupted, and removes the journal.
-
-        SQLite sees a journal only once it is proved to be the file's own and whole. What is refused stays as it is.
-        """
-        mark, judged = cls._judge(file, hold)
-        journal = _journal_of(file)
-        if not mark.whole:
-            if judged is Journal.NEEDED:
-                mark.arm(journal)
-            with rolled_back(file, cls.whole_schema(), check=cls.erases):
-                if mark.judge(journal) is not Journal.UNNEEDED:
-                    raise StorageError(f"{file} could not be taken back to its last commit. Open it again")
-                if cls.erases:
-                    _zero_free_pages(hold)
-                mark = mark.next_whole()
-                mark.write(hold)
-        journal.unlink(missing_ok=True)
-        return mark
-
-
-def _journal_of(file: Path) -> Path:
-    return file.with_name(f"{file.name}-journal")
-
-
-def _beside(file: Path) -> tuple[Path, Path, Path]:
-    """Returns the files that SQLite would take for a file's journal, log and index of the log."""
-    return _journal_of(file), file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
-
 
 def _new_file(path: Path) -> io.FileIO:
     """Makes a file for its owner's eyes alone."""
     return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, 0o600))
-
-
-def _zero_free_pages(file: io.FileIO) -> None:
-    """Overwrites the pages that no row has, and syncs: a commit that was taken back may have written to them."""
-    file.seek(32)
-    trunk = int.from_bytes(file.read(4), "big")
-    while trunk:
-        file.seek((trunk - 1) * PAGE_BYTES)
-        page = file.read(PAGE_BYTES)
-        trunk, count = struct.unpack(">II", page[:8])
-        for leaf in struct.unpack(f">{count}I", page[8 : 8 + 4 * count]):
-            file.seek((leaf - 1) * PAGE_BYTES)
-            file.write(bytes(PAGE_BYTES))
-    sync_file(file.fileno())

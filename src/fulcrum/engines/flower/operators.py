@@ -19,7 +19,7 @@ perturbed, charged to its ledger, and masked so that the server learns the sum o
 5. Make the records of this silo, once: `fulcrum site init .`
    This kit holds none, and this site does not start without. If the command finds records here, or says that the site
    is initialised, somebody else made what is here, and may know its secrets: ask for another kit.
-   Took part before? One ledger a silo, for life: set `state` in `site.toml` to the folder of yours, and name it:
+   Took part before? A silo has one ledger, for life: set `state` in `site.toml` to the folder of yours, and name it:
    `fulcrum site init . --ledger FOLDER/{name}.ledger`
 
 **Flower runs here whatever app the SuperLink sends.** What Fulcrum protects is what that app hands to it: an app with

@@ -39,8 +39,8 @@ perturbed, charged to its ledger, and sealed so that {region} alone can open it,
 5. Make the ledger of this silo, once: `fulcrum site init .`
    This kit holds none, and this site does not start without. If the command finds a ledger here, or says that the site
    is initialised, somebody else made what is here: ask for another kit.
-   Took part before? One ledger a silo, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours, and
-   name it: `fulcrum site init . --ledger FOLDER/{name}.ledger`
+   Took part before? A silo has one ledger, for life: set `state` in `local/fulcrum/site.toml` to the folder of yours,
+   and name it: `fulcrum site init . --ledger FOLDER/{name}.ledger`
 
 {install}
 {start}

@@ -194,7 +194,9 @@ def test_a_conversion_without_plans_tells_what_that_costs(command):
     write_format_1(Path("old.ledger"), "lille", {"p": (3, 1.0, 8.0)}, [("p", 1, "m", b"x", 0.25, 1.0)])
     code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
     assert code == 0
-    assert "1 releases are of plans that were not given, and count at every tier as inside" in " ".join(out.split())
+    assert "Releases of plans that were not given: 1. They count at every tier as inside the region" in " ".join(
+        out.split()
+    )
 
 
 def test_a_ledger_gives_the_terminal_no_orders(command):

@@ -1,12 +1,14 @@
 """Plans on Flower's messages: existing apps with a mod and a strategy, and a server that does not follow the protocol."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.errors import DataError, EngineError, ExchangeError, ParameterError, PlanError
+from fulcrum.cli.app import run
+from fulcrum.errors import DataError, EngineError, ExchangeError, ParameterError, PlanError, StorageError
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("cryptography", reason="needs the extra flower")
@@ -23,6 +25,9 @@ from fulcrum.engines.flower.silo import FulcrumMod
 from fulcrum.engines.flower.sites import write_sites
 from fulcrum.engines.sites import Deployment
 from fulcrum.masking.messages import Attested, Begin, Inbox, request_from_bytes
+from fulcrum.roles.masked_silo import MaskedSilo
+from fulcrum.roles.records import MARK
+from fulcrum.roles.site import read_site
 
 
 @pytest.fixture
@@ -424,6 +429,20 @@ def test_plans_for_trusted_aggregators_are_refused(tmp_path):
     strategy = FulcrumStrategy(plan, state=tmp_path)
     with pytest.raises(ExchangeError, match="made for trusted sums"):
         strategy.start(grid=None, initial_arrays=record(START))
+
+
+def test_kits_hold_no_records_and_their_operators_make_them_once(world, tmp_path, capsys):
+    kits = tmp_path / "kits"
+    write_kits(Deployment(plan=replace(world.plan, keys={}), train="fulcrum.engines.built_in_training"), kits)
+    assert not [path for path in kits.rglob("*") if path.suffix in (".ledger", ".masking") or path.name == MARK]
+    silo = world.silos[0]
+    assert "fulcrum site init ." in (kits / silo / "README.md").read_text()
+    with pytest.raises(StorageError, match="was not initialised"):
+        MaskedSilo(read_site(kits / silo, "silo"))
+    assert run(["site", "init", str(kits / silo)]) == 0
+    MaskedSilo(read_site(kits / silo, "silo"))
+    assert run(["site", "init", str(kits / silo)]) == 2
+    assert "is initialised already" in capsys.readouterr().err
 
 
 def test_a_strategy_without_site_state_or_nodes_says_what_to_do(world, tmp_path, monkeypatch):

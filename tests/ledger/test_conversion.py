@@ -273,6 +273,18 @@ def test_an_unfinished_conversion_to_another_file_is_not_finished_beside_the_one
     refused(lambda: opened(theirs), "of a conversion that was interrupted")
 
 
+def test_a_conversion_that_lacks_a_plan_of_earlier_releases_names_it(path, new):
+    """The plan that is given allowed less above the region than the earlier releases count for without their plan."""
+    releases = [("early", 1, "m", b"x", 0.25, 1.0), ("plan-a", 1, "m", b"y", 0.25, 1.0)]
+    write_format_1(path, "lyon", {"early": (3, 1.0, 8.0), "plan-a": (5, 1.0, 8.0)}, releases)
+    before = path.read_bytes()
+    refused(
+        lambda: convert_ledger(path, new, named),
+        "was not written: allowance, entry 2 is beyond its plan. Give the plans of all releases with --plan: early",
+    )
+    assert (path.read_bytes(), new.exists()) == (before, False)
+
+
 def test_a_ledger_with_spending_that_is_infinite_is_converted(path, new):
     inf = float("inf")
     head = write_format_1(

@@ -97,6 +97,8 @@ def test_another_folder_for_the_records_does_not_begin_them_anew(silo, model, tm
 def test_records_elsewhere_are_made_there_and_a_lost_one_stops_the_site(kit, model, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     rewritten(kit, 'state = "state"', 'state = "../elsewhere"')
+    refused(lambda: init_site(read_site(kit)), "which `state` in site.toml names, does not exist")  # a name mistyped?
+    elsewhere.mkdir()
     assert init_site(read_site(kit)) == [kit / "../elsewhere" / "a.ledger"]
     started(kit, model)
     shutil.rmtree(elsewhere)
@@ -315,6 +317,7 @@ def test_the_sums_of_a_region_are_those_of_one_plan_and_are_made_once_for_it(reg
     (region.state / SUMS).unlink()
     refused(lambda: init_site(region), "sums.db is gone", "it was initialised before")
     elsewhere = replace(region, settings=msgspec.structs.replace(region.settings, state="second"))
+    elsewhere.state.mkdir()
     refused(lambda: init_site(elsewhere), "second/sums.db is gone")
     next_plan = replace(elsewhere, plan=world.tight)
     assert init_site(next_plan) == [region.folder / "second" / SUMS]

@@ -163,8 +163,8 @@ def convert_ledger_command(
         notes.append(
             (
                 True,
-                f"{done.unnamed} releases are of plans that were not given, and count at every tier as inside the "
-                "region. Their plan files, given with --plan, would tell what each tier was charged.",
+                f"Releases of plans that were not given: {done.unnamed}. They count at every tier as inside the region."
+                " Their plan files, given with --plan, would tell what each tier was charged.",
             )
         )
     named = [("silo", done.silo), ("releases", str(done.releases)), ("former head", done.former_head or "none")]

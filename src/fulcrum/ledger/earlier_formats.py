@@ -313,7 +313,11 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
     try:
         for check in verify_ledger(made):
             if not check.holds:
-                raise StorageError(f"{target} was not written: it would not hold up ({check.name}, {check.detail})")
+                unnamed = sorted({entry.plan_digest[:12] for entry in entries if tuple(entry.cost.shifts) == (INSIDE,)})
+                remedy = (
+                    f" Give the plans of all releases with --plan: {', '.join(unnamed)} are missing" if unnamed else ""
+                )
+                raise StorageError(f"{target} was not written: {check.name}, {check.detail}.{remedy}")
         with io.FileIO(made, "r+") as file:
             _patch(file, struct.pack(">I", UNFINISHED))
         target.hardlink_to(made)

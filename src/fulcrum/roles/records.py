@@ -29,7 +29,7 @@ from fulcrum.errors import StorageError
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.record import MaskingRecord
 from fulcrum.roles.region_file import RegionFile
-from fulcrum.roles.site import SUMS, Site, ledger_name, record_name
+from fulcrum.roles.site import STATE, SUMS, Site, ledger_name, record_name
 from fulcrum.storage.files import sync_folder, write_whole
 from fulcrum.storage.holding import taken
 
@@ -130,6 +130,7 @@ def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
                 )
             return []
         _check_nothing_lost(site, missing, {*here, *there, *known})
+        _check_folder(site)
         shutil.rmtree(site.state / _UNNAMED, ignore_errors=True)  # of a call that was interrupted before the marks
         (site.state / _UNNAMED).mkdir(mode=0o700, parents=True)
         for record in missing:
@@ -242,6 +243,15 @@ def _stranger(path: Path) -> StorageError:
         f"{path} was not made by this site, and kits hold no records: whoever made it may know its secrets. Ask for "
         "another kit or, if it is of this silo's own past, name its ledger: fulcrum site init FOLDER --ledger LEDGER"
     )
+
+
+def _check_folder(site: Site) -> None:
+    """Refuses a folder of the operator's own that does not exist: a name mistyped would begin the records anew."""
+    if site.settings.state != STATE and not site.state.is_dir():
+        raise StorageError(
+            f"{site.state}, which `state` in site.toml names, does not exist. Name the folder of this site's records, "
+            "or make the folder if it has none"
+        )
 
 
 def _check_nothing_lost(site: Site, missing: list[_Record], known: set[str]) -> None:

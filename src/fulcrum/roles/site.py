@@ -35,6 +35,9 @@ FORMAT = "fulcrum.site/2"
 
 _BEFORE = "fulcrum.site/1"  # had no purpose and no policy: such a site is one for deployment
 
+STATE = "state"
+"""The folder of a site's records, in its own, unless site.toml names another."""
+
 SUMS = "sums.db"
 """A region's record, in its state folder."""
 
@@ -74,7 +77,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     train: str = ""
     seed: int = 0
     patience: float = 120.0
-    state: str = "state"
+    state: str = STATE
     options: dict[str, Any] = {}
 
 

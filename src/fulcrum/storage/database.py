@@ -214,7 +214,7 @@ class DatabaseFile:
             hold = undo.enter_context(taken(file, exclusive=True))
             cls.check_header(file, hold)
             mark = cls._settled(file, hold)
-            journal = undo.enter_context(_new_file(journal_of(file)))
+            journal = undo.enter_context(_new_file(journal_of(file), stat.S_IMODE(file.stat().st_mode)))
             undo.callback(journal_of(file).unlink, missing_ok=True)
             sync_folder(file.parent)  # the name of the journal: a mark of a commit rests on it
             connection = undo.enter_context(contextlib.closing(exclusive(file, cls.whole_schema())))
@@ -468,6 +468,6 @@ class DatabaseFile:
         return made
 
 
-def _new_file(path: Path) -> io.FileIO:
-    """Makes a file for its owner's eyes alone."""
-    return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, 0o600))
+def _new_file(path: Path, mode: int) -> io.FileIO:
+    """Makes a file with these permissions."""
+    return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, mode))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.federation.structure import Federation as Federation
     from fulcrum.federation.structure import Tier as Tier
     from fulcrum.ledger.entries import Allowance as Allowance
+    from fulcrum.ledger.entries import Assumptions as Assumptions
     from fulcrum.ledger.entries import Cost as Cost
     from fulcrum.ledger.entries import Entry as Entry
     from fulcrum.ledger.ledger import Ledger as Ledger
@@ -112,6 +113,7 @@ _MODULES = {
     "Advice": "planning.advice",
     "AllocationError": "errors",
     "Allowance": "ledger.entries",
+    "Assumptions": "ledger.entries",
     "Check": "checks",
     "Comparison": "planning.comparing",
     "Cost": "ledger.entries",

@@ -18,13 +18,13 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fulcrum.errors import StorageError, in_one_line
-from fulcrum.ledger.entries import Allowance, Cost, Entry
+from fulcrum.ledger.entries import INSIDE, Allowance, Cost, Entry
 from fulcrum.ledger.file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
 from fulcrum.ledger.ledger import chain_hash, genesis, verify_ledger
 from fulcrum.storage.connection import read_only
@@ -34,9 +34,6 @@ from fulcrum.storage.holding import taken
 
 Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
 """By digest of a plan: the cost of a release of the silo under it, and its allowance."""
-
-INSIDE = "silo"
-"""The observer inside the region."""
 
 _PAGE_BYTES, _SLOT_BYTES, _BLOCK_BYTES = 32_768, 4096, 4096
 _MARK = struct.Struct(">QQQ32s24s")
@@ -277,6 +274,11 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
             costs[digest], allowance = cost, known
         allowances[digest] = allowance
     entries: list[Entry] = []
+
+    def charged(entry: Entry, plan: str, observers: Sequence[str]) -> Cost:
+        before, later = allowances[entry.plan_digest].assumptions, allowances[plan].assumptions
+        return entry.cost.charged(observers, before, later)
+
     for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
         cost = costs.get(plan, Cost(shifts={INSIDE: inside}))
         if plan in costs and tuple(cost.shifts.values())[:2] != (inside, above):
@@ -289,7 +291,7 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
             basis=basis,
             payload_digest=digest,
             cost=cost,
-            spent=Cost.total([*(entry.cost for entry in entries), cost], observers),
+            spent=Cost.total([*(charged(entry, plan, observers) for entry in entries), cost], observers),
             former_hash=former,
         )
         previous = entries[-1].chain_hash if entries else genesis(ledger.silo)
@@ -304,7 +306,7 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
         head = entries[-1].chain_hash if entries else genesis(ledger.silo)
         yield "INSERT INTO silo VALUES (?, ?, ?, ?)", (ledger.silo, ledger.plan, len(entries), head)
         for allowance in allowances:
-            yield "INSERT INTO plan VALUES (?, ?, ?)", plan_row(allowance)
+            yield "INSERT INTO plan VALUES (?, ?, ?, ?)", plan_row(allowance)
         for index, entry in enumerate(entries):
             yield INSERT_ENTRY, row_of(entry)
             yield "INSERT INTO payload VALUES (?, ?)", (entry.sequence, ledger.payload(index))

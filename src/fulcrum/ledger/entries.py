@@ -3,6 +3,14 @@
 >>> cost = Cost(shifts={"silo": 1, "region": 0.25})
 >>> cost.charged(("silo", "region", "federation"))
 Cost(shifts={'silo': 1.0, 'region': 0.25, 'federation': 0.25})
+
+A tier has the same name in two plans and other observers: after a silo moved, with more colluders, or with sums that
+are masked otherwise. `Assumptions` say whom a plan counts as an observer. A release of a plan with other assumptions is
+charged as to an observer further inside, at last as to somebody who saw the silo's own update:
+
+>>> before = Assumptions(federation="91bc", colluders=0)
+>>> cost.charged(("silo", "region"), before, Assumptions(federation="91bc", colluders=2))
+Cost(shifts={'silo': 1.0, 'region': 1.0})
 """
 
 import json
@@ -15,6 +23,65 @@ from typing import Self
 
 from fulcrum.errors import LedgerError
 
+INSIDE, ROOT = "silo", "federation"
+"""The observer inside the region, and the outermost tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """The assumptions of a plan about its observers, by which costs under another plan can be compared.
+
+    Attributes:
+        federation: The digest of the federation: who reports to whom.
+        colluders: Silos of each region that may share their noise with an observer.
+        group: The tier whose sums are masked; empty where aggregators are trusted with updates.
+        continuing: True where the plan continues earlier plans, so that its promise is against those who were outside
+            in every plan, with the same colluders throughout.
+    """
+
+    federation: str
+    colluders: int = 0
+    group: str = ""
+    continuing: bool = False
+
+    def __post_init__(self) -> None:
+        text("federation", self.federation)
+        if not isinstance(self.colluders, int) or isinstance(self.colluders, bool) or self.colluders < 0:
+            raise LedgerError(f"colluders must be a whole number of at least 0, got {self.colluders!r}")
+        if not isinstance(self.group, str) or not isinstance(self.continuing, bool):
+            raise LedgerError(f"assumptions are not of their types: {self!r}")
+
+    def to_text(self) -> str:
+        """Returns the assumptions as they are in the file."""
+        return json.dumps([self.federation, self.colluders, self.group, self.continuing], separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Returns the assumptions that a text of the file holds; any other text raises LedgerError."""
+        try:
+            federation, colluders, group, continuing = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            raise LedgerError("assumptions are not as they were written") from None
+        return cls(federation=federation, colluders=colluders, group=group, continuing=continuing)
+
+    def covers(self, observer: str, later: Self, *, inner_tiers: bool) -> bool:
+        """Returns True if an observer of a later plan has seen no more of this plan's releases than this plan charged.
+
+        Args:
+            observer: The name of the tier, the same in both plans.
+            later: The assumptions of the later plan.
+            inner_tiers: True if every tier of this plan inside `observer` is inside it in the later plan too.
+        """
+        if self.federation != later.federation and not later.continuing:
+            return False  # a silo may have moved: its earlier aggregator is outside its region now
+        if observer == INSIDE:  # without masks the observer inside meets the silo's own noise alone, whoever colludes
+            return not self.group or max(1, later.colluders) <= max(1, self.colluders)
+        if later.colluders > self.colluders or not inner_tiers:
+            return False
+        # Of one group the cost is that against somebody outside the federation. Elsewhere a silo of another region is
+        # an observer too, and knows its own noise in the global sum.
+        return self.group != ROOT or later.group == ROOT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cost:
@@ -23,20 +90,35 @@ class Cost:
     Attributes:
         shifts: By observer, from the one inside the region, "silo", outward: the innermost tier, outer tiers,
             "federation". The order tells who sees less.
+        alone: Against somebody who meets the silo's own noise and no other; None where the observer inside does. With
+            masked sums the observer inside meets the noise of other silos too.
     """
 
     shifts: Mapping[str, float]
+    alone: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shifts", _shifts(self.shifts))
+        if self.alone is not None:
+            object.__setattr__(self, "alone", _shift("alone", self.alone))
 
     def __repr__(self) -> str:
-        return f"Cost(shifts={dict(self.shifts)})"
+        alone = "" if self.alone is None else f", alone={self.alone}"
+        return f"Cost(shifts={dict(self.shifts)}{alone})"
 
-    def charged(self, observers: Sequence[str]) -> Self:
-        """Returns the cost as other observers are charged with it, who are named from the inside outward.
+    def charged(
+        self, observers: Sequence[str], before: Assumptions | None = None, later: Assumptions | None = None
+    ) -> Self:
+        """Returns the cost as the observers of a later plan are charged with it, who are named from the inside outward.
 
-        An observer that the cost does not name is charged as the next one inside: further out, nobody sees more.
+        An observer is charged as the next one inside where the cost does not name it, or where the assumptions of the
+        two plans differ so that it may have seen more (`Assumptions.covers`): further out, nobody sees more. The last
+        resort inside is somebody who saw the silo's own update.
+
+        Args:
+            observers: The tiers of the later plan.
+            before: The assumptions of the plan that the release was made under; None where they are not known.
+            later: Those of the later plan. Two plans without assumptions are compared by names alone.
 
         Raises:
             LedgerError: The cost does not name the innermost of them, or names two of them in the other order.
@@ -44,14 +126,26 @@ class Cost:
         if [name for name in self.shifts if name in observers] != [name for name in observers if name in self.shifts]:
             theirs, ours = ", ".join(observers), ", ".join(self.shifts)
             raise LedgerError(f"a plan names its tiers {theirs}, and a release was charged to {ours}, in another order")
+        own = next(iter(self.shifts.values()), None) if self.alone is None else self.alone
         shifts: dict[str, float] = {}
-        inside = None
-        for name in observers:
-            inside = self.shifts.get(name, inside)
+        inside = None if before == later else own
+        for place, name in enumerate(observers):
+            if name in self.shifts and self._covers(name, before, later, within=observers[:place]):
+                inside = self.shifts[name]
             if inside is None:
                 raise LedgerError(f"a release was charged to {', '.join(self.shifts)}, and nobody there is {name!r}")
             shifts[name] = inside
         return type(self)(shifts=shifts)
+
+    def _covers(
+        self, name: str, before: Assumptions | None, later: Assumptions | None, *, within: Sequence[str]
+    ) -> bool:
+        if before == later:
+            return True
+        if before is None or later is None:
+            return False
+        ours = list(self.shifts)
+        return before.covers(name, later, inner_tiers=set(ours[: ours.index(name)]) <= set(within))
 
     @classmethod
     def total(cls, costs: Iterable[Self], observers: Sequence[str]) -> Self:
@@ -60,14 +154,17 @@ class Cost:
         return cls(shifts={name: _sum(cost.shifts[name] for cost in charged) for name in observers})
 
     def to_text(self) -> str:
-        """Returns the cost as it is in the file, every bit of its numbers."""
-        return json.dumps([[name, shift.hex()] for name, shift in self.shifts.items()], separators=(",", ":"))
+        """Returns the cost as it is in the file, every bit of its numbers; `alone` stands first, without a name."""
+        alone = [] if self.alone is None else [[None, self.alone.hex()]]
+        pairs = [*alone, *([name, shift.hex()] for name, shift in self.shifts.items())]
+        return json.dumps(pairs, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Returns the cost that a text of the file holds; a text that `to_text` does not write raises LedgerError."""
         try:
-            cost = cls(shifts={name: float.fromhex(shift) for name, shift in json.loads(text)})
+            shifts = {name: float.fromhex(shift) for name, shift in json.loads(text)}
+            cost = cls(alone=shifts.pop(None, None), shifts=shifts)
         except (TypeError, ValueError, RecursionError):
             cost = None
         if cost is None or cost.to_text() != text:
@@ -83,11 +180,13 @@ class Allowance:
         plan_digest: Which plan.
         rounds: Rounds, numbered from 1; one release a round.
         shifts: The budget of mu² by observer, from the inside outward, as in `Cost`.
+        assumptions: Whom the plan counts as an observer; None where that is not known.
     """
 
     plan_digest: str
     rounds: int
     shifts: Mapping[str, float]
+    assumptions: Assumptions | None = None
 
     def __post_init__(self) -> None:
         text("plan digest", self.plan_digest)
@@ -97,7 +196,8 @@ class Allowance:
             raise LedgerError("an allowance must be for one observer at least, got none")
 
     def __repr__(self) -> str:
-        return f"Allowance(plan_digest={self.plan_digest!r}, rounds={self.rounds}, shifts={dict(self.shifts)})"
+        assumed = "" if self.assumptions is None else f", assumptions={self.assumptions}"
+        return f"Allowance(plan_digest={self.plan_digest!r}, rounds={self.rounds}, shifts={dict(self.shifts)}{assumed})"
 
     @property
     def observers(self) -> tuple[str, ...]:

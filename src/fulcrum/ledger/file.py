@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from fulcrum.errors import LedgerError, LedgerInUseError
-from fulcrum.ledger.entries import Allowance, Cost, Entry
+from fulcrum.ledger.entries import Allowance, Assumptions, Cost, Entry
 from fulcrum.storage.database import Content, DatabaseFile, PathLike, Statement
 
 FORMAT = 5
@@ -30,7 +30,7 @@ UNFINISHED, CONVERTED = 0, 2**31 - 1
 
 _SCHEMA = """
 CREATE TABLE silo (name TEXT NOT NULL, plan TEXT, entries INTEGER NOT NULL, head TEXT NOT NULL);
-CREATE TABLE plan (digest TEXT PRIMARY KEY, rounds INTEGER NOT NULL, shifts TEXT NOT NULL);
+CREATE TABLE plan (digest TEXT PRIMARY KEY, rounds INTEGER NOT NULL, shifts TEXT NOT NULL, assumptions TEXT);
 CREATE TABLE entry (
     sequence INTEGER PRIMARY KEY, plan TEXT NOT NULL, round INTEGER NOT NULL, basis TEXT NOT NULL,
     payload_digest TEXT NOT NULL, cost TEXT NOT NULL, spent TEXT NOT NULL, former_hash TEXT, hash TEXT NOT NULL,
@@ -38,6 +38,7 @@ CREATE TABLE entry (
 );
 CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
 """
+_PLANS = "SELECT digest, rounds, shifts, assumptions FROM plan"
 _Row: TypeAlias = tuple[int, str, int, str, str, str, str, str | None, str]
 _TYPES: tuple[Any, ...] = (int, str, int, str, str, str, str, str | None, str)
 
@@ -88,9 +89,13 @@ class LedgerFile(DatabaseFile):
             raise damaged
         plans, entries = {}, []
         try:
-            for digest, rounds, shifts in self.rows("SELECT digest, rounds, shifts FROM plan"):
-                allowed = Cost.from_text(shifts).shifts
-                plans[digest] = Allowance(plan_digest=digest, rounds=rounds, shifts=allowed)
+            for digest, rounds, shifts, assumed in self.rows(_PLANS):
+                plans[digest] = Allowance(
+                    plan_digest=digest,
+                    rounds=rounds,
+                    shifts=Cost.from_text(shifts).shifts,
+                    assumptions=None if assumed is None else Assumptions.from_text(assumed),
+                )
             for row in self.rows("SELECT * FROM entry ORDER BY sequence"):
                 if not _are(row, _TYPES):
                     raise damaged
@@ -118,10 +123,10 @@ class LedgerFile(DatabaseFile):
         """Stores a plan, unless it is there, and makes it the current one; synced when it returns."""
         row = plan_row(allowance)
         self.write(
-            ("INSERT OR IGNORE INTO plan VALUES (?, ?, ?)", row),
+            ("INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?)", row),
             ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
             proofs=(
-                ("SELECT digest, rounds, shifts FROM plan WHERE digest = ?", row[:1], [row]),
+                (_PLANS + " WHERE digest = ?", row[:1], [row]),
                 ("SELECT plan FROM silo", (), [row[:1]]),
             ),
         )
@@ -174,9 +179,10 @@ def first_row(silo: str, head: str) -> Statement:
     return "INSERT INTO silo VALUES (?, NULL, 0, ?)", (silo, head)
 
 
-def plan_row(allowance: Allowance) -> tuple[str, int, str]:
+def plan_row(allowance: Allowance) -> tuple[str, int, str, str | None]:
     """Returns a plan as it is in the file, in the order of its columns."""
-    return allowance.plan_digest, allowance.rounds, Cost(shifts=allowance.shifts).to_text()
+    assumed = None if allowance.assumptions is None else allowance.assumptions.to_text()
+    return allowance.plan_digest, allowance.rounds, Cost(shifts=allowance.shifts).to_text(), assumed
 
 
 def row_of(entry: Entry) -> _Row:

@@ -28,11 +28,11 @@ from typing import Self
 
 from fulcrum.checks import Check
 from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
-from fulcrum.ledger.entries import Allowance, Cost, Entry, text, whole
+from fulcrum.ledger.entries import Allowance, Assumptions, Cost, Entry, text, whole
 from fulcrum.ledger.file import LedgerFile, row_of
 from fulcrum.storage.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 
-__all__ = ["Allowance", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
+__all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
 
 HASH_FORMAT = 2
 """Of the hashes of entries. The first format covered two observers without names."""
@@ -150,13 +150,22 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             return self._entries[-1].spent if self._entries else Cost(shifts={})
 
-    def spent_at(self, observers: Sequence[str]) -> Cost:
+    def spent_at(self, observers: Sequence[str], assumptions: Assumptions | None = None) -> Cost:
         """Returns the silo's spending under every plan against some observers, named from the inside outward.
 
-        An observer that a plan did not name is charged as the next one inside (`Cost.charged`).
+        An observer that a plan did not name, or that may have seen more than the plan of a release assumed, is charged
+        as the next one inside (`Cost.charged`).
+
+        Args:
+            observers: The tiers.
+            assumptions: Whom a plan counts as these observers.
         """
         with self._lock:
-            return Cost.total((entry.cost for entry in self._entries), observers)
+            return Cost.total((self._charged(entry, observers, assumptions) for entry in self._entries), observers)
+
+    def _charged(self, entry: Entry, observers: Sequence[str], assumptions: Assumptions | None) -> Cost:
+        plan = self._plans.get(entry.plan_digest)
+        return entry.cost.charged(observers, None if plan is None else plan.assumptions, assumptions)
 
     @property
     def sequence(self) -> int:
@@ -201,7 +210,7 @@ class Ledger(ClosedAtTheEnd):
             if digest in self._plans and not self._is_entered(allowance):
                 known = self._plans[digest]
                 raise LedgerError(f"plan {digest} is in {self._path} with another allowance: {known}, got {allowance}")
-            if reason := _over(allowance, self.spent_at(allowance.observers)):
+            if reason := _over(allowance, self.spent_at(allowance.observers, allowance.assumptions)):
                 raise RefusedReleaseError(f"plan {digest} does not cover what silo {self._silo!r} spent: {reason}")
             if digest == self._plan:
                 return
@@ -237,7 +246,7 @@ class Ledger(ClosedAtTheEnd):
                 theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
                 return f"a release of plan {digest} is charged to {ours}, got a cost for {theirs}"
             try:
-                return _over(allowance, self._spent_with(cost))
+                return _over(allowance, self._spent_with(allowance, cost))
             except LedgerError as error:  # a release under another plan names the same observers in another order
                 return str(error)
 
@@ -289,7 +298,7 @@ class Ledger(ClosedAtTheEnd):
                 basis=basis,
                 payload_digest=digest,
                 cost=cost,
-                spent=self._spent_with(cost),
+                spent=self._spent_with(allowance, cost),
             )
             entry = replace(entry, chain_hash=chain_hash(self.head, entry))
             self._file.add_entry(entry, unstored)
@@ -351,8 +360,10 @@ class Ledger(ClosedAtTheEnd):
             raise LedgerError(f"{self._path} is damaged: the bytes of entry {entry.sequence} are not those released")
         return payload
 
-    def _spent_with(self, cost: Cost) -> Cost:
-        return Cost.total((*(entry.cost for entry in self._entries), cost), tuple(cost.shifts))
+    def _spent_with(self, allowance: Allowance, cost: Cost) -> Cost:
+        observers, assumed = allowance.observers, allowance.assumptions
+        before = (self._charged(entry, observers, assumed) for entry in self._entries)
+        return Cost.total((*before, cost.charged(observers)), observers)
 
     def _entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
@@ -396,8 +407,9 @@ class Ledger(ClosedAtTheEnd):
     def _sums_check(self) -> Check:
         """Adds up what was spent, by the observers of the last entry."""
         stated = self.spent
+        plan = self._plans.get(self._entries[-1].plan_digest) if self._entries else None
         try:
-            true = self.spent_at(tuple(stated.shifts))
+            true = self.spent_at(tuple(stated.shifts), None if plan is None else plan.assumptions)
         except LedgerError as error:
             return Check(name="sums", holds=False, detail=str(error))
         more = "" if true == stated else f", stated {_listed(stated)}"

@@ -343,15 +343,17 @@ class Plan:
     def cost(self, silo: int) -> dict[str, float]:
         """Returns the squared shift (mu²) that one release of a silo spends, by tier, from the silo outward.
 
-        An observer further out is charged with less than the innermost tier only where a target stands on the root:
-        the server then counts no round in which a region is missing, and with it the noise that observer counts on.
+        A tier is charged with the noise that the plan counts on there: at an outer tier, the noise of other regions
+        counts only where the server adds up all regional sums or none (`outermost_complete_tier`).
         """
-        names, inner = self.federation.tier_names, self.federation.innermost.name
-        met = names if ROOT in self.epsilon_target else (SILO, *(inner for _ in names[1:]))
         return {
-            tier: float(4 / self.effective_multiplier(where)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
-            for tier, where in zip(names, met, strict=True)
+            tier: float(4 / self.effective_multiplier(tier)[silo] ** 2) if self.noise_multiplier[silo] else np.inf
+            for tier in self.federation.tier_names
         }
+
+    def cost_alone(self, silo: int) -> float:
+        """Returns the squared shift that one release of a silo spends against somebody who sees its own update."""
+        return float(4 / self.noise_multiplier[silo] ** 2) if self.noise_multiplier[silo] else np.inf
 
     @cached_property
     def epsilon_above(self) -> FloatArray:

@@ -33,6 +33,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import BY_SILO, DECLARED
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.privacy.allocation import ALLOCATIONS, AllocationRule
+from fulcrum.roles.terms import assumptions_of
 
 
 def replan(
@@ -94,7 +95,7 @@ def replan(
             failed = next((check for check in ledger.checks() if not check.holds), None)
             if failed is not None:
                 raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
-            for tier, shift in _spent_by(ledger, changed, path).items():
+            for tier, shift in _spent_by(ledger, changed, old, path).items():
                 spent[tier][index] = shift
             rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
         done = max([done, *rounds])
@@ -120,13 +121,15 @@ def replan(
     return made if growth <= 1 else planned(changed, target, execution, replace(past, reserve=past.reserve * growth))
 
 
-def _spent_by(ledger: Ledger, changed: Federation, path: Path) -> Mapping[str, float]:
+def _spent_by(ledger: Ledger, changed: Federation, old: Plan, path: Path) -> Mapping[str, float]:
     """Returns the spending of a silo by tier of the changed federation.
 
-    A tier that an earlier plan did not name is charged as the next tier inside.
+    A tier that an earlier plan did not name, or with more colluders than that plan counted, is charged as the next tier
+    inside.
     """
+    assumed = replace(assumptions_of(old), federation=changed.digest, continuing=True)
     try:
-        return ledger.spent_at(changed.tier_names).shifts
+        return ledger.spent_at(changed.tier_names, assumed).shifts
     except LedgerError as error:
         raise PlanError(f"{path} does not tell what was spent at the tiers of this federation: {error}") from None
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fulcrum.errors import FulcrumError, ReleaseError, suggestion
-from fulcrum.ledger.ledger import Allowance, Cost
+from fulcrum.ledger.ledger import Allowance, Assumptions, Cost
 from fulcrum.planning.content_reading import content_in
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_reading import plan_of
@@ -163,9 +163,21 @@ def _verified(plan: Plan, silo: str, policy: Policy | None) -> Terms:
         weight=weight,
         step=step,
         width=width,
-        cost=Cost(shifts=each),
-        allowance=Allowance(plan_digest=plan.digest, rounds=sound.rounds, shifts=total),
+        cost=Cost(shifts=each, alone=sound.cost_alone(index)),
+        allowance=Allowance(
+            plan_digest=plan.digest, rounds=sound.rounds, shifts=total, assumptions=assumptions_of(sound)
+        ),
         numbers=_numbers(sound, silo),
+    )
+
+
+def assumptions_of(plan: Plan) -> Assumptions:
+    """Returns whom a plan counts as observers, for the ledger to compare plans by."""
+    return Assumptions(
+        federation=plan.federation.digest,
+        colluders=plan.target.colluders,
+        group=plan.group_tier if plan.aggregation == "masked" else "",
+        continuing=plan.follows,
     )
 
 

@@ -3,11 +3,12 @@
 A file of 5 MB may inflate to 5 GB, since zeros compress a thousandfold. Measured sums, models and features do not.
 """
 
+import io
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -21,10 +22,18 @@ _ALWAYS = 2**30
 
 _SUFFIX = ".npy"
 _SINGLE = b"\x93NUMPY"
-_HEADERS: Mapping[tuple[int, int], Callable[[Any], tuple[Any, ...]]] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
+_HEADERS: Mapping[tuple[int, int], tuple[int, Callable[[Any], tuple[Any, ...]]]] = {
+    (1, 0): (2, np.lib.format.read_array_header_1_0),
+    (2, 0): (4, np.lib.format.read_array_header_2_0),
 }
+"""By format of an array: the bytes of the header's length, and NumPy's reader of the header."""
+
+_LONGEST_HEADER = 2**16
+"""Bytes. NumPy reads the whole header before it looks at the header, and format 2.0 has room for 4 GiB."""
+
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The kinds of compression that `zipfile` inflates piece by piece. It inflates bzip2 and LZMA without a bound: a first
+read of 128 bytes makes gigabytes of a file of 1 KB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +116,34 @@ def _header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
     Raises:
         ValueError: The member is no array without pickles, or its length differs from the header's.
     """
+    if info.compress_type not in _BOUNDED:
+        raise ValueError(f"{info.filename!r} is neither stored nor deflated. Write the file with np.savez")
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version not in _HEADERS:
-            raise ValueError(f"{info.filename!r} is an array of format {version}")
-        shape, _, dtype = _HEADERS[version](stream)
+        prefix = _prefix(stream, info.filename)
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(prefix)][1](prefix)
         header = ArrayHeader(shape=shape, dtype=dtype)
         if dtype.hasobject or any(size < 0 for size in shape):
             raise ValueError(f"{info.filename!r} holds objects, or a shape below 0")
+        if dtype.itemsize == 0:  # any number of such elements fits into a file of any length
+            raise ValueError(f"{info.filename!r} holds elements of no bytes")
         # NumPy makes room for the header's length before reading, and the archive inflates the entry's length.
         if stream.tell() + header.nbytes != info.file_size:
             raise ValueError(f"{info.filename!r} is not as long as its header says")
     return header
+
+
+def _prefix(stream: IO[bytes], name: str) -> io.BytesIO:
+    """Returns the bytes of a member up to the end of its header; a header that is too long is not read.
+
+    Raises:
+        ValueError: The member is no array of a known format, or has no header of a possible length.
+    """
+    magic = stream.read(np.lib.format.MAGIC_LEN)
+    version = np.lib.format.read_magic(io.BytesIO(magic))
+    if version not in _HEADERS:
+        raise ValueError(f"{name!r} is an array of format {version}")
+    length = stream.read(_HEADERS[version][0])
+    size = int.from_bytes(length, "little")
+    if size > _LONGEST_HEADER:
+        raise ValueError(f"{name!r} has a header of {size:,} bytes, more than {_LONGEST_HEADER:,}")
+    return io.BytesIO(magic + length + stream.read(size))

@@ -10,14 +10,14 @@ from fulcrum.errors import DataError
 from fulcrum.npz import read_npz
 
 
-def claim(path, header, *, says=None, content=b"", magic=b"\x93NUMPY\x01\x00"):
+def claim(path, header, *, says=None, content=b"", version=1, kind=zipfile.ZIP_DEFLATED):
     """Writes an archive whose only array has a header of its own, and whose entry says how long the array is."""
     text = header.encode()
-    member = magic + len(text).to_bytes(2, "little") + text + content
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("sums.npy", member)
+    start = b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(2 * version, "little") + text
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr("sums.npy", start + content)
         [entry] = archive.infolist()
-        entry.file_size = len(member) if says is None else len(magic) + 2 + len(text) + says
+        entry.file_size = len(start) + (len(content) if says is None else says)
     return path
 
 
@@ -78,13 +78,32 @@ def test_headers_are_checked_before_anything_is_inflated(tmp_path):
         (header_of((3,)), 16),
         (header_of((3,), "|O"), 24),
         (header_of((10**30,)), 24),
+        (header_of((2**62,), "|S0"), 0),
         ("{'descr': '<f8', 'shape': " + "(" * 5_000 + "}\n", 24),
         ("nothing\n", 24),
     ],
-    ids=["no such shape", "below 0", "shorter", "objects", "longer than any", "nested", "no header"],
+    ids=["no such shape", "below 0", "shorter", "objects", "longer than any", "no bytes", "nested", "no header"],
 )
 def test_headers_that_no_array_has_are_refused(tmp_path, header, says):
     assert "is not a NumPy archive without pickles" in refusal(claim(tmp_path / "wrong.npz", header, says=says))
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+def test_members_that_inflate_without_a_bound_are_refused(tmp_path, kind):
+    path = claim(tmp_path / "bomb.npz", header_of((1,)), says=8, content=bytes(40_000_000), kind=kind)
+    assert path.stat().st_size < 10_000
+    assert "is neither stored nor deflated. Write the file with np.savez" in refusal(path)
+
+
+def test_a_header_longer_than_any_of_numpy_is_not_read(tmp_path):
+    path = claim(tmp_path / "bomb.npz", header_of((1,)).rstrip().ljust(40_000_000) + "\n", says=8, version=2)
+    assert path.stat().st_size < 100_000
+    assert "has a header of 40,000,001 bytes, more than 65,536" in refusal(path)
+
+
+def test_arrays_of_format_2_are_read(tmp_path):
+    path = claim(tmp_path / "data.npz", header_of((2,)), content=np.array([1.0, 2.0]).tobytes(), version=2)
+    assert read_npz(path)["sums"].tolist() == [1.0, 2.0]
 
 
 def test_files_that_are_no_archives_are_refused(tmp_path):

@@ -32,6 +32,8 @@ def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
         raise msgspec.DecodeError(_TOO_DEEP) from None
+    except msgspec.MsgspecError:  # a ValueError too, and it says what is damaged
+        raise
     except ValueError:
         raise msgspec.DecodeError("it is not UTF-8") from None
 

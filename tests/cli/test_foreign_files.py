@@ -51,6 +51,22 @@ def test_json_that_cannot_be_read_is_one_kind_of_error(data):
     assert json_of(b'{"number": 3}', Small).number == 3
 
 
+@pytest.mark.parametrize(
+    ("data", "kind", "reason"),
+    [
+        (b'{"number"', Small, "Input data was truncated"),
+        (b'{"number": "3"}', Small, "Expected `int`, got `str` - at `$.number`"),
+        (b'{"number": "\xff"}', dict, "it is not UTF-8"),
+        (DEEP, list, "it is nested too deeply to be read"),
+    ],
+    ids=["truncated", "of another type", "of another alphabet", "nested"],
+)
+def test_the_error_of_json_names_the_damage(data, kind, reason):
+    with pytest.raises(msgspec.MsgspecError) as caught:
+        json_of(data, kind)
+    assert str(caught.value) == reason
+
+
 @pytest.mark.parametrize("data", TOML)
 def test_toml_that_cannot_be_read_is_one_kind_of_error(data):
     with pytest.raises(tomllib.TOMLDecodeError):

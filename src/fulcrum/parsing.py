@@ -11,7 +11,9 @@ The parsers beneath raise `RecursionError` for deep nesting, `UnicodeDecodeError
 `ValueError` for a number of thousands of digits. A caller shows a traceback for every kind of error that is forgotten.
 """
 
+import json
 import tomllib
+from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,20 +24,50 @@ _TOO_DEEP = "it is nested too deeply to be read"
 
 
 def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns the object in JSON, or raises `msgspec.MsgspecError`.
+    """Returns the object in JSON, or raises `msgspec.MsgspecError`; a key that stands twice in an object is an error.
 
     Args:
         data: The bytes.
         kind: The type of the object.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        found = msgspec.json.decode(data, type=kind)
+        check_unique_keys(data)
     except RecursionError:
         raise msgspec.DecodeError(_TOO_DEEP) from None
     except msgspec.MsgspecError:  # a ValueError too, and it says what is damaged
         raise
     except ValueError:
         raise msgspec.DecodeError("it is not UTF-8") from None
+    return found
+
+
+def check_unique_keys(data: bytes) -> None:
+    """Raises `msgspec.DecodeError` where a key stands twice in one object of some JSON.
+
+    Parsers take the last of the two, and people read the first: a signed file would show people another content than
+    the signed content. Most files equal the encoding of their own content, and so have no key twice. The
+    comparison takes half the time of Python's own parser, which names the key in all other files.
+
+    >>> check_unique_keys(b'{"rounds": 3, "rounds": 300}')
+    Traceback (most recent call last):
+        ...
+    msgspec.DecodeError: the key 'rounds' stands twice in one object
+
+    Args:
+        data: JSON that was decoded before.
+    """
+    if msgspec.json.format(data, indent=-1) != msgspec.json.encode(msgspec.json.decode(data)):
+        json.loads(data, object_pairs_hook=_object_of)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object of some keys and values, or raises `msgspec.DecodeError` where a key stands twice."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise msgspec.DecodeError(f"the key {twice[:40]!r} stands twice in one object")
+    return members
 
 
 def toml_of(text: str | bytes) -> dict[str, Any]:

@@ -58,8 +58,10 @@ def test_json_that_cannot_be_read_is_one_kind_of_error(data):
         (b'{"number": "3"}', Small, "Expected `int`, got `str` - at `$.number`"),
         (b'{"number": "\xff"}', dict, "it is not UTF-8"),
         (DEEP, list, "it is nested too deeply to be read"),
+        (b'{"number": 3, "n\\u0075mber": 4}', Small, "the key 'number' stands twice in one object"),
+        (b'[{"a": {"b": 1, "c": 2, "b": 1}}]', list, "the key 'b' stands twice in one object"),
     ],
-    ids=["truncated", "of another type", "of another alphabet", "nested"],
+    ids=["truncated", "of another type", "of another alphabet", "nested", "twice", "twice further in"],
 )
 def test_the_error_of_json_names_the_damage(data, kind, reason):
     with pytest.raises(msgspec.MsgspecError) as caught:

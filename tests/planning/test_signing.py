@@ -100,6 +100,25 @@ def test_another_issuer_another_plan_and_a_forged_signature_are_refused(signed, 
         check_signature(path, public)
 
 
+def test_a_key_that_stands_twice_shows_no_reader_what_was_not_signed(signed):
+    path, public = signed
+    files = {path: '"purpose": "research"', path.with_name("plan.json.sig"): '"plan_digest": "00"'}
+    for file, lie_first in files.items():
+        good = file.read_text()
+        file.write_text(good.replace("{", "{" + lie_first + ",", 1))
+        for read in (check_signature, read_signed_plan):
+            with pytest.raises((PlanError, SignatureError), match=r"the key '\w+' stands twice in one object"):
+                read(path, public)
+        file.write_text(good)
+    check_signature(path, public)
+
+
+def test_a_plan_in_another_spelling_of_json_keeps_its_signature(signed):
+    path, public = signed
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=7, sort_keys=False))
+    check_signature(path, public)
+
+
 def test_missing_and_broken_files_are_refused_in_one_line(signed, tmp_path):
     path, public = signed
     signature = path.with_name("plan.json.sig")

@@ -14,6 +14,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import FulcrumError, PlanError, listing
 from fulcrum.federation.structure import ROOT, SILO, Federation
+from fulcrum.parsing import check_unique_keys
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_file import (
     AGGREGATIONS,
@@ -69,6 +70,10 @@ def read_content(path: str | Path) -> PlanFile:
             f"{path} cannot be read: {error.strerror}. Give a plan; make one with: fulcrum plan FEDERATION -o plan.json"
         ) from None
     content = _decoded(data, str(path))
+    try:
+        check_unique_keys(data)
+    except ValueError as error:
+        raise PlanError(f"{path} is not as Fulcrum writes plans: {error}. {_AGAIN}") from None
     if content.digest != content_digest(content):
         raise PlanError(
             f"{path} was changed after it was made (digest {content.digest[:4]}.., expected "

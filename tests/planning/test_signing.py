@@ -1,6 +1,8 @@
 import base64
 import json
+import os
 import stat
+import threading
 
 import pytest
 from forging import lie, sign_anyway
@@ -111,6 +113,34 @@ def test_a_key_that_stands_twice_shows_no_reader_what_was_not_signed(signed):
                 read(path, public)
         file.write_text(good)
     check_signature(path, public)
+
+
+def test_a_signature_of_another_format_is_refused(signed):
+    path, public = signed
+    signature = path.with_name("plan.json.sig")
+    signature.write_text(signature.read_text().replace("fulcrum.signature/1", "fulcrum.signature/9"))
+    with pytest.raises(SignatureError, match=r"is not a signature of format fulcrum.signature/1, got 'fulcrum.sign"):
+        check_signature(path, public)
+    assert [check.holds for check in issue_checks(path, read_content(path))] == [True, False, False]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_a_signature_is_refused_and_nobody_waits(signed):
+    path, public = signed
+    signature = path.with_name("plan.json.sig")
+    signature.unlink()
+    os.mkfifo(signature)
+    writer = os.open(signature, os.O_RDWR)
+    silence = threading.Timer(2, os.close, [writer])  # ends the wait of a reader that opens the pipe
+    silence.start()
+    with pytest.raises(SignatureError, match=r"cannot be read: it is not a regular file\. Sign the plan"):
+        check_signature(path, public)
+    silence.cancel()
+    os.close(writer)
+    signature.unlink()
+    signature.mkdir()
+    with pytest.raises(SignatureError, match=r"cannot be read: it is a folder\. Sign the plan"):
+        check_signature(path, public)
 
 
 def test_a_plan_in_another_spelling_of_json_keeps_its_signature(signed):

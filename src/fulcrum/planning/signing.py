@@ -223,12 +223,19 @@ def _check(path: str | Path, digest: str, trusted: str) -> None:
 
 def _signature_of(path: str | Path) -> Signature:
     """Reads the signature beside a plan file."""
+    file = Path(f"{path}.sig")
+    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+        what = "a folder" if file.is_dir() else "not a regular file"
+        raise SignatureError(f"{file} cannot be read: it is {what}. Sign the plan with: fulcrum sign")
     try:
-        return json_of(Path(f"{path}.sig").read_bytes(), Signature)
+        signed = json_of(file.read_bytes(), Signature)
     except OSError as error:
-        raise SignatureError(f"{path}.sig cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
+        raise SignatureError(f"{file} cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
     except msgspec.MsgspecError as error:
-        raise SignatureError(f"{path}.sig is not a signature: {error}") from None
+        raise SignatureError(f"{file} is not a signature: {error}") from None
+    if signed.format != FORMAT:
+        raise SignatureError(f"{file} is not a signature of format {FORMAT}, got {signed.format[:40]!r}")
+    return signed
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> Plan:

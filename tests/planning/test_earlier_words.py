@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fulcrum
 from fulcrum.planning.content_reading import federation_in, read_content
 from fulcrum.planning.earlier_words import EarlierGuarantee
 from fulcrum.planning.guarantee import Guarantee
+from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.signing import check_signature, new_key, sign_plan
 
 EARLIER = Path(__file__).parent / "earlier_plans"
@@ -26,7 +28,6 @@ def words_of(name):
         "one-group-with-colluders",
         "masked",
         "sizes-secret",
-        "replanned-with-both-targets",
         "masked-with-colluders",
     ],
 )
@@ -41,6 +42,7 @@ def test_earlier_words_that_are_true_still_verify(name):
         ("masked-with-a-lone-silo", "in its smallest masked group somebody sees a single update"),
         ("sizes-secret-with-weights", "weights are public, and weights in proportion to sizes show the sizes that are"),
         ("replanned", "privacy filters prove targets, and no epsilon of an observer without a target"),
+        ("replanned-with-both-targets", "privacy filters prove targets, and no epsilon below its target"),
         ("masked-with-a-pair", "in its smallest masked group somebody sees a single update"),
     ],
 )
@@ -59,6 +61,31 @@ def test_helpers_of_every_region_uncover_an_update_of_a_small_group(silos, seen)
         rounds=1, delta=1e-5, innermost="region", worst={"region": 1.0, "silo": 1.0}, smallest_group=silos, **masked
     )
     assert bool(EarlierGuarantee.of(words).untrue) is seen
+
+
+@pytest.mark.parametrize(("silo", "true"), [(30.0, True), (29.9999999999, True), (29.9999, False), (3.02, False)])
+def test_filters_prove_an_epsilon_that_is_its_target_and_no_smaller_one(silo, true):
+    worst, targets = {"region": 2.0, "silo": silo}, {"region": 2.0, "silo": 30.0}
+    words = Guarantee(rounds=3, delta=1e-5, innermost="region", worst=worst, targets=targets, follows=True)
+    assert (EarlierGuarantee.of(words).untrue == "") is true
+
+
+def test_earlier_words_of_a_replanned_file_verify_where_every_epsilon_is_its_target():
+    federation = fulcrum.Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
+    past = Past(spent={tier: np.full(4, 1e-3) for tier in ("silo", "region", "federation")})
+    target = fulcrum.plan(federation, rounds=3, epsilon={"region": 1.0, "silo": 1.5}).target
+    content = planned(federation, target, Execution(), past).content()
+    for tier, epsilon in (("region", 1.0), ("silo", 1.5)):
+        assert max(entry.epsilon[tier] for entry in content.silos) == epsilon
+    content.guarantee.assumptions = [
+        "what was released before is counted in; a plan made after its outputs were seen rests on privacy filters "
+        "(Smith and Thakurta 2022)"
+        if text.startswith("what was released before")
+        else text
+        for text in content.guarantee.assumptions
+    ]
+    [words] = [check for check in fulcrum.verify(content) if check.name == "words"]
+    assert (words.holds, words.detail) == (True, "statement, adjacency, assumptions, in earlier words that are true")
 
 
 def test_an_earlier_file_keeps_its_digest_and_its_signature(tmp_path):

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.planning.making import plan
+from fulcrum.federation.structure import Federation
+from fulcrum.planning.making import Execution, Past, plan, planned
 from fulcrum.planning.verdict import CALM_UP_TO, CAUTION_UP_TO, LEVELS, verdict
 
 EPSILONS = (0.1, 0.99, 3.0, 8.0, 30.0, 100.0, 1000.0)
@@ -42,6 +43,16 @@ def test_every_epsilon_has_a_verdict_on_both_observers_in_words(above):
     assert "; inside: right up to " in found.headline
     assert found.above.times in found.sentence
     assert found.inside.times in found.sentence
+
+
+@pytest.mark.parametrize(("inside", "proven"), [(1.5, True), (30.0, False)])
+def test_rates_after_a_replan_are_proven_where_the_epsilon_is_its_target(inside, proven):
+    """A filter stops at the target that was fixed beforehand, and proves no smaller figure."""
+    federation = Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
+    target = plan(federation, rounds=3, epsilon={"region": 1.0, "silo": inside}).target
+    past = Past(spent={tier: np.full(4, 1e-3) for tier in federation.tier_names})
+    basis = verdict(planned(federation, target, Execution(), past)).basis
+    assert basis.endswith("if outputs had no influence on this plan") is not proven
 
 
 def test_the_larger_epsilon_never_has_the_calmer_verdict():

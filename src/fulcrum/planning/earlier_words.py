@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.guarantee import FILTERS, Guarantee
+from fulcrum.planning.guarantee import FILTERS, Guarantee, is_below_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class EarlierGuarantee(Guarantee):
             return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"
         if self.follows and not set(self.worst) <= set(self.targets):
             return "privacy filters prove targets, and no epsilon of an observer without a target"
+        if self.follows and any(is_below_target(self.worst[tier], self.targets[tier]) for tier in self.worst):
+            return "privacy filters prove targets, and no epsilon below its target"
         return ""
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:

@@ -19,6 +19,21 @@ from fulcrum.rounding import rounded_up, shown
 FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
 
+_TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
+
+
+def is_below_target(epsilon: float | None, target: float) -> bool:
+    """Returns True where a stated epsilon is smaller than its target, so that privacy filters do not prove it.
+
+    >>> is_below_target(3.02, target=30.0), is_below_target(29.9999999999, target=30.0), is_below_target(None, 30.0)
+    (True, False, False)
+
+    Args:
+        epsilon: The worst epsilon of any silo; None where there is no guarantee.
+        target: The epsilon that was asked for before the first round.
+    """
+    return epsilon is not None and rounded_up(epsilon) < target * (1 - _TOLERANCE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:

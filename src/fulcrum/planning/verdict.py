@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fulcrum.federation.structure import SILO
+from fulcrum.planning.guarantee import is_below_target
 from fulcrum.rounding import rounded_up
 
 if TYPE_CHECKING:
@@ -174,9 +175,18 @@ def verdict(plan: "Plan") -> Verdict:
         )
     research = "the tight figures of continuous Gaussian noise"
     basis = research if plan.purpose == "research" else "bounds that are proven for the lattice noise that silos draw"
-    if plan.follows and not {inner, SILO} <= set(plan.epsilon_target):
-        basis += ", against an observer without a target where outputs had no influence on this plan"
+    if plan.follows and not all(_is_proven_by_filters(plan, tier) for tier in (inner, SILO)):
+        basis += (
+            ", against an observer without a target, or with an epsilon below its target, if outputs had no influence "
+            "on this plan"
+        )
     return Verdict(above=found["above"], inside=found["inside"], basis=basis, one_group=plan.one_group)
+
+
+def _is_proven_by_filters(plan: "Plan", tier: str) -> bool:
+    """Returns True where the worst epsilon at a tier is its target, which outputs of earlier plans cannot change."""
+    target = plan.epsilon_target.get(tier)
+    return target is not None and not is_below_target(plan.worst_epsilon(tier), target)
 
 
 def _seen_by(

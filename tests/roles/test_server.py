@@ -1,5 +1,6 @@
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from fulcrum.exchange.model import model_digest
 from fulcrum.exchange.sealing import seal
 from fulcrum.noise.sources import SecureNoise, SeededNoise
 from fulcrum.planning.signing import new_key
+from fulcrum.roles.checkpoint import RoundSummary, read_checkpoint
 from fulcrum.roles.region import Region
 from fulcrum.roles.releasing import _lattice_release, release
 from fulcrum.roles.server import NAME, Coordinator
@@ -328,6 +330,24 @@ def test_where_the_global_sum_is_promised_for_a_round_adds_all_sums_or_none(worl
         server.receive(sum_of(plan, region, 3), region)
     assert server.finish_round()["summed"] == ["north", "south"]
     assert any((array != 0).any() for array in server.model.values())
+
+
+@pytest.mark.parametrize("summed", [["north"], [], ["north", "south"]])
+def test_a_run_whose_past_rounds_lack_a_region_does_not_resume_under_a_plan_that_counts_on_it(world, tmp_path, summed):
+    """Servers of earlier versions went on without a region under any plan."""
+    for plan, resumes in ((world.research, len(summed) != 1), (world.deployment, True)):
+        folder = tmp_path / plan.purpose
+        Coordinator.open(folder, plan, START)
+        checkpoint = read_checkpoint(folder, plan)
+        past = RoundSummary(round=1, summed=summed, members={}, withheld={}, missing=[])
+        standing = msgspec.structs.replace(checkpoint.standing, history=[past], round_number=2)
+        dataclasses.replace(checkpoint, standing=standing).write(folder)
+        if resumes:
+            assert Coordinator.open(folder, plan, START).round_number == 2
+        else:
+            told = refusal(Coordinator.open, folder, plan, START)
+            assert "round 1 has no sum of region 'south', and the plan's epsilon for the global sum counts" in told
+            assert told.endswith("Continue under a new plan in another folder: fulcrum replan")
 
 
 def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):

@@ -18,6 +18,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.estimation.server import RoundDiagnostics, ServerState
 from fulcrum.exchange.layout import Layout
+from fulcrum.exchange.membership import senders_of
 from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
@@ -191,7 +192,27 @@ def _standing(file: Path, found: Any, plan: Plan) -> Standing:
         raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server pools it. Start anew")
     if (standing.pooling is None) != (plan.server == "sum"):
         raise _no_checkpoint(file)
+    _check_complete_rounds(file, standing, plan)
     return standing
+
+
+def _check_complete_rounds(file: Path, standing: Standing, plan: Plan) -> None:
+    """Raises `ExchangeError` where a past round added some sums, and the plan counts on the noise of every region.
+
+    Servers of earlier versions went on without a region under any plan. An observer of the model of such a round saw
+    less noise than the plan's epsilon for the global sum counts on, and no later round mends this.
+    """
+    if not plan.needs_every_region:
+        return
+    regions = set(senders_of(plan))
+    for entry in standing.history:
+        missing = regions - set(entry["summed"])
+        if missing and missing != regions:
+            raise ExchangeError(
+                f"{file}: round {entry['round']} has no sum of region {min(missing)!r}, and the plan's epsilon for the "
+                "global sum counts on the noise of every region. Continue under a new plan in another folder: "
+                "fulcrum replan"
+            )
 
 
 def _no_checkpoint(file: Path) -> StorageError:

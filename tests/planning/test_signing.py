@@ -285,6 +285,8 @@ def test_public_keys_are_read_as_their_kind_alone(tmp_path):
         ("", "signing"),
         ("x25519:", "sealing"),
         ("ü" * 44, "signing"),
+        ("A" * 42 + "B=", "signing"),  # the spelling of bytes(32) ends in "A="
+        ("x25519:" + "A" * 42 + "B=", "sealing"),
     ):
         with pytest.raises(SignatureError, match="is not a public key for"):
             public_key(text, kind)

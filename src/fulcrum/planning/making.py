@@ -22,7 +22,7 @@ from fulcrum.estimation.server import HEADS
 from fulcrum.federation.reading import read_federation
 from fulcrum.federation.structure import ROOT, SILO, Federation
 from fulcrum.planning.plan import Plan, drawn_noise
-from fulcrum.planning.plan_file import AGGREGATIONS, INJECTIONS, PURPOSES
+from fulcrum.planning.plan_file import AGGREGATIONS, INJECTIONS, PURPOSES, key_bytes
 from fulcrum.planning.recipes import BY_SILO, DECLARED, RECIPES, SERVERS
 from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
 from fulcrum.planning.weighing import weighed
@@ -328,7 +328,14 @@ def _check_masking(federation: Federation, target: Target, execution: Execution)
     check_known("aggregation", target.aggregation, AGGREGATIONS)
     if target.aggregation == "trusted":
         return
-    if pair := silos_of_one_key(federation.silo_names.tolist(), execution.keys):
+    silos = federation.silo_names.tolist()
+    keys = {silo: key_bytes(execution.keys[silo]) for silo in silos if silo in execution.keys}
+    if garbled := next((silo for silo, key in keys.items() if key is None), None):
+        raise ParameterError(
+            f"the key of silo {garbled!r} is not 32 bytes in base64, and masked sums need one. Make one with: "
+            "fulcrum keygen"
+        )
+    if pair := silos_of_one_key(silos, keys):
         raise ParameterError(
             f"silos {pair[0]!r} and {pair[1]!r} have one key, and would count as two where a sum is masked. Give each "
             "its own"

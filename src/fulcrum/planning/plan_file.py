@@ -4,6 +4,7 @@ The schema is the types below; an epsilon of null means that there is no guarant
 up, never down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
 """
 
+import base64
 import hashlib
 from typing import TypeAlias
 
@@ -148,6 +149,22 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     advice: list[str]
     keys: dict[str, str] = {}
     digest: str = ""
+
+
+def key_bytes(text: str) -> bytes | None:
+    """Returns the 32 bytes of a public key that a plan carries as base64, or None for any other text.
+
+    Base64 has four spellings of 32 bytes, since two bits of the last letter count for nothing. Here the spelling of the
+    encoder alone is a key, so that equal keys are equal texts.
+
+    >>> key_bytes("A" * 43 + "=") == bytes(32), key_bytes("A" * 42 + "B="), key_bytes("a key")
+    (True, None, None)
+    """
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return key if len(key) == 32 and base64.b64encode(key).decode() == text else None
 
 
 def content_digest(content: PlanFile) -> str:

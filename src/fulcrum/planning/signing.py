@@ -17,7 +17,7 @@ from fulcrum.errors import PlanError, SignatureError, check_known
 from fulcrum.parsing import json_of
 from fulcrum.planning.content_reading import read_content
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_file import PlanFile
+from fulcrum.planning.plan_file import PlanFile, key_bytes
 from fulcrum.planning.plan_reading import plan_of
 from fulcrum.planning.verified_contents import check_verified
 from fulcrum.primitives import Primitives, primitives
@@ -102,10 +102,11 @@ def public_key(text: str, kind: str = "signing") -> Any:
         (suite.ed25519.Ed25519PublicKey, "") if kind == "signing" else (suite.x25519.X25519PublicKey, _SEALING)
     )
     refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
-    if not text.startswith(start):
+    key = key_bytes(text.removeprefix(start)) if text.startswith(start) else None
+    if key is None:
         raise refusal
     try:
-        return made.from_public_bytes(base64.b64decode(text.removeprefix(start), validate=True))
+        return made.from_public_bytes(key)
     except ValueError:
         raise refusal from None
 

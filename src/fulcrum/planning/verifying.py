@@ -45,8 +45,9 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
 
     Args:
         plan: A plan file to read, or a plan or the content of a file in memory. What no figure follows from is not
-            checked: names, keys, the allocation and its seed, advice; nor what rests on other files: what was spent
-            before, who moved, and a floor, which is taken as declared unless a coupling is said to be behind it.
+            checked: names, keys unless sums are masked, the allocation and its seed, advice; nor what rests on other
+            files: what was spent before, who moved, and a floor, which is taken as declared unless a coupling is said
+            to be behind it.
 
     Raises:
         PlanError: It is no plan: a content in memory is held to the form of a file (`content_in`).

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fulcrum.federation.structure import ROOT, SILO
-from fulcrum.planning.plan_file import PlanFile
+from fulcrum.planning.plan_file import PlanFile, key_bytes
 
 
 def group_tier(content: PlanFile) -> str:
@@ -32,11 +32,8 @@ def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region
     settings = content.settings
     if settings.injection != "silo":
         return "aggregators cannot add noise to sums that they do not see"
-    named = [entry.silo for entry in content.silos if entry.silo in content.keys]
-    repeated = {key for key, count in Counter(content.keys[silo] for silo in named).items() if count > 1}
-    if repeated:
-        one, other = [silo for silo in named if content.keys[silo] == min(repeated)][:2]
-        return f"silos {one!r} and {other!r} have one key"
+    if problem := _key_problem(content):
+        return problem
     parts = Counter(zip(path[group_tier(content)], region, strict=True))
     for group in sorted({group for group, _ in parts}):
         sizes = [size for (name, _), size in parts.items() if name == group]
@@ -46,4 +43,21 @@ def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region
         left = silos - missing
         if missing and (3 * left <= 2 * silos or 2 * left <= silos + colluding or left <= colluding + missing):
             return f"{group!r} of {silos} silos cannot be unmasked with {missing} missing and {colluding} colluding"
+    return ""
+
+
+def _key_problem(content: PlanFile) -> str:
+    """Returns the silo whose text is no key, or the silos that share a key, or an empty string.
+
+    The owner of a key that two silos share would count as two members of a group.
+    """
+    owners: dict[bytes, str] = {}
+    for entry in content.silos:
+        if (text := content.keys.get(entry.silo)) is None:
+            continue
+        if (key := key_bytes(text)) is None:
+            return f"the key of silo {entry.silo!r} is not 32 bytes in base64"
+        if key in owners:
+            return f"silos {owners[key]!r} and {entry.silo!r} have one key"
+        owners[key] = entry.silo
     return ""

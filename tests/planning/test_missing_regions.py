@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -78,6 +79,19 @@ def test_the_words_say_how_far_out_a_round_is_complete():
     research = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
     assert any(text.startswith("a round goes on without a region that has no sum") for text in region.assumptions)
     assert not any("has no sum" in text for text in (*whole.assumptions, *research.assumptions))
+
+
+def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():
+    """A requirement of no noise on the root makes one group of all silos, whose one sum has every region's noise."""
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"silo": 20.0}, aggregation="masked", **DEPLOYMENT)
+    multiplier = {**plan.requirement.multiplier, "federation": 0.0}
+    whole = replace(plan, requirement=replace(plan.requirement, multiplier=multiplier))
+    assert (whole.one_group, whole.absent_regions, whole.outermost_complete_tier) == (True, True, "federation")
+    assert [check for check in verify(whole.content()) if not check.holds] == []
+    assert not any("has no sum" in text for text in whole.assumptions)
+    seen = np.sqrt(whole.noise_variance.sum()) / whole.weights
+    for tier in ("region", "federation"):
+        assert whole.effective_multiplier(tier) == pytest.approx(seen, rel=1e-12)
 
 
 def test_a_file_that_says_nothing_of_absent_regions_has_every_region_in_every_round():

@@ -257,9 +257,12 @@ class Plan:
 
         A pooling server's model is a function of single regional sums. Where a round goes on without absent regions,
         the global sum may be the sum of one region. In both cases the epsilon further out is that against an observer
-        of this tier. A target counts on complete sums at its own tier.
+        of this tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one group
+        is unmasked whole or not at all.
         """
         tiers = self.federation.tier_names
+        if self.one_group:
+            return ROOT
         if self.server != "sum":
             return self.federation.innermost.name
         if not self.absent_regions:

@@ -195,8 +195,11 @@ class Recomputed:
         """The outermost tier whose sums have the noise of every region below them in every round.
 
         Further out an observer may see the sum of one such node alone: the model of a pooling server is a function of
-        regional sums, and a round that goes on without absent regions may hold one node.
+        regional sums, and a round that goes on without absent regions may hold one node. Silos that are masked as one
+        group have one sum, which is unmasked whole or not at all.
         """
+        if self.group == ROOT:
+            return ROOT
         if self.settings.server != "sum":
             return self.innermost
         if not self.settings.absent_regions:

@@ -12,6 +12,7 @@ import pytest
 import fulcrum
 from fulcrum.audit.replays.observers import stages_of
 from fulcrum.planning.exporting import exported
+from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan_file import content_digest
 from fulcrum.planning.verifying import verify
 
@@ -79,6 +80,25 @@ def test_the_words_say_how_far_out_a_round_is_complete():
     research = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
     assert any(text.startswith("a round goes on without a region that has no sum") for text in region.assumptions)
     assert not any("has no sum" in text for text in (*whole.assumptions, *research.assumptions))
+
+
+@pytest.mark.parametrize("recipe", ["paper", "joint"])
+@pytest.mark.parametrize(("outside", "smaller"), [(0.01, False), (0.001, True)])
+def test_a_smaller_epsilon_further_out_is_not_denied_where_less_was_spent_there(recipe, outside, smaller):
+    """The epsilon of the global sum is that of the region in these rounds, with another past."""
+    first = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, recipe=recipe, **DEPLOYMENT)
+    execution = Execution(
+        **{name: getattr(first, name) for name in ("purpose", "server", "shrink")}, weights=first.weights_rule
+    )
+    spent = {"silo": 0.02, "region": 0.01, "federation": outside}
+    past = Past(spent={tier: np.full(5, value) for tier, value in spent.items()}, reserve=first.target.reserve)
+    plan = planned(HOSPITALS, replace(first.target, rounds=3), execution, past)
+    assert (plan.worst_epsilon("federation") < plan.worst_epsilon("region")) is smaller
+    assert any("is claimed further out" in text for text in plan.assumptions) is not smaller
+    assert (
+        any("; in these rounds an observer further out is counted as " in text for text in plan.assumptions) is smaller
+    )
+    assert [check for check in verify(plan.content()) if not check.holds] == []
 
 
 def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():

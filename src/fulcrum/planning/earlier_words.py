@@ -42,6 +42,8 @@ class EarlierGuarantee(Guarantee):
             return "privacy filters prove targets, and no epsilon of an observer without a target"
         if self.follows and any(is_below_target(self.worst[tier], self.targets[tier]) for tier in self.worst):
             return "privacy filters prove targets, and no epsilon below its target"
+        if self.less_spent_outside and self.server != "sum":
+            return "silos had spent less against observers further out, who have a smaller epsilon"
         return ""
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
@@ -64,6 +66,9 @@ class EarlierGuarantee(Guarantee):
             "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
             f"filters ({FILTERS[self.accountant]})"
         )
+
+    def _further_out(self, observer: str) -> str:
+        return f"no epsilon smaller than that against {observer} is claimed further out"
 
     @property
     def _on_sizes(self) -> str:

@@ -60,6 +60,8 @@ class Guarantee:
         smallest_group: How many silos the smallest sum holds that is masked, where sums are.
         regions: How many nodes the innermost tier has.
         complete_tier: The outermost tier whose sums hold the noise of every region below them in every round.
+        less_spent_outside: True where a silo had spent less before this plan against an observer further out than
+            `complete_tier` than against an observer of `complete_tier`.
     """
 
     rounds: int
@@ -81,6 +83,7 @@ class Guarantee:
     smallest_group: int = 2
     regions: int = 1
     complete_tier: str = ROOT
+    less_spent_outside: bool = False
 
     @property
     def adjacency(self) -> str:
@@ -233,17 +236,22 @@ class Guarantee:
 
     @property
     def _on_server(self) -> str:
+        inner = self.innermost
+        further_out = self._further_out("one of them")
         return (
-            f"the server pools the sums of {self.innermost}s, which tells an observer of those sums nothing new; no "
-            f"epsilon smaller than that against one of them is claimed further out"
+            f"the server pools the sums of {inner}s, which tells an observer of those sums nothing new; {further_out}"
         )
 
     @property
     def _on_absent_regions(self) -> str:
-        return (
-            f"a round goes on without a {self.complete_tier} that has no sum; no epsilon smaller than that against an "
-            f"observer of the sums of {self.complete_tier}s is claimed further out"
-        )
+        further_out = self._further_out(f"an observer of the sums of {self.complete_tier}s")
+        return f"a round goes on without a {self.complete_tier} that has no sum; {further_out}"
+
+    def _further_out(self, observer: str) -> str:
+        """Returns the claim against observers further out than the sums that are complete in every round."""
+        if self.less_spent_outside:  # the past adds less to their epsilon, which then is the smaller
+            return f"in these rounds an observer further out is counted as {observer}"
+        return f"no epsilon smaller than that against {observer} is claimed further out"
 
     @property
     def _on_trust(self) -> str:

@@ -495,7 +495,17 @@ class Plan:
             smallest_group=self.smallest_group,
             regions=len(self.federation.innermost.nodes),
             complete_tier=self.outermost_complete_tier,
+            less_spent_outside=self._less_spent_outside,
         )
+
+    @property
+    def _less_spent_outside(self) -> bool:
+        """Whether a silo had spent less before this plan further out than at the outermost complete tier."""
+        tiers, nothing = self.federation.tier_names, np.zeros(len(self.federation))
+        complete = self.outermost_complete_tier
+        inside = self.target.spent.get(complete, nothing)
+        outer = tiers[tiers.index(complete) + 1 :]
+        return any(bool((self.target.spent.get(tier, nothing) < inside).any()) for tier in outer)
 
     @cached_property
     def digest(self) -> str:

@@ -88,12 +88,12 @@ def verify(plan: str | Path | Plan | PlanFile) -> tuple[Check, ...]:
         _stated("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
         *_promises(content, seen),
         *([_lattice(content, seen)] if content.purpose == "deployment" else []),
-        _words(content, seen.complete),
+        _words(content, seen),
     ]
     return tuple(checks)
 
 
-def _words(content: PlanFile, complete_tier: str) -> Check:
+def _words(content: PlanFile, seen: "Recomputed") -> Check:
     """Whether statement, adjacency and assumptions are those of the stated figures."""
     settings, inner = content.settings, content.federation.tiers[0]
     worst: dict[str, Epsilon] = {}
@@ -119,7 +119,8 @@ def _words(content: PlanFile, complete_tier: str) -> Check:
         masked_tier=group_tier(content),
         smallest_group=_smallest_group(content),
         regions=len(content.tiers[inner]),
-        complete_tier=complete_tier,
+        complete_tier=seen.complete,
+        less_spent_outside=seen.less_spent_outside(),
     )
     differing = _differing_words(content, words)
     if not differing:
@@ -205,6 +206,12 @@ class Recomputed:
         if not self.settings.absent_regions:
             return ROOT
         return max([self.innermost, *self.settings.epsilon], key=self.tiers.index)
+
+    def less_spent_outside(self) -> bool:
+        """Whether a silo had spent less before this plan further out than at the outermost complete tier."""
+        inside = self.spent[self.complete]
+        outer = self.tiers[self.tiers.index(self.complete) + 1 :]
+        return any(less < more for tier in outer for less, more in zip(self.spent[tier], inside, strict=True))
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
         """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""

@@ -11,6 +11,7 @@ import pytest
 
 import fulcrum
 from fulcrum.audit.replays.observers import stages_of
+from fulcrum.exchange.membership import joint_senders
 from fulcrum.planning.exporting import exported
 from fulcrum.planning.making import Execution, Past, planned
 from fulcrum.planning.plan_file import content_digest
@@ -72,6 +73,22 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
     rows = list(csv.DictReader(io.StringIO(exported(plan, "csv"))))
     assert [row["epsilon_federation"] for row in rows] == [row["epsilon_region"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "together", "lacks"),
+    [
+        ({"region": 1.0}, ["a", "b", "c", "d"], "region"),
+        ({"region": 2.0, "country": 1.0}, ["ab", "cd"], "country"),
+        ({"region": 2.0, "federation": 1.0}, ["abcd"], ""),
+    ],
+)
+def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
+    plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
+    assert joint_senders(plan) == tuple(frozenset(regions) for regions in together)
+    assert plan.needs_every_region is (together == ["abcd"])
+    words = [text.partition(" that has no sum")[0] for text in plan.assumptions if "that has no sum" in text]
+    assert words == ([f"a round goes on without a {lacks}"] if lacks else [])
 
 
 def test_the_words_say_how_far_out_a_round_is_complete():

@@ -32,6 +32,26 @@ def senders_of(plan: Plan) -> tuple[str, ...]:
     return (ROOT,) if whole else tuple(plan.federation.innermost.nodes)
 
 
+def joint_senders(plan: Plan) -> tuple[frozenset[str], ...]:
+    """Returns the sets of senders whose sums count in a round together or not at all.
+
+    The plan's epsilons count on the noise of every region below a node of `Plan.outermost_complete_tier`. A set is a
+    single region if no target stands further out, and all regions if the plan counts on a complete global sum.
+
+    >>> from fulcrum.planning.making import plan
+    >>> [len(regions) for regions in joint_senders(plan("isic-paper", rounds=2, epsilon=1.0))]
+    [4]
+    """
+    senders, inner = senders_of(plan), plan.federation.innermost
+    if senders == (ROOT,):
+        return (frozenset(senders),)
+    joint: dict[int, set[str]] = {}
+    nodes = plan.federation.membership(plan.outermost_complete_tier)
+    for region, node in sorted(set(zip(inner.parent_of.tolist(), nodes.tolist(), strict=True))):
+        joint.setdefault(node, set()).add(inner.nodes[region])
+    return tuple(map(frozenset, joint.values()))
+
+
 def members_of(plan: Plan, region: str) -> dict[str, int]:
     """Returns the silos of a region, sorted by name, and where each stands in the federation.
 

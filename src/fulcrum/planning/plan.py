@@ -257,8 +257,8 @@ class Plan:
 
         A pooling server's model is a function of single regional sums. Where a round goes on without absent regions,
         the global sum may be the sum of one region. In both cases the epsilon further out is that against an observer
-        of this tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one group
-        is unmasked whole or not at all.
+        of this tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one
+        group is unmasked whole or not at all.
         """
         tiers = self.federation.tier_names
         if self.one_group:
@@ -271,8 +271,11 @@ class Plan:
 
     @property
     def needs_every_region(self) -> bool:
-        """Whether a round that lacks the sum of one region must add up none."""
-        return self.server == "sum" and self.outermost_complete_tier != self.federation.innermost.name
+        """Whether a round that lacks the sum of one region must add up none.
+
+        With a target on a tier between regions and federation, a round lacks whole nodes of that tier instead.
+        """
+        return self.outermost_complete_tier == ROOT
 
     def _tier_of_complete_sums(self, tier: str) -> str:
         """Returns the tier whose sums an observer of `tier` may see at worst."""

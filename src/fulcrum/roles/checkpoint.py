@@ -18,7 +18,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.estimation.server import RoundDiagnostics, ServerState
 from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.membership import senders_of
+from fulcrum.exchange.membership import joint_senders
 from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
@@ -202,16 +202,15 @@ def _check_complete_rounds(file: Path, standing: Standing, plan: Plan) -> None:
     Servers of earlier versions went on without a region under any plan. An observer of the model of such a round saw
     less noise than the plan's epsilon for the global sum counts on, and no later round mends this.
     """
-    if not plan.needs_every_region:
-        return
-    regions = set(senders_of(plan))
+    together = [regions for regions in joint_senders(plan) if len(regions) > 1]
     for entry in standing.history:
-        missing = regions - set(entry["summed"])
-        if missing and missing != regions:
+        summed = set(entry["summed"])
+        partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)
+        if partial is not None:
             raise ExchangeError(
-                f"{file}: round {entry['round']} has no sum of region {min(missing)!r}, and the plan's epsilon for the "
-                "global sum counts on the noise of every region. Continue under a new plan in another folder: "
-                "fulcrum replan"
+                f"{file}: round {entry['round']} has no sum of region {min(partial - summed)!r}, and the plan's "
+                "epsilon for the global sum counts on the noise of every region. Continue under a new plan in another "
+                "folder: fulcrum replan"
             )
 
 

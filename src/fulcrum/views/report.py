@@ -25,7 +25,8 @@ from fulcrum.errors import DataError, ParameterError, in_one_line
 from fulcrum.federation.structure import SILO
 from fulcrum.planning.advice import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.reproducing import recorded_command, reproducing_commands
+from fulcrum.planning.recorded_commands import recorded_command
+from fulcrum.planning.reproducing import reproducing_commands
 from fulcrum.planning.verdict import verdict
 from fulcrum.planning.weight_choices import own_choice
 from fulcrum.simulation.results import Results, read_results, unkeyed_digest

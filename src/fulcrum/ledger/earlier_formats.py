@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import os
-import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from fulcrum.errors import StorageError, in_one_line
 from fulcrum.ledger.entries import INSIDE, Allowance, Cost, Entry
 from fulcrum.ledger.file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
 from fulcrum.ledger.ledger import chain_hash, genesis, verify_ledger
-from fulcrum.storage.connection import read_only
+from fulcrum.storage.connection import BoundedConnection, read_only
 from fulcrum.storage.database import PathLike, Statement
 from fulcrum.storage.files import sync_file, sync_folder
 from fulcrum.storage.holding import taken
@@ -191,10 +190,10 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
         found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise _damaged(file, in_one_line(found))
-        silos = connection.execute("SELECT name, plan FROM silo").fetchall()
-        plans = connection.execute("SELECT digest, rounds, shift_above, shift_inside FROM plan").fetchall()
-        entries = connection.execute("SELECT * FROM entry ORDER BY sequence").fetchall()
-        payloads = connection.execute("SELECT sequence, bytes FROM payload ORDER BY sequence").fetchall()
+        silos = connection.rows("SELECT name, plan FROM silo")
+        plans = connection.rows("SELECT digest, rounds, shift_above, shift_inside FROM plan")
+        entries = connection.rows("SELECT * FROM entry ORDER BY sequence")
+        payloads = connection.rows("SELECT sequence, bytes FROM payload ORDER BY sequence")
         lengths = _lengths(file, beside, connection) if schema == _WITH_PAYLOADS else {}
     if len(silos) != 1 or [number for number, _ in payloads] != list(range(1, len(entries) + 1)):
         raise _damaged(file, "it does not hold what a ledger holds")
@@ -221,10 +220,10 @@ def _is_marked_whole(hold: io.FileIO) -> bool:
     return bool(marks) and bool(max(marks)[1])
 
 
-def _lengths(file: Path, beside: Path, connection: sqlite3.Connection) -> dict[int, int]:
+def _lengths(file: Path, beside: Path, connection: BoundedConnection) -> dict[int, int]:
     """Returns the places and lengths of large payloads; refuses a file of payloads of another ledger or time."""
     identity, changes, nonce = connection.execute("SELECT identity, changes, nonce FROM beside").fetchone()
-    lengths = dict(connection.execute("SELECT place, length FROM outside ORDER BY place").fetchall())
+    lengths = dict(connection.rows("SELECT place, length FROM outside ORDER BY place"))
     ends = [end for place, size in lengths.items() for end in (place, place + size)]
     packed = struct.pack(f">{len(ends)}Q", *ends)
     if not beside.is_file():

@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -103,9 +103,7 @@ class Ledger(ClosedAtTheEnd):
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError(f"{file.path} is the ledger of silo {ledger.silo!r}, not of {silo!r}")
-            for check in ledger._entry_checks():
-                if not check.holds:
-                    raise LedgerError(f"{file.path} is damaged: {check.detail}. Nothing may be released from it")
+            ledger._refuse_damage("Nothing may be released from it")
             file.forget_unrecorded(ledger.sequence)
         return ledger
 
@@ -313,12 +311,14 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             if reason := self._idle(writes=False):
                 raise LedgerError(reason)
-            found = self._file.integrity()
-            checks = [
-                Check(name="file", holds=found == ["ok"], detail=in_one_line(" ".join(found))),
-                *self._entry_checks(),
-                self._payload_check(),
-            ]
+            file_check = _file_check(self._file)
+            if not file_check.holds:
+                return (file_check,)
+            return (file_check, *self._content_checks(least_sequence, witnessed_hash))
+
+    def _content_checks(self, least_sequence: int | None, witnessed_hash: str | None) -> tuple[Check, ...]:
+        """Returns the checks of all rows and payloads, and of a witness; the pages of the file are sound."""
+        checks = [*self._entry_checks(), self._payload_check()]
         if least_sequence is not None:
             detail = f"{self.sequence} releases, {least_sequence} were seen by a witness"
             checks.append(Check(name="witness", holds=self.sequence >= least_sequence, detail=detail))
@@ -364,6 +364,12 @@ class Ledger(ClosedAtTheEnd):
         observers, assumed = allowance.observers, allowance.assumptions
         before = (self._charged(entry, observers, assumed) for entry in self._entries)
         return Cost.total((*before, cost.charged(observers)), observers)
+
+    def _refuse_damage(self, remedy: str) -> None:
+        """Raises LedgerError for the first check of the entries that fails."""
+        for check in self._entry_checks():
+            if not check.holds:
+                raise LedgerError(f"{self._path} is damaged: {in_one_line(check.detail)}. {remedy}")
 
     def _entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
@@ -446,8 +452,27 @@ def verify_ledger(
     Raises:
         LedgerError: It cannot be read as a ledger at all.
     """
-    with Ledger.read(path) as ledger:
-        return ledger.checks(least_sequence=least_sequence, witnessed_hash=witnessed_hash)
+    return checks_of_file(LedgerFile, path, least_sequence=least_sequence, witnessed_hash=witnessed_hash)
+
+
+def checks_of_file(
+    kind: type[LedgerFile], path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
+) -> tuple[Check, ...]:
+    """Returns the checks of a file as `verify_ledger` does, for a kind of ledger file.
+
+    SQLite's own check comes first. Where it fails the rows are not read: a damaged b-tree may give any rows, and any
+    number of them.
+    """
+    with kind.reading(path) as file, closing(file):
+        file_check = _file_check(file)
+        if not file_check.holds:
+            return (file_check,)
+        return (file_check, *Ledger(file)._content_checks(least_sequence, witnessed_hash))
+
+
+def _file_check(file: LedgerFile) -> Check:
+    faults = file.integrity()
+    return Check(name="file", holds=faults == ["ok"], detail=in_one_line(" ".join(faults)))
 
 
 def _shape(payload: object) -> str:

@@ -44,7 +44,7 @@ class MaskingRecord(DatabaseFile):
     def bound(cls, path: PathLike, *, silo: str, create: bool = False) -> Self:
         """Opens a silo's record, creating it where there is none and `create` allows it."""
         with cls.writing(path, ("INSERT INTO silo VALUES (?)", (silo,)) if create else None) as file:
-            if file.connection.execute("SELECT name FROM silo").fetchall() != [(silo,)]:
+            if file.rows("SELECT name FROM silo") != [(silo,)]:
                 raise ExchangeError(f"{file.path} is the record of another silo than {silo!r}")
         return file
 

@@ -43,15 +43,19 @@ class RegionFile(DatabaseFile):
         """Opens the file of a region under a plan, creating it where there is none and `create` allows it."""
         first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
         with cls.writing(path, first if create else None) as file:
-            if file.connection.execute("SELECT name, plan FROM region").fetchall() != [(region, plan_digest)]:
+            if file.rows("SELECT name, plan FROM region") != [(region, plan_digest)]:
                 raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
         return file
 
     @property
     def unused(self) -> bool:
         """True where the region never took in a model, a release or a sum."""
-        unused = "SELECT layout FROM region WHERE layout IS NOT NULL"
-        return not any(self.rows(query) for query in (unused, "SELECT 1 FROM release", "SELECT 1 FROM answer"))
+        queries = (
+            "SELECT 1 FROM region WHERE layout IS NOT NULL LIMIT 1",
+            "SELECT 1 FROM release LIMIT 1",
+            "SELECT 1 FROM answer LIMIT 1",
+        )
+        return not any(self.rows(query) for query in queries)
 
     def add_release(self, round_number: int, silo: str, digest: str, data: memoryview) -> None:
         """Stores a release; synced and read back when it returns."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 from fulcrum.storage.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
-from fulcrum.storage.connection import exclusive, read_only
+from fulcrum.storage.connection import BoundedConnection, exclusive, read_only
 from fulcrum.storage.files import sync_file, sync_folder, synced_meanwhile
 from fulcrum.storage.holding import OPENING, forget, in_use, is_named, remember, remember_reader, taken
 from fulcrum.storage.recovery import files_beside, journal_of, mark_and_journal, settle
@@ -126,7 +126,7 @@ class DatabaseFile:
     def __init__(
         self,
         path: Path,
-        connection: sqlite3.Connection,
+        connection: BoundedConnection,
         hold: io.FileIO,
         *,
         journal: io.FileIO | None = None,
@@ -288,15 +288,17 @@ class DatabaseFile:
             yield
 
     def rows(self, sql: str, *values: object) -> list[Any]:
-        """Returns the rows of a query."""
+        """Returns the rows of a query; refuses more of them than the file has room for."""
         with self.translated(self.path, "read"):
-            return self.connection.execute(sql, values).fetchall()
+            return self.connection.rows(sql, values)
 
     def content(self, table: str, row: int) -> bytes | None:
         """Returns the payload of a row, unchecked and copied once; None where there is none."""
         with self.translated(self.path, "read"):
             try:
                 with self.connection.blobopen(table, _PAYLOAD, row, readonly=True) as blob:
+                    if len(blob) > self.path.stat().st_size:  # overflow pages in a circle
+                        raise StorageError(f"{self.path} is damaged: a payload is longer than the file. {self.advice}")
                     return blob.read()
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorname != "SQLITE_ERROR":  # no such row, or no bytes in it
@@ -411,6 +413,9 @@ class DatabaseFile:
             return FileInUseError(in_use(file))
         if name == "SQLITE_NOTADB":
             return StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+        if name == "SQLITE_INTERRUPT":  # nobody else interrupts a statement
+            endless = "to read it takes more work than a file of its size can hold"
+            return StorageError(f"{file} is damaged: {endless}. {cls.advice}")
         unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
         if name.startswith("SQLITE_CORRUPT") or unreadable:
             return StorageError(f"{file} is damaged ({said}). {cls.advice}")

@@ -299,3 +299,14 @@ def test_a_distance_between_the_noise_drawn_and_the_noise_accounted_for_helps_th
     for wrong in ({"shift": math.nan}, {"shift": -1.0}, {"shift": 1.0, "distance": -1.0}):
         with pytest.raises(ParameterError, match="must be numbers of at least 0"):
             observer_power_of_shift(**wrong)
+
+
+@pytest.mark.parametrize("accountant", ["exact", "renyi"])
+@pytest.mark.parametrize("count", [1, 3000])
+def test_a_shift_too_small_for_its_square_costs_nothing_and_warns_of_nothing(accountant, count):
+    """Warnings are errors in these tests."""
+    for shift in (5e-324, 1e-300, 1e-160):
+        assert not epsilon_of_shift(np.full(count, shift), delta=1e-5, accountant=accountant).any()
+    mixed = epsilon_of_shift(np.geomspace(1e-320, 1.0, count), delta=1e-5, accountant=accountant)
+    assert mixed[0] == 0
+    assert (np.diff(mixed) >= 0).all()

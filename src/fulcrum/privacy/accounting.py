@@ -34,6 +34,7 @@ _LEAST_EPSILON, _MOST_EPSILON = 1e-12, 1e12
 _TABLE_FROM = 20_000  # entries from which a table is cheaper than solving for each
 _TABLE_STEP = 5e-4  # relative spacing in mu; a chord is then at most 1e-7 above the curve, relatively
 _MOST_SHIFT = 1e100  # beyond it squares and their products leave floating point
+_LEAST_SHIFT = 1e-100  # below it squares become zero, and are divided by
 _BLOCK = 32_768  # entries looked up at a time, so that temporaries stay in cache
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NEWTON_STEPS = 100
@@ -131,6 +132,7 @@ def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact
     if not (shifts >= 0).all():
         raise ParameterError(f"shift must be a number of at least 0, got {shifts[~(shifts >= 0)].flat[0]}")
     shifts = np.where(shifts > _MOST_SHIFT, np.inf, shifts)  # as good as no noise at all
+    shifts = np.where((shifts > 0) & (shifts < _LEAST_SHIFT), _LEAST_SHIFT, shifts)  # a larger shift is a safe bound
     curve = _CURVES[accountant]
     solved = _tabulated if shifts.size >= _TABLE_FROM else _solved
     todo = (shifts > 0) & (shifts < np.inf)

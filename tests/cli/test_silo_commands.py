@@ -201,14 +201,15 @@ def test_a_conversion_without_plans_tells_what_that_costs(command):
 
 def test_a_ledger_gives_the_terminal_no_orders(command):
     orders = "lille\x1b]0;mine\x07\x1b[2J\x9b31m"
-    allowed = Allowance(plan_digest=orders, rounds=2, shifts={"silo": 1.0, "region": 1.0})
+    allowed = Allowance(plan_digest=orders, rounds=2, shifts={"silo": 1.0, orders: 1.0})
     with Ledger.open("odd.ledger", silo=orders) as ledger:
         ledger.enter_plan(allowed)
-        cost = Cost(shifts={"silo": 0.1, "region": 0.1})
+        cost = Cost(shifts={"silo": 0.1, orders: 0.1})
         ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
     for arguments in (
         ("ledger", "show", "odd.ledger"),
         ("ledger", "show", "odd.ledger", "--format", "json"),
+        ("ledger", "show", "odd.ledger", "--format", "csv"),
         ("ledger", "verify", "odd.ledger"),
         ("ledger", "show", "\x1b[2Jnone.ledger"),
         ("policy", "\x1b[2Jnone.json", "--silo", orders, "--policy", "\x1b[2J.toml"),

@@ -38,6 +38,10 @@ ROWS_SHOWN = 30
 QUIET_FOR = 10.0
 """Seconds that long work stays silent at most, where nobody is watching and its result tells the rest."""
 
+# Characters that a terminal obeys: controls but for tab and line feed, and those that turn the direction of writing.
+# Not `printable`: CSV is read by programs too, and a name keeps its blanks and joiners of any script.
+_ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 _NARROWEST = 60
 
 _GAP = 3
@@ -351,7 +355,8 @@ def _csv(result: Result) -> str:
     for row in result.rows:
         if not row.keys() <= set(fields):
             raise ValueError(f"a row has {listing(row)}, and the columns are {listing(fields)}")
-    return csv_text([fields, *([row.get(field) for field in fields] for row in result.rows)])
+    text = csv_text([fields, *([row.get(field) for field in fields] for row in result.rows)])
+    return _ORDERS.sub(lambda order: order[0].encode("unicode_escape").decode(), text)
 
 
 def _finite(data: Any) -> Any:

@@ -1,4 +1,6 @@
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from fulcrum.roles.terms import terms_of
 from fulcrum.storage.commit_mark import CommitMark
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
+OBSERVERS = ("silo", "region", "federation")
 CSV = "silo,records,region\nlille,100,north\nmetz,80,north\nnice,120,south\n"
 
 
@@ -144,6 +147,24 @@ def test_ledgers_are_shown_and_verified(command):
     assert command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 2)[0] == 0
     code, out, _ = command("ledger", "verify", "ledgers/lille.ledger", "--least-sequence", 3)
     assert (code, "release nothing more" in out) == (1, True)
+
+
+def test_forged_spending_is_neither_shown_nor_counted(command):
+    command("plan", "silos.csv", *PLAN, "-o", "plan.json")
+    released()
+    Path("policy.toml").write_text("largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\n")
+    ledger = Path("ledgers/lille.ledger")
+    with contextlib.closing(sqlite3.connect(ledger, isolation_level=None)) as connection:
+        connection.execute("UPDATE entry SET spent = ?", (Cost(shifts=dict.fromkeys(OBSERVERS, 0.0)).to_text(),))
+    policy = ("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml", "--ledger", ledger)
+    replan = ("replan", "plan.json", "--federation", "silos.csv", "--ledgers", "ledgers", "-o", "rest.json")
+    for arguments in (("ledger", "show", ledger), policy, replan):
+        code, out, err = command(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "lille.ledger is damaged: entry 1 does not follow from those before it" in err
+    code, out, _ = command("ledger", "verify", ledger, "--format", "json")
+    failing = {check["name"] for check in json.loads(out)["checks"] if not check["holds"]}
+    assert (code, failing) == (1, {"chain", "sums"})
 
 
 def test_a_ledger_that_was_left_in_a_write_is_not_shown_without_its_journal(command):

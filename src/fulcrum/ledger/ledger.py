@@ -111,10 +111,13 @@ class Ledger(ClosedAtTheEnd):
     def read(cls, path: PathLike) -> Self:
         """Opens a ledger to look at; no writer can open it meanwhile.
 
-        A write that a killed process left unfinished is taken back first, as `open` does.
+        A write that a killed process left unfinished is taken back first, as `open` does. A ledger of which a check
+        of `verify_ledger` fails is refused, payloads aside: forged spending must be neither shown nor planned with.
         """
         with LedgerFile.reading(path) as file:
-            return cls(file)
+            ledger = cls(file)
+            ledger._refuse_damage("Run fulcrum ledger verify for all of its checks")
+        return ledger
 
     def close(self) -> None:
         """Lets the ledger go; closing it again does nothing."""

@@ -17,15 +17,14 @@ No mark can tell that a silo took part before whose operator gives it new folder
 import contextlib
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from fulcrum.errors import StorageError
+from fulcrum.errors import FileInUseError, StorageError
 from fulcrum.ledger.ledger import Ledger
 from fulcrum.masking.record import MaskingRecord
 from fulcrum.roles.region_file import RegionFile
@@ -38,6 +37,7 @@ MARK = "initialised.json"
 
 _FORMAT = "fulcrum.initialised/1"
 _UNNAMED = ".init"  # the folder of new records that no mark names yet
+_LOCK = ".init.lock"  # in the folder of records, while a call is under way
 _BESIDE = re.compile(r"-(journal|wal|shm|payloads)$")
 _KINDS = re.compile(rf"(.*\.ledger|.*\.masking|{re.escape(SUMS)})")
 
@@ -62,7 +62,12 @@ _Kind = TypeVar("_Kind", bound=_Identified)
 
 
 class _Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a mark: by record, the identity of its file."""
+    """The content of a mark.
+
+    Attributes:
+        format: Of the mark.
+        records: By record, the identity of its file.
+    """
 
     format: str
     records: dict[str, str]
@@ -87,6 +92,24 @@ class _Record:
         """The file of a new record until the marks name it."""
         return self.path.parent / _UNNAMED / self.path.name
 
+    def give_name(self) -> None:
+        """Gives a new record its name; a file that has the name already stays."""
+        try:
+            self.path.hardlink_to(self.unnamed)
+        except FileExistsError:
+            raise StorageError(
+                f"{self.path} was made by another process just now. Run fulcrum site init again"
+            ) from None
+        self.unnamed.unlink()
+
+    def discard_unnamed(self) -> None:
+        """Deletes what is left of a record that no mark names."""
+        name = self.path.name
+        leftovers = re.compile(rf"{re.escape(name)}(-journal|-wal|-shm)?|\.{re.escape(name)}\.\w+\.new")
+        for path in self.unnamed.parent.iterdir():
+            if leftovers.fullmatch(path.name):
+                path.unlink()
+
     def identity(self, path: Path, *, create: bool = False, used: bool = True) -> str:
         """Opens the record at a path and returns its identity; refuses one that was used, unless it may be."""
         with contextlib.closing(self.open(path, create)) as opened:
@@ -98,6 +121,8 @@ class _Record:
 def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
     """Makes the records that a site needs, once, and returns them; none where it needs none.
 
+    A call that was interrupted is finished by the next one, which returns the records that it gave their names.
+
     Args:
         site: The site.
         ledger: The ledger of a silo that took part before, in the folder that `state` in site.toml names. It is taken
@@ -107,47 +132,84 @@ def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
         StorageError: The site was initialised before, a record is lost, or a record is there that the site did not
             make. Nothing was made or changed.
     """
+    try:
+        with taken(site.folder / "site.toml", exclusive=True), _locked(site.state):  # one at a time
+            return _init(site, ledger)
+    except OSError as error:
+        raise StorageError(f"{error.filename or site.state} cannot be used: {error.strerror}") from None
+
+
+def _init(site: Site, ledger: Path | None) -> list[Path]:
+    """Does the work of `init_site` under the locks of the site's folder and of the folder of its records."""
     needed = _records_of(site)
     if ledger is not None:
         _check_named(site, ledger)
-    with taken(site.folder / "site.toml", exclusive=True):  # one at a time
-        here, there = _read(site.folder), _read(site.state)
-        _check_no_strangers(site, here, adopted=() if ledger is None else (record.path for record in needed))
-        missing, known = [], {}
-        for record in needed:
-            identity = here.get(record.name, there.get(record.name))
-            if identity is not None and not os.path.lexists(record.path):
-                _finish(record, identity)
-            if not os.path.lexists(record.path):
-                missing.append(record)
-            elif record.name not in here or record.name not in there:
-                known[record.name] = _checked(record, identity, used=ledger is not None)
-        if not missing and not known:
-            if needed:
-                raise StorageError(
-                    f"{site.folder} is initialised already: its records are in {site.state}. If nobody here did that, "
-                    "do not start it, and ask for another kit"
-                )
-            return []
-        _check_nothing_lost(site, missing, {*here, *there, *known})
+    here, there = _read(site.folder), _read(site.state)
+    _check_unnamed(site)
+    _check_no_strangers(site, here, needed, adopted=ledger is not None)
+    missing, finished, identities = [], [], {}
+    for record in needed:
+        identity = here.records.get(record.name, there.records.get(record.name))
+        if identity is not None and _finish(record, identity):
+            finished.append(record)
+        if not os.path.lexists(record.path):
+            missing.append(record)
+        elif record.name not in here.records or record.name not in there.records:
+            identities[record.name] = _checked(record, identity, used=ledger is not None)
+    _remove_unnamed(site)
+    if missing or identities:
+        _check_nothing_lost(site, missing, {*here.records, *there.records, *identities})
         _check_folder(site)
-        shutil.rmtree(site.state / _UNNAMED, ignore_errors=True)  # of a call that was interrupted before the marks
-        (site.state / _UNNAMED).mkdir(mode=0o700, parents=True)
-        for record in missing:
-            known[record.name] = record.identity(record.unnamed, create=True)
-        for folder, before in ((site.folder, here), (site.state, there)):
-            content = msgspec.json.encode(_Mark(format=_FORMAT, records={**before, **known}))
-            write_whole(folder / MARK, msgspec.json.format(content, indent=2) + b"\n")
-        for record in missing:
-            record.unnamed.rename(record.path)
-        (site.state / _UNNAMED).rmdir()
-        sync_folder(site.state)
-    return [record.path for record in missing]
+        _make(site, missing, identities, ((site.folder, here), (site.state, there)))
+    elif needed and not finished:
+        raise StorageError(
+            f"{site.folder} is initialised already: its records are in {site.state}. If nobody here did that, do not "
+            "start it, and ask for another kit"
+        )
+    named = {record.name for record in (*missing, *finished)} | ({*identities} if ledger is None else set())
+    return [record.path for record in needed if record.name in named]
+
+
+def _make(site: Site, missing: list[_Record], identities: dict[str, str], marks: Iterable[tuple[Path, _Mark]]) -> None:
+    """Makes records without a name, writes the marks, and then gives each record its name."""
+    (site.state / _UNNAMED).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for record in missing:
+        record.discard_unnamed()  # of a call that was interrupted before the marks
+        identities[record.name] = record.identity(record.unnamed, create=True)
+    for folder, before in marks:
+        mark = _Mark(format=_FORMAT, records={**before.records, **identities})
+        write_whole(folder / MARK, msgspec.json.format(msgspec.json.encode(mark), indent=2) + b"\n")
+    for record in missing:
+        record.give_name()
+    _remove_unnamed(site)
+    sync_folder(site.state)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other calls out of a folder of records: several sites of one machine may share it.
+
+    A folder that does not exist yet is in the site's own, which is locked.
+    """
+    if not folder.is_dir():
+        yield
+        return
+    path = folder / _LOCK
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+    try:
+        lock = taken(path, exclusive=True)
+    except (FileInUseError, FileNotFoundError):  # the other call has just removed the file
+        raise StorageError(f"another fulcrum site init works in {folder}. Wait for its end, and run it again") from None
+    with lock:
+        try:
+            yield
+        finally:
+            path.unlink()
 
 
 def check_initialised(site: Site) -> None:
     """Refuses to start a site whose operator has not made its records."""
-    known = _read(site.folder)
+    known = _read(site.folder).records
     for record in _records_of(site):
         if record.name not in known:
             raise _uninitialised(site, record.path.name)
@@ -161,7 +223,7 @@ def own_record(site: Site, name: str, opening: Callable[[Path], _Kind]) -> _Kind
         name: Of the file, in the folder of the site's records.
         opening: Opens the file.
     """
-    identity = _read(site.folder).get(_name(site, name))
+    identity = _read(site.folder).records.get(_name(site, name))
     if identity is None:
         raise _uninitialised(site, name)
     opened = opening(site.state / name)
@@ -198,22 +260,22 @@ def _name(site: Site, file: str) -> str:
     return f"{file} {site.plan.digest}" if file == SUMS else file
 
 
-def _read(folder: Path) -> dict[str, str]:
-    """Returns the identities that the mark in a folder names; none where there is no mark."""
+def _read(folder: Path) -> _Mark:
+    """Returns the mark in a folder; an empty one where there is none."""
     path = folder / MARK
     if path.exists() and not path.is_file():  # to read a pipe would wait for ever
         raise StorageError(f"{path} is not a file. Put the one back that `fulcrum site init` wrote")
     try:
         mark = msgspec.json.decode(path.read_bytes(), type=_Mark)
     except FileNotFoundError:
-        return {}
+        return _Mark(format=_FORMAT, records={})
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} is damaged: {error}. Put the one back that `fulcrum site init` wrote") from None
     if mark.format != _FORMAT:
         raise StorageError(f"{path} is of format {mark.format!r}, expected {_FORMAT}. Update Fulcrum")
-    return mark.records
+    return mark
 
 
 def _check_named(site: Site, ledger: Path) -> None:
@@ -226,13 +288,16 @@ def _check_named(site: Site, ledger: Path) -> None:
         )
 
 
-def _check_no_strangers(site: Site, here: dict[str, str], adopted: Iterable[Path]) -> None:
-    """Refuses records in the site's folder, and those that it would use, unless the site made them."""
-    known = {name.split(" ")[0] for name in here} | {path.name for path in adopted}
+def _check_no_strangers(site: Site, here: _Mark, needed: list[_Record], *, adopted: bool) -> None:
+    """Refuses records in the site's folder, and those of its name in the folder of its records, unless it made them."""
+    own = {record.path.name for record in needed}
+    if own and site.settings.role == "silo":
+        own |= {ledger_name(site.settings.name), record_name(site.settings.name)}
+    known = {name.split(" ")[0] for name in here.records} | (own if adopted else set())
     inside = [path for path in site.folder.rglob("*") if path.parent != site.state / _UNNAMED]
-    for path in (*inside, *(record.path for record in _records_of(site))):
+    for path in (*inside, *(record.path for record in needed if os.path.lexists(record.path))):
         name = _BESIDE.sub("", path.name)
-        if os.path.lexists(path) and _KINDS.fullmatch(name) and name not in known:
+        if _KINDS.fullmatch(name) and name not in known:
             raise _stranger(path)
         if path.name == MARK and path.parent != site.folder and not known:
             raise _stranger(path)
@@ -247,11 +312,18 @@ def _stranger(path: Path) -> StorageError:
 
 def _check_folder(site: Site) -> None:
     """Refuses a folder of the operator's own that does not exist: a name mistyped would begin the records anew."""
-    if site.settings.state != STATE and not site.state.is_dir():
+    if not site.state.is_dir() and (site.settings.state != STATE or os.path.lexists(site.state)):
         raise StorageError(
-            f"{site.state}, which `state` in site.toml names, does not exist. Name the folder of this site's records, "
-            "or make the folder if it has none"
+            f"{site.state}, which `state` in site.toml names, does not exist or is no folder. Name the folder of this "
+            "site's records, or make the folder if it has none"
         )
+
+
+def _check_unnamed(site: Site) -> None:
+    """Refuses a file or a link in the place of the folder of new records."""
+    unnamed = site.state / _UNNAMED
+    if os.path.lexists(unnamed) and (unnamed.is_symlink() or not unnamed.is_dir()):
+        raise StorageError(f"{unnamed} is no folder, and stands where new records are made. Move it away")
 
 
 def _check_nothing_lost(site: Site, missing: list[_Record], known: set[str]) -> None:
@@ -288,9 +360,22 @@ def _checked(record: _Record, identity: str | None, *, used: bool) -> str:
     return found
 
 
-def _finish(record: _Record, identity: str) -> None:
-    """Gives a new record its name, where a call was interrupted after the marks named it."""
-    if record.unnamed.exists() and record.identity(record.unnamed, used=False) == identity:
-        record.unnamed.rename(record.path)
-        sync_folder(record.path.parent)
-        shutil.rmtree(record.unnamed.parent, ignore_errors=True)
+def _finish(record: _Record, identity: str) -> bool:
+    """Gives a new record its name if a call was interrupted after the marks named it; returns True if it did."""
+    if not os.path.lexists(record.unnamed):
+        return False
+    if os.path.lexists(record.path):
+        if record.path.samefile(record.unnamed):  # interrupted between the new name and the end of the old one
+            record.unnamed.unlink()
+        return False
+    if record.identity(record.unnamed, used=False) != identity:
+        return False
+    record.give_name()
+    sync_folder(record.path.parent)
+    return True
+
+
+def _remove_unnamed(site: Site) -> None:
+    """Removes the folder of new records once it is empty: it may hold a record of another site that shares it."""
+    with contextlib.suppress(OSError):
+        (site.state / _UNNAMED).rmdir()

@@ -148,6 +148,8 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
         raise DataError(f"{path} is of format {settings.format!r}, expected {FORMAT}")
     if settings.format == _BEFORE and (settings.purpose != "deployment" or settings.policy):
         raise DataError(f"{path} is of format {_BEFORE}, which knows neither purpose nor policy. Write {FORMAT}")
+    if "\0" in settings.name + settings.state:
+        raise DataError(f"{path} does not describe a site: name and state must be without the character NUL")
     if role is not None and settings.role != role:
         raise DataError(f"{path} is that of a {settings.role}, and a {role} was asked for")
     plan = read_signed_plan(folder / "plan.json", settings.issuer)

@@ -1,0 +1,177 @@
+"""Interrupted, concurrent and renamed sites: no record is destroyed, and no ledger begins anew beside an old one."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from forking import fate_of, forks
+from masked import MaskedWorld
+from site_folder import released, rewritten
+
+from fulcrum.cli.app import run
+from fulcrum.errors import DataError, StorageError
+from fulcrum.exchange.model import pack_model
+from fulcrum.ledger.ledger import Ledger
+from fulcrum.roles import records
+from fulcrum.roles.records import MARK, init_site
+from fulcrum.roles.silo import SiloStation
+from fulcrum.roles.site import read_site
+
+
+@pytest.fixture
+def kit(silo, tmp_path):
+    """The folder of a silo as it comes in a kit, whose records will be in a folder elsewhere."""
+    (silo / MARK).unlink()
+    shutil.rmtree(silo / "state")
+    (tmp_path / "records").mkdir()
+    rewritten(silo, 'state = "state"', 'state = "../records"')
+    return silo
+
+
+@pytest.fixture
+def masked(tmp_path):
+    """The folders of silos that mask sums, as they come in kits, and one folder for all of their records."""
+    (tmp_path / "records").mkdir()
+    world = MaskedWorld(tmp_path)
+    for name in ("lille", "lyon"):
+        (tmp_path / name / MARK).unlink()
+        shutil.rmtree(tmp_path / name / "state")
+        rewritten(tmp_path / name, 'state = "state"', 'state = "../records"')
+    return world
+
+
+def refused(work, *words, kind=StorageError):
+    with pytest.raises(kind) as error:
+        work()
+    said = str(error.value)
+    assert "\n" not in said
+    assert all(word in said for word in words), said
+
+
+def killed_at(home, last):
+    """Initialises a site in a process that is killed at a line of the module; returns the number of lines."""
+    site, lines = read_site(home), 0
+
+    def trace(frame, event, _):
+        nonlocal lines
+        if frame.f_code.co_filename != records.__file__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == last:
+                os._exit(9)
+        return trace
+
+    def work():
+        sys.settrace(trace)
+        init_site(site)
+        sys.settrace(None)
+        return lines
+
+    return fate_of(work)[0]
+
+
+def finished(site):
+    """The names of the records that a second call made or gave their names; none where there was nothing to do."""
+    try:
+        return tuple(path.name for path in init_site(site))
+    except StorageError as error:
+        return () if "is initialised already" in str(error) else str(error)
+
+
+@forks
+def test_an_initialisation_of_two_records_killed_at_any_line_keeps_both(masked, tmp_path):
+    """The records share their folder with those of a site whose own initialisation was interrupted, and goes on."""
+    home, shared = tmp_path / "lille", tmp_path / "records"
+    other, first = read_site(tmp_path / "lyon"), read_site(home)
+    lines = int(killed_at(home, 0))
+    assert {path.name for path in shared.iterdir()} == {MARK, "lille.ledger", "lille.masking"}
+    made = set()
+    for line in range(lines - 75, lines + 1, 2):
+        shutil.rmtree(shared)
+        shared.mkdir()
+        for folder in (home, tmp_path / "lyon"):
+            (folder / MARK).unlink(missing_ok=True)
+        killed_at(home, line)
+        assert len(init_site(other)) == 2
+        made.add(finished(first))
+        names = {path.name for path in shared.iterdir()}
+        assert names == {MARK, *(f"{silo}.{kind}" for silo in ("lille", "lyon") for kind in ("ledger", "masking"))}, (
+            line
+        )
+        known = json.loads((shared / MARK).read_text())["records"]
+        for record in records._records_of(first):
+            assert record.identity(record.path, used=False) == known[record.name]
+    assert made == {(), ("lille.masking",), ("lille.ledger", "lille.masking")}
+
+
+def test_a_call_that_finishes_an_interrupted_one_names_the_records(kit, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(records._Record, "give_name", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            init_site(read_site(kit))
+    assert run(["site", "init", str(kit)]) == 0
+    out = capsys.readouterr().out
+    assert "a.ledger" in out
+    assert "a can be started." in out
+    refused(lambda: init_site(read_site(kit)), "is initialised already")
+
+
+def test_two_copies_of_a_kit_do_not_initialise_one_folder_at_a_time(kit, monkeypatch, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(kit, copy)
+    check, seen = records._check_nothing_lost, []
+
+    def slow(*arguments):  # the copy is initialised while the first call is at work
+        monkeypatch.setattr(records, "_check_nothing_lost", check)
+        refused(lambda: init_site(read_site(copy)), "another fulcrum site init works in", "Wait for its end")
+        seen.append(True)
+        return check(*arguments)
+
+    monkeypatch.setattr(records, "_check_nothing_lost", slow)
+    assert len(init_site(read_site(kit))) == 1
+    assert seen
+    refused(lambda: init_site(read_site(copy)), "a.ledger was not made by this site")
+
+
+def test_a_ledger_that_appears_meanwhile_is_not_overwritten(kit, monkeypatch, tmp_path):
+    path, write = tmp_path / "records" / "a.ledger", records.write_whole
+
+    def late(*arguments):
+        if not path.exists():
+            Ledger.open(path, silo="a").close()
+        return write(*arguments)
+
+    monkeypatch.setattr(records, "write_whole", late)
+    refused(lambda: init_site(read_site(kit)), "a.ledger was made by another process just now")
+    with Ledger.open(path, silo="a", create=False) as ledger:
+        assert ledger.identity != json.loads((kit / MARK).read_text())["records"]["a.ledger"]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("/nowhere")])
+def test_a_file_or_link_in_the_place_of_the_folder_of_new_records_is_refused(kit, make, tmp_path):
+    make(tmp_path / "records" / ".init")
+    refused(lambda: init_site(read_site(kit)), ".init is no folder, and stands where new records are made")
+
+
+def test_a_file_in_the_place_of_the_folder_of_records_is_refused(kit, tmp_path):
+    (tmp_path / "records").rmdir()
+    (tmp_path / "records").write_text("minutes")
+    refused(lambda: init_site(read_site(kit)), "records", "Not a directory")
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(kit, tmp_path):
+    (tmp_path / "records" / ".init.lock").symlink_to(tmp_path / "theirs")
+    refused(lambda: init_site(read_site(kit)), ".init.lock cannot be used")
+    assert not Path(tmp_path / "theirs").exists()
+
+
+def test_a_folder_of_records_with_a_nul_is_refused(silo, model):
+    SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    rewritten(silo, 'state = "state"', 'state = "state\\u0000x"')
+    refused(lambda: read_site(silo), "must be without the character NUL", kind=DataError)
+    rewritten(silo, 'state = "state\\u0000x"', 'state = "state"')
+    assert released(silo) == [1]

@@ -120,6 +120,17 @@ def test_a_call_that_finishes_an_interrupted_one_names_the_records(kit, monkeypa
     refused(lambda: init_site(read_site(kit)), "is initialised already")
 
 
+@pytest.mark.parametrize("trace", ["a.ledger-journal", "a.ledger-wal", "a.ledger-payloads", "a.masking"])
+def test_a_trace_of_the_silo_in_a_folder_of_records_elsewhere_is_refused_by_name(kit, trace, tmp_path):
+    path = tmp_path / "records" / trace
+    path.write_bytes(bytes(600))
+    refused(lambda: init_site(read_site(kit)), f"{trace} was not made by this site")
+    assert [entry.name for entry in (tmp_path / "records").iterdir()] == [trace]
+    assert not (kit / MARK).exists()
+    path.rename(path.with_name(f"b{trace[1:]}"))  # of another silo that shares the folder
+    assert len(init_site(read_site(kit))) == 1
+
+
 def test_two_copies_of_a_kit_do_not_initialise_one_folder_at_a_time(kit, monkeypatch, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(kit, copy)

@@ -294,12 +294,14 @@ def _check_no_strangers(site: Site, here: _Mark, needed: list[_Record], *, adopt
     if own and site.settings.role == "silo":
         own |= {ledger_name(site.settings.name), record_name(site.settings.name)}
     known = {name.split(" ")[0] for name in here.records} | (own if adopted else set())
-    inside = [path for path in site.folder.rglob("*") if path.parent != site.state / _UNNAMED]
-    for path in (*inside, *(record.path for record in needed if os.path.lexists(record.path))):
+    for path in site.folder.rglob("*"):
         name = _BESIDE.sub("", path.name)
-        if _KINDS.fullmatch(name) and name not in known:
+        if path.parent != site.state / _UNNAMED and _KINDS.fullmatch(name) and name not in known:
             raise _stranger(path)
         if path.name == MARK and path.parent != site.folder and not known:
+            raise _stranger(path)
+    for path in site.state.iterdir() if site.state.is_dir() else ():  # a folder elsewhere may be of several sites
+        if _BESIDE.sub("", path.name) in own - known:
             raise _stranger(path)
 
 

@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from forking import fate_of, forks
 from masked import MaskedWorld
@@ -129,6 +131,26 @@ def test_a_trace_of_the_silo_in_a_folder_of_records_elsewhere_is_refused_by_name
     assert not (kit / MARK).exists()
     path.rename(path.with_name(f"b{trace[1:]}"))  # of another silo that shares the folder
     assert len(init_site(read_site(kit))) == 1
+
+
+def called(site, name):
+    """A site whose plan calls the silo by another name, with the same key."""
+    keys = {**site.plan.keys, name: site.plan.keys[site.settings.name]}
+    settings = msgspec.structs.replace(site.settings, name=name)
+    return replace(site, settings=settings, plan=replace(site.plan, keys=keys))
+
+
+def test_a_silo_that_is_called_by_another_name_does_not_begin_its_spending_anew(kit, model, tmp_path):
+    init_site(read_site(kit))
+    SiloStation(read_site(kit, "silo")).answer(pack_model(model), 1)
+    words = ("is the site of silo 'a', which released from a.ledger", "Ask for a plan that calls it 'a'")
+    refused(lambda: init_site(called(read_site(kit), "b")), *words)
+    again = tmp_path / "again"  # a new kit, and the folder of records as before
+    shutil.copytree(kit, again, ignore=shutil.ignore_patterns(MARK))
+    refused(lambda: init_site(called(read_site(again), "b")), *words)
+    assert {path.name for path in (tmp_path / "records").iterdir()} == {MARK, "a.ledger"}
+    stranger = replace(read_site(again), settings=msgspec.structs.replace(read_site(again).settings, name="b"))
+    assert len(init_site(stranger)) == 1  # with the key that the plan has for b: another silo of the same machine
 
 
 def test_two_copies_of_a_kit_do_not_initialise_one_folder_at_a_time(kit, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ does not start, and `fulcrum site init` refuses it:
 - a record was deleted, or the folder of all records was: the mark in the site's folder names it;
 - the site has a new folder: the mark in the folder of its records names them, and its operator names the ledger;
 - a kit was unpacked over an old one: mark and records stay, since no kit holds any;
+- the next plan calls the silo by another name: the marks name the ledger that it released from, or its key;
 - a kit holds records: refused by name, unless the operator names the ledger as that of this silo.
 
 No mark can tell that a silo took part before whose operator gives it new folders and names no ledger.
@@ -38,6 +39,7 @@ MARK = "initialised.json"
 _FORMAT = "fulcrum.initialised/1"
 _UNNAMED = ".init"  # the folder of new records that no mark names yet
 _LOCK = ".init.lock"  # in the folder of records, while a call is under way
+_LEDGER = ledger_name("")
 _BESIDE = re.compile(r"-(journal|wal|shm|payloads)$")
 _KINDS = re.compile(rf"(.*\.ledger|.*\.masking|{re.escape(SUMS)})")
 
@@ -67,10 +69,12 @@ class _Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         format: Of the mark.
         records: By record, the identity of its file.
+        keys: By record, the public key that the plan of then has for the site.
     """
 
     format: str
     records: dict[str, str]
+    keys: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +163,7 @@ def _init(site: Site, ledger: Path | None) -> list[Path]:
     _remove_unnamed(site)
     if missing or identities:
         _check_nothing_lost(site, missing, {*here.records, *there.records, *identities})
+        _check_same_silo(site, missing, here, there)
         _check_folder(site)
         _make(site, missing, identities, ((site.folder, here), (site.state, there)))
     elif needed and not finished:
@@ -176,8 +181,9 @@ def _make(site: Site, missing: list[_Record], identities: dict[str, str], marks:
     for record in missing:
         record.discard_unnamed()  # of a call that was interrupted before the marks
         identities[record.name] = record.identity(record.unnamed, create=True)
+    key = {} if (public := site.plan.keys.get(site.settings.name)) is None else dict.fromkeys(identities, public)
     for folder, before in marks:
-        mark = _Mark(format=_FORMAT, records={**before.records, **identities})
+        mark = _Mark(format=_FORMAT, records={**before.records, **identities}, keys={**before.keys, **key})
         write_whole(folder / MARK, msgspec.json.format(msgspec.json.encode(mark), indent=2) + b"\n")
     for record in missing:
         record.give_name()
@@ -381,3 +387,23 @@ def _remove_unnamed(site: Site) -> None:
     """Removes the folder of new records once it is empty: it may hold a record of another site that shares it."""
     with contextlib.suppress(OSError):
         (site.state / _UNNAMED).rmdir()
+
+
+def _check_same_silo(site: Site, missing: list[_Record], here: _Mark, there: _Mark) -> None:
+    """Refuses to make a ledger for a site that has released under another name: its spending would begin at zero.
+
+    The mark in the site's folder names the site's ledgers. The mark in a folder of records may name ledgers of several
+    sites, and this site's are those with its key.
+    """
+    own = ledger_name(site.settings.name)
+    if own not in (record.path.name for record in missing):
+        return
+    key = site.plan.keys.get(site.settings.name)
+    names = [*here.records, *(name for name in there.records if key is not None and there.keys.get(name) == key)]
+    for name in names:
+        if name.endswith(_LEDGER) and name != own:
+            silo = name.removesuffix(_LEDGER)
+            raise StorageError(
+                f"{site.folder} is the site of silo {silo!r}, which released from {name}, and site.toml calls it "
+                f"{site.settings.name!r}: its spending would begin again at zero. Ask for a plan that calls it {silo!r}"
+            )

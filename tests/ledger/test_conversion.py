@@ -1,6 +1,7 @@
 """Ledgers of earlier formats, written anew: nothing is lost, and the old file releases nothing any more."""
 
 import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from earlier import HEAD, LARGE, LARGE_HEAD, unpack, write_format_1
 from ledgers import COST, PLAN, holds, opened, release, says
 
 from fulcrum.errors import LedgerError, RefusedReleaseError
+from fulcrum.ledger import earlier_formats
 from fulcrum.ledger.earlier_formats import convert_ledger
 from fulcrum.ledger.entries import Allowance, Cost
 from fulcrum.ledger.ledger import Ledger, verify_ledger
@@ -271,6 +273,90 @@ def test_an_unfinished_conversion_to_another_file_is_not_finished_beside_the_one
     theirs.write_bytes(theirs.read_bytes()[:60] + bytes(4) + theirs.read_bytes()[64:])
     refused(lambda: convert_ledger(path, theirs, named), "was converted before")
     refused(lambda: opened(theirs), "of a conversion that was interrupted")
+
+
+def interrupted(path, new, monkeypatch):
+    """Converts a ledger, interrupted after the old one was marked and before the new one is."""
+    patch = earlier_formats._patch
+
+    def interrupt(file, data):
+        if Path(file.name) == new:
+            raise KeyboardInterrupt
+        patch(file, data)
+
+    with monkeypatch.context() as change:
+        change.setattr(earlier_formats, "_patch", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            convert_ledger(path, new, named)
+
+
+def test_the_unfinished_ledger_of_another_silo_is_not_replaced(path, new, tmp_path, monkeypatch):
+    """It is the one ledger of that silo that is left."""
+    unpack("format4", path)
+    interrupted(path, new, monkeypatch)
+    before, other = new.read_bytes(), tmp_path / "paris.ledger"
+    for silo in ("paris", "lyon"):
+        other.unlink(missing_ok=True)
+        write_format_1(other, silo, {"q": (5, 1.0, 8.0)}, [])
+        refused(lambda: convert_ledger(other, new), "is of a conversion of another ledger, which was interrupted")
+        assert new.read_bytes() == before
+    assert convert_ledger(path, new, named).releases == 2
+
+
+def test_an_unfinished_ledger_of_the_same_source_is_replaced(path, new, monkeypatch):
+    """With another set of plans, for example."""
+    unpack("format4", path)
+    whole = path.read_bytes()
+    interrupted(path, new, monkeypatch)
+    path.write_bytes(whole)  # as it was before it was marked
+    assert convert_ledger(path, new).unnamed == 2
+
+
+def test_a_conversion_that_is_killed_while_it_checks_leaves_nothing_that_releases(path, new, tmp_path, monkeypatch):
+    unpack("format4", path)
+    files = []
+
+    def stop(kind, made):
+        files.append((made.name, made.read_bytes()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as change:
+        change.setattr(earlier_formats, "checks_of_file", stop)
+        with pytest.raises(KeyboardInterrupt):
+            convert_ledger(path, new, named)
+    (tmp_path / files[0][0]).write_bytes(files[0][1])  # as a killed process leaves it
+    refused(lambda: opened(tmp_path / files[0][0]), "is of a conversion that was interrupted")
+    assert convert_ledger(path, new, named).releases == 2
+
+
+def test_the_first_name_of_an_unfinished_ledger_is_removed(path, new, monkeypatch):
+    unpack("format4", path)
+    interrupted(path, new, monkeypatch)
+    first = new.with_name(f".{new.name}.abc.new")
+    first.hardlink_to(new)
+    convert_ledger(path, new, named)
+    assert not first.exists()
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+def test_a_file_beside_the_new_ledger_is_refused_before_anything_is_converted(path, new, suffix):
+    unpack("format4", path)
+    before = path.read_bytes()
+    beside = new.with_name(new.name + suffix)
+    beside.write_bytes(b"x" * 600)
+    refused(lambda: convert_ledger(path, new, named), f"{beside} would change the new ledger. Move it away")
+    assert (path.read_bytes(), new.exists()) == (before, False)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_in_the_place_of_files_are_refused(path, new):
+    unpack("format4", path)
+    os.mkfifo(new)
+    refused(lambda: convert_ledger(path, new, named), "is there already. Name a new file")
+    new.unlink()
+    os.mkfifo(f"{path}-wal")
+    refused(lambda: convert_ledger(path, new, named), "-wal is no file, and stands where one of lyon.ledger belongs")
+    assert not new.exists()
 
 
 def test_a_conversion_that_lacks_a_plan_of_earlier_releases_names_it(path, new):

@@ -12,24 +12,28 @@ The old file must have been closed by the version that wrote it: a log beside it
 """
 
 import contextlib
+import glob
 import hashlib
 import io
 import json
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from fulcrum.errors import StorageError, in_one_line
 from fulcrum.ledger.entries import INSIDE, Allowance, Cost, Entry
 from fulcrum.ledger.file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
-from fulcrum.ledger.ledger import chain_hash, genesis, verify_ledger
+from fulcrum.ledger.ledger import chain_hash, checks_of_file, genesis
 from fulcrum.storage.connection import BoundedConnection, read_only
 from fulcrum.storage.database import PathLike, Statement
 from fulcrum.storage.files import sync_file, sync_folder
 from fulcrum.storage.holding import taken
+from fulcrum.storage.recovery import files_beside
 
 Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
 """By digest of a plan: the cost of a release of the silo under it, and its allowance."""
@@ -82,7 +86,8 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
 
     Args:
         old: The ledger, closed by the version of Fulcrum that wrote it.
-        new: The file to write, which is not there yet.
+        new: The file to write, which is not there yet, or unfinished since a conversion of the same ledger was
+            interrupted.
         charges_of: By plan, the cost of a silo's release for every observer, and the plan's allowance.
 
     Raises:
@@ -94,11 +99,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
         LedgerFile.check_file(source, writable=True)
         hold = held.enter_context(taken(source, exclusive=True))
         version, successor = _header(source, hold)
-        unfinished = target.exists() and _is_unfinished(target)
-        if target.exists() and not unfinished:
-            raise StorageError(f"{target} is there already. Name a new file")
-        if not target.parent.is_dir():
-            raise StorageError(f"the folder {target.parent} does not exist. Make it first")
+        unfinished = _check_target(target)
         if version == CONVERTED:
             if not unfinished or _identity(target) != successor:
                 raise StorageError(f"{source} was converted before: the ledger that was written then is the one to use")
@@ -108,8 +109,10 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
             except (TypeError, ValueError, struct.error):  # values of other types than those that were written
                 raise _damaged(source, "it does not hold what a ledger holds") from None
             entries, allowances = _named(source, ledger, charges_of(ledger.silo))
-            target.unlink(missing_ok=True)  # of a conversion that was interrupted
-            _write(target, ledger, entries, allowances)
+            if unfinished and not _is_of(target, ledger):  # it may be the one ledger of another silo that is left
+                theirs = "is of a conversion of another ledger, which was interrupted"
+                raise StorageError(f"{target} {theirs}. Finish that conversion, and name a new file for this one")
+            _write(target, ledger, entries, allowances, replaces=unfinished)
             _patch(hold, struct.pack(">I4xI16s", CONVERTED, LedgerFile.application, _identity(target)))
         with io.FileIO(target, "r+") as made:
             _patch(made, struct.pack(">I", FORMAT))
@@ -157,15 +160,48 @@ def _header(file: Path, hold: io.FileIO) -> tuple[int, bytes]:
     return version, successor
 
 
-def _is_unfinished(file: Path) -> bool:
-    with io.FileIO(file) as hold:
-        header = hold.read(100)
-    return header[60:64] == bytes(4) and header[68:72] == struct.pack(">I", LedgerFile.application)
+class _UnfinishedFile(LedgerFile):
+    """A ledger that a conversion writes. Nobody else opens it: a killed conversion leaves no second ledger in use."""
+
+    version = UNFINISHED
+    states = MappingProxyType({})
 
 
-def _identity(file: Path) -> bytes:
-    with contextlib.closing(read_only(file, LedgerFile.whole_schema())) as connection:
-        return bytes(connection.execute("SELECT identity FROM mark").fetchone()[0])
+def _check_target(target: Path) -> bool:
+    """Returns True for an unfinished ledger at the place of the new one; refuses anything else there and beside it.
+
+    A journal beside it would be found out once both ledgers are marked, when there is no way back.
+    """
+    if not target.parent.is_dir():
+        raise StorageError(f"the folder {target.parent} does not exist. Make it first")
+    for beside in files_beside(target):
+        if os.path.lexists(beside):
+            raise StorageError(f"{beside} would change the new ledger. Move it away, or name another new file")
+    if not os.path.lexists(target):
+        return False
+    header = b""
+    if stat.S_ISREG(target.lstat().st_mode):  # to open a pipe would wait for ever
+        with io.FileIO(target) as hold:
+            header = hold.read(100)
+    if header[60:64] != bytes(4) or header[68:72] != struct.pack(">I", LedgerFile.application):
+        raise StorageError(f"{target} is there already. Name a new file")
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
+        if path.samefile(target):  # its first name: a conversion was killed before that name was removed
+            path.unlink()
+    return True
+
+
+def _is_of(target: Path, ledger: _Former) -> bool:
+    """Returns True if an unfinished file holds the releases of a ledger, by the hashes that they have there."""
+    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+        silos = file.rows("SELECT name FROM silo")
+        hashes = [row[0] for row in file.rows("SELECT former_hash FROM entry ORDER BY sequence")]
+    return silos == [(ledger.silo,)] and hashes == [row[-1] for row in ledger.entries]
+
+
+def _identity(target: Path) -> bytes:
+    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+        return bytes.fromhex(file.identity)
 
 
 def _patch(file: io.FileIO, data: bytes) -> None:
@@ -180,6 +216,8 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
     unclosed = StorageError(f"{file} was not closed. Open and close it once with the version of Fulcrum that wrote it")
     for name in ("-wal", "-journal"):
         beside = file.with_name(file.name + name)
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise StorageError(f"{beside} is no file, and stands where one of {file.name} belongs. Move it away")
         if os.path.lexists(beside) and beside.stat().st_size:
             raise unclosed
     if version > 1 and not _is_marked_whole(hold):
@@ -298,8 +336,16 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
     return entries, list(allowances.values())
 
 
-def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list[Allowance]) -> None:
-    """Writes the new ledger, checks it, and gives it its name; it opens once it is marked as finished."""
+def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list[Allowance], *, replaces: bool) -> None:
+    """Writes the new ledger, checks it, and gives it its name; it opens once it is marked as finished.
+
+    Args:
+        target: The name.
+        ledger: The old ledger.
+        entries: Its entries, as the new one has them.
+        allowances: The allowances of its plans.
+        replaces: True to put it in the place of an unfinished file.
+    """
 
     def statements() -> Iterator[Statement]:
         head = entries[-1].chain_hash if entries else genesis(ledger.silo)
@@ -310,21 +356,22 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
             yield INSERT_ENTRY, row_of(entry)
             yield "INSERT INTO payload VALUES (?, ?)", (entry.sequence, ledger.payload(index))
 
-    made = LedgerFile.built(target, statements())
+    made = _UnfinishedFile.built(target, statements())
     try:
-        for check in verify_ledger(made):
+        for check in checks_of_file(_UnfinishedFile, made):
             if not check.holds:
                 unnamed = sorted({entry.plan_digest[:12] for entry in entries if tuple(entry.cost.shifts) == (INSIDE,)})
                 remedy = (
                     f" Give the plans of all releases with --plan: {', '.join(unnamed)} are missing" if unnamed else ""
                 )
                 raise StorageError(f"{target} was not written: {check.name}, {check.detail}.{remedy}")
-        with io.FileIO(made, "r+") as file:
-            _patch(file, struct.pack(">I", UNFINISHED))
-        target.hardlink_to(made)
+        if replaces:
+            made.replace(target)
+        else:
+            target.hardlink_to(made)
         sync_folder(target.parent)
     finally:
-        made.unlink()
+        made.unlink(missing_ok=True)
 
 
 def _damaged(file: Path, what: str) -> StorageError:

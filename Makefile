@@ -11,8 +11,8 @@ FLOOR_TESTS := cli/test_commands cli/test_start_up federation/test_editing feder
   planning/test_making planning/test_plan_file planning/test_targets planning/test_verifying privacy/test_allocation \
   privacy/test_exposure privacy/test_lattice privacy/test_leakage project/test_csv_text project/test_package \
   roles/test_policy views/test_terminal
-FLOOR_DOCTESTS := federation/as_json federation/reading federation/silo_table federation/tree_files \
-  privacy/accounting views/page_answers
+FLOOR_DOCTESTS := readers/federation_json readers/federation_reader readers/silo_table readers/tree_files \
+  core/accounting views/page/page_answers
 
 # What the demonstration asks for: both observers bounded, and half of every country's voice kept.
 DEMO := consortium --rounds 10 --epsilon 3 --epsilon-inside 8 --least-influence 0.5

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.data.tasks import Task
 
 FEATURES = 32
 

@@ -27,21 +27,23 @@ from typing import Any
 
 import numpy as np
 
+from fulcrum.audit.audit_run import whole_audit
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, Audit
-from fulcrum.audit.replays.auditing import TRIALS as DEFAULT_TRIALS
-from fulcrum.audit.replays.auditing import audit
-from fulcrum.audit.replays.mechanism import Mechanism
-from fulcrum.audit.replays.observers import ABOVE, INSIDE, stages_of
+from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.canary_game import TRIALS as DEFAULT_TRIALS
+from fulcrum.audit.replays.canary_game import audit
+from fulcrum.audit.replays.played_observers import ABOVE, INSIDE, stages_of
 from fulcrum.audit.replays.replaying import _played, pattern_of
-from fulcrum.audit.whole import whole_audit
-from fulcrum.privacy.accounting import epsilon_of_shift
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, facts, show, table
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.views.terminal.screen import FORMATS, Result, facts, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 import faults  # type: ignore[import-not-found]
 from peers.environments import HERE, installed
+
+from fulcrum.planning.plan_figures import with_noise
 
 TRIALS = 6_000
 LONGEST_AUDIT, LONGEST_MILLION, LEAST_REACH = 120.0, 30.0, 0.95
@@ -132,7 +134,7 @@ def collusion_rows() -> list[dict[str, Any]]:
     for colluders in range(4):
         for dropouts in range(4):
             told = faults.made(sizes=sizes, parameters=None, colluders=colluders, dropouts=dropouts)
-            found = audit(told.with_noise("optimal", noise), trials=200_000, seed=1, confidence=0.999)
+            found = audit(with_noise(told, "optimal", noise), trials=200_000, seed=1, confidence=0.999)
             [one] = [
                 each
                 for each in found.findings

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import fulcrum
-from fulcrum.engines.flower.simulation import simulate
-from fulcrum.engines.sites import BUILT_IN, Deployment
-from fulcrum.federation.profiles import profile
-from fulcrum.masking.aggregation import STAGES
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.engines.flower.flower_simulation import simulate
+from fulcrum.engines.site_folders import BUILT_IN, Deployment
+from fulcrum.readers.profiles import profile
 
 TURNS = 2
 """Runs of each kind, one after the other in turn."""
@@ -89,7 +89,7 @@ def plain(folder: Path) -> list[tuple[float, float]]:
     from flwr.serverapp.strategy import FedAvg
     from flwr.simulation import run_simulation
 
-    records: Any = importlib.import_module("fulcrum.engines.flower.records")
+    records: Any = importlib.import_module("fulcrum.engines.flower.flower_records")
     built_in: Any = importlib.import_module("fulcrum.engines.flower.app")
     client, server = ClientApp(), ServerApp()
     client.train()(with_metrics(built_in.train))

@@ -25,18 +25,18 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import fulcrum
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.release import Release
-from fulcrum.exchange.sealing import Opener, Sealer
-from fulcrum.noise.clipping import clip
-from fulcrum.noise.discrete_gaussian import DiscreteGaussian
-from fulcrum.noise.keystream import random_bytes
-from fulcrum.noise.sources import SecureNoise
-from fulcrum.planning.signing import new_key
-from fulcrum.roles.releasing import on_lattice
-from fulcrum.roles.terms import terms_of
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.messages.sealing import Opener, Sealer
+from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
+from fulcrum.core.noise.keystream import random_bytes
+from fulcrum.core.noise.noise_sources import SecureNoise
+from fulcrum.core.plan.signatures import new_key
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import on_lattice
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 REPEATS = 3
 MOST_MEMORY = 3.0
@@ -110,7 +110,7 @@ def stages(folder: Path, parameters: int) -> Iterator[Stage]:
     keys = {"lyon": new_key(folder / "lyon"), "south": new_key(folder / "south", "sealing")}
     federation = fulcrum.Federation.from_sizes({"south": {"lyon": 100}})
     plan = fulcrum.plan(federation, rounds=1, epsilon=5.0, parameters=parameters, purpose="deployment", keys=keys)
-    terms = terms_of(plan, "lyon")
+    terms = release_parameters_of(plan, "lyon")
     update = np.full(parameters, 2 * parameters**-0.5)  # twice the norm that is kept
     yield Stage("clip", "copying it", 6.0, partial(clip, update, terms.clip_norm), update.copy)
     clipped = clip(update, terms.clip_norm)
@@ -133,7 +133,8 @@ def stages(folder: Path, parameters: int) -> Iterator[Stage]:
     )
     del perturbed
     plain, aead = sent.values.data.cast("B"), AESGCM(os.urandom(32))
-    sealer, opener = Sealer(plan, "lyon", folder / "lyon"), Opener(plan, "south", folder / "south")
+    sound = fulcrum.verified(plan)
+    sealer, opener = Sealer(sound, "lyon", folder / "lyon"), Opener(sound, "south", folder / "south")
     yield Stage("seal", "AES-GCM, SHA-256", 2.5, partial(sealer.seal, sent), partial(encrypted, aead, plain))
     sealed, theirs = sealer.seal(sent), encrypted(aead, plain)
     del sent, plain

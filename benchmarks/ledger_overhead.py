@@ -2,9 +2,9 @@
 
 No ledger can do with less than one write and one sync of the payload. Both are measured in one run, in turns, now the
 one first and now the other, in the same folder; the figures to quote are the difference and the ratio of the medians.
-A release is one commit of SQLite's, with a mark before and after it (`fulcrum.storage.commit_mark`); what the two marks
-take is told apart. A large one is committed before its entry is, while its digest is computed. Put the folder on the
-disk that matters: one in memory syncs for nothing, and a busy machine or disk distorts the ratio.
+A release is one commit of SQLite's, with a mark before and after it (`fulcrum.core.store.commit_mark`); what the two
+marks take is told apart. A large one is committed before its entry is, while its digest is computed. Put the folder on
+the disk that matters: one in memory syncs for nothing, and a busy machine or disk distorts the ratio.
 
     python benchmarks/ledger_overhead.py [--folder .]
 """
@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 REPEATS = {10_000: 100, 1_000_000: 100, 10_000_000: 30, 80_000_000: 21, 400_000_000: 5, 800_000_000: 3}
 PROMISED_BYTES, MOST_MILLISECONDS = 1_000_000, 5.0

@@ -25,11 +25,9 @@ from _secagg_plus import SecAggPlus, available, seconds
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fulcrum
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.exchange.layout import Layout
-from fulcrum.masking.aggregation import STAGES, Aggregation
-from fulcrum.masking.group import Group, group_of
-from fulcrum.masking.messages import (
+from fulcrum.aggregation.masked_group import STAGES, Aggregation
+from fulcrum.core.masking.masking_group import Group, group_of
+from fulcrum.core.masking.masking_messages import (
     INPUT,
     Attested,
     Begin,
@@ -40,11 +38,13 @@ from fulcrum.masking.messages import (
     request_from_bytes,
     signed_answer,
 )
-from fulcrum.masking.silo import Member, State
-from fulcrum.noise.keystream import repeated_bytes
-from fulcrum.planning.signing import public_text
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.core.masking.member_protocol import Member, State
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.noise.keystream import repeated_bytes
+from fulcrum.core.plan.signatures import public_text
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 MEMBERS, MOST_MEMBERS = (2, 10, 60), (2, 5, 10, 20, 60, 100, 200, 500)
 PARAMETERS, MOST_PARAMETERS = (100, 10_000, 1_000_000), tuple(10**power for power in range(2, 8))
@@ -100,7 +100,7 @@ def group_for(members: int) -> tuple[Group, dict[str, Any]]:
         aggregation="masked",
         keys={name: public_text(key) for name, key in keys.items()},
     )
-    return dataclasses.replace(group_of(made, "region"), parameters=None), keys
+    return dataclasses.replace(group_of(fulcrum.verified(made), "region"), parameters=None), keys
 
 
 def keystream_seconds(count: int, masks: int) -> float:

@@ -17,10 +17,10 @@ import numpy as np
 import opendp.prelude as dp
 from scipy import stats
 
-from fulcrum.noise.discrete_gaussian import DiscreteGaussian, _combined, _compiled, _sampled
-from fulcrum.noise.keystream import random_bytes
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian, _combined, _compiled, _sampled
+from fulcrum.core.noise.keystream import random_bytes
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 COORDINATES, WIDTH, REPEATS, PEER_SAMPLE = 1_000_000, 1e5, 15, 20_000
 LEAST_COMPILED, LEAST_NUMPY = 0.5, 0.05

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import fulcrum
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 MOST_BYTES = 12 * 10**9
 BATCH = 2_000_000

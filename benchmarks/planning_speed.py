@@ -14,8 +14,8 @@ import numpy as np
 from _workloads import seconds
 
 import fulcrum
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 SILOS, REGIONS, REPEATS, PEER_SAMPLE = 1_000_000, 10_000, 15, 300
 MOST_BINCOUNTS, LEAST_SPEEDUP = 30.0, 1_000.0

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
-from fulcrum.estimation.server import advanced, begun
-from fulcrum.exchange.layout import Layout
-from fulcrum.roles.checkpoint import Checkpoint, Pooling, Standing
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.core.messages.layout import Layout
+from fulcrum.rules.server_rule import advanced, begun
+from fulcrum.server.checkpoint import Checkpoint, Pooling, Standing
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 SECONDS = 2.0
 """What a round may take beside writing the checkpoint; processor time, since a busy machine is nobody's fault."""

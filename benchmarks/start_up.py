@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 REPEATS = 15
 IMPORT = ("-c", "import numpy")

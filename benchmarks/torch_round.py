@@ -33,12 +33,12 @@ import torch
 from peers import networks
 from peers.environments import installed
 
-from fulcrum.estimation.server import ServerRule
-from fulcrum.simulation.engine import Arms, Job, LocalTraining
-from fulcrum.simulation.partition import Partition
-from fulcrum.simulation.tasks import Task
-from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import torch_model
+from fulcrum.rules.server_rule import ServerRule
+from fulcrum.simulation.data.partition import Partition
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining
+from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
+from fulcrum.simulation.torch.torch_model import torch_model
 
 REGION = 100  # silos
 ROUNDS = 4  # the first is not counted

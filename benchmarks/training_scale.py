@@ -13,10 +13,10 @@ import numpy as np
 from _workloads import clouds
 
 import fulcrum
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.simulation.partition import Partition
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.simulation.data.partition import Partition
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 FEW, MANY, ROUNDS, RECORDS = 9_600, 96_000, 3, 200
 MOST_RATIO = 1.5

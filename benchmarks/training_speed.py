@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 import fulcrum
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.tasks import Task
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, show, table
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.views.terminal.screen import FORMATS, Result, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _workloads import FEATURES, clouds, seconds

@@ -25,11 +25,11 @@ napoleon_numpy_docstring = False
 napoleon_attr_annotations = False  # the signature says them
 nitpick_ignore_regex = [("py:.*", r"(?!fulcrum\.).*")]  # no inventory of other projects is fetched
 nitpick_ignore = [  # internal
-    ("py:class", "fulcrum.ledger.file.LedgerFile"),
-    ("py:class", "fulcrum.roles.learning.Learner"),
-    ("py:class", "fulcrum.roles.site.Site"),
-    ("py:class", "fulcrum.roles.region_file.RegionFile"),
-    ("py:class", "fulcrum.roles.server._State"),
+    ("py:class", "fulcrum.core.store.ledger_file.LedgerFile"),
+    ("py:class", "fulcrum.core.silo.training_module.Learner"),
+    ("py:class", "fulcrum.core.silo.site.Site"),
+    ("py:class", "fulcrum.aggregation.region_store.RegionFile"),
+    ("py:class", "fulcrum.server.coordinator._State"),
 ]
 
 html_theme = "furo"

@@ -27,10 +27,10 @@ import numpy as np
 import torch
 
 import fulcrum
-from fulcrum.simulation.engine import Arms, Job
+from fulcrum.core.store.durable_files import check_writable
+from fulcrum.simulation.data.partition import Partition, coupled_partition
+from fulcrum.simulation.embedded.batched_engine import Arms, Job
 from fulcrum.simulation.model_engines import model_of, train_model
-from fulcrum.simulation.partition import Partition, coupled_partition
-from fulcrum.storage.files import check_writable
 
 WAYS = {
     "uniform": {"allocation": "uniform"},

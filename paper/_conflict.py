@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.simulation.engine import FederationRun, Job
-from fulcrum.simulation.regional import class_mixes
-from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import FederationRun, Job
+from fulcrum.simulation.embedded.regional_metrics import class_mixes
 
 
 def swap_labels(task: Task, job: Job) -> Task:

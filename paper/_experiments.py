@@ -26,16 +26,16 @@ from _results import Identity, Run, add_runs, engine_digest, file_digest, read_r
 
 import fulcrum
 from fulcrum.arrays import FloatArray
+from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
-from fulcrum.federation.profiles import RECORDS, profile
-from fulcrum.federation.structure import ROOT
 from fulcrum.planning.advice import signal_to_noise
-from fulcrum.planning.comparing import least_influence
-from fulcrum.simulation.engine import Arms, FederationRun, Job, LocalTraining, train_jobs
-from fulcrum.simulation.partition import Partition, coupled_partition
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.runs import LEARNING_RATE, worst_region_of
-from fulcrum.simulation.tasks import DATA_VARIABLE, Task, load_task
+from fulcrum.planning.comparison import least_influence
+from fulcrum.readers.profiles import RECORDS, profile
+from fulcrum.simulation.data.partition import Partition, coupled_partition
+from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task, load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.reference_engine import train_slowly
+from fulcrum.simulation.training_runs import LEARNING_RATE, worst_region_of
 
 RESULTS = FIGURES / "results.csv"
 TASKS = ("cifar10", "agnews")

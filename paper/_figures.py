@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fulcrum.errors import MissingExtraError
-from fulcrum.views.chart_style import Spec, fitted_svg
+from fulcrum.views.charts.chart_style import Spec, fitted_svg
 
 FIGURES = Path(__file__).parents[1] / "out" / "paper"
 """Where figures go unless a script is told otherwise."""

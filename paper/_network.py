@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.simulation.models import Model, with_bias
+from fulcrum.simulation.embedded.models import Model, with_bias
 
 
 def network(

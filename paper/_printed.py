@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import FORMATS, Result, remarks, show, table
+from fulcrum.views.terminal.screen import FORMATS, Result, remarks, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 ROUNDING_LEFT = 1e-12
 """What rounding leaves of an exact agreement is no difference."""

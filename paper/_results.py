@@ -16,9 +16,16 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
-from fulcrum.storage.files import write_whole
+from fulcrum.core.store.durable_files import write_whole
 
-_ENGINE = ("engine", "models", "partition", "reference", "tasks")
+_ENGINE = (
+    "embedded.batched_engine",
+    "embedded.models",
+    "embedded.pooling_variants",
+    "data.partition",
+    "reference_engine",
+    "data.tasks",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +142,9 @@ def engine_digest(*more: str) -> str:
     """Returns a digest of the code that trains, `more` modules included: a changed engine makes every run a new one."""
     names = [
         *(f"fulcrum.simulation.{name}" for name in _ENGINE),
-        "fulcrum.noise.sources",
-        "fulcrum.noise.clipping",
-        *(f"fulcrum.estimation.{name}" for name in ("arms", "random_effects", "server", "shrinkage")),
+        "fulcrum.core.noise.noise_sources",
+        "fulcrum.core.noise.clipping",
+        *(f"fulcrum.rules.{name}" for name in ("random_effects", "server_rule", "shrinkage")),
         *more,
     ]
     content = sha256()

@@ -16,8 +16,8 @@ from _measured import Estimate, Measured, Measurements
 from _printed import report
 from rich.console import RenderableType
 
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import table
+from fulcrum.views.terminal.screen import table
+from fulcrum.views.terminal.table_columns import Column
 
 EPSILONS = (0.3, 0.99, 3, 10, 50, 200)
 STEPS = {

@@ -10,7 +10,7 @@ from _printed import Printed, Row, main
 from scipy.optimize import linprog
 
 import fulcrum
-from fulcrum.federation.profiles import profile
+from fulcrum.readers.profiles import profile
 
 CONCENTRATED = "The cheapest sum of sigma² puts a region's whole noise on its heaviest member."
 EQUAL = "The weighted budget does not see the difference: it is the noise that enters the model."

@@ -10,7 +10,7 @@ import numpy as np
 from _printed import Printed, Row, main
 
 import fulcrum
-from fulcrum.federation.profiles import cellular, profile
+from fulcrum.readers.profiles import cellular, profile
 
 SEEDS = 1000
 

@@ -19,9 +19,9 @@ from rich.console import RenderableType
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError
-from fulcrum.federation.profiles import profile
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import table
+from fulcrum.readers.profiles import profile
+from fulcrum.views.terminal.screen import table
+from fulcrum.views.terminal.table_columns import Column
 
 CLIP_NORMS = (1.0, 0.5, 0.25, 0.12, 0.08, 0.05, 0.03, 0.02, 0.01)
 LEARNING_RATES = (0.1, 0.3)

@@ -12,9 +12,9 @@ import numpy as np
 from _figures import FIGURES, floor_figure, write_figure
 from _printed import Printed, Row, parser, report
 
-from fulcrum.privacy.prior import lateral_floor
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import table
+from fulcrum.planning.theory.prior import lateral_floor
+from fulcrum.views.terminal.screen import table
+from fulcrum.views.terminal.table_columns import Column
 
 COUPLINGS = (5, 20, 100)
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 30, 40, 50, 60)

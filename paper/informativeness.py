@@ -9,7 +9,7 @@ import numpy as np
 from _experiments import FLOOR, OPTIMAL, PROFILES, UNIFORM, Setting, Study, plan_of, table_main
 from _measured import Measured, Measurements
 
-from fulcrum.privacy.leakage import finest_resolution, informativeness, quantised_entropy
+from fulcrum.planning.theory.leakage import finest_resolution, informativeness, quantised_entropy
 
 RESOLUTIONS = (4, 10, 20, 50)
 

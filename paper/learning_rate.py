@@ -11,7 +11,7 @@ import numpy as np
 from _experiments import TASKS, UNIFORM, Setting, Study, table_main
 from _measured import Estimate, Measured, Measurements
 
-from fulcrum.simulation.runs import LEARNING_RATE
+from fulcrum.simulation.training_runs import LEARNING_RATE
 
 GRID = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 

@@ -20,8 +20,8 @@ from rich.console import RenderableType
 from scipy.stats import spearmanr
 
 from fulcrum.planning.advice import STRONG_SIGNAL, WEAK_SIGNAL
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import table
+from fulcrum.views.terminal.screen import table
+from fulcrum.views.terminal.table_columns import Column
 
 EPSILONS = (0.03, 0.1, 0.3, 0.99, 3, 10)
 RECIPES = {"sizes": "optimum", "joint": "joint"}

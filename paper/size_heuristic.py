@@ -14,7 +14,7 @@ from _printed import Printed, Row, main
 
 import fulcrum
 from fulcrum.arrays import FloatArray
-from fulcrum.federation.profiles import profile
+from fulcrum.readers.profiles import profile
 
 DRAWS = 200
 OTHER = range(10_000, 12_000)  # seeds of draws that the search did not use

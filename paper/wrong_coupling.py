@@ -9,9 +9,9 @@ import sys
 import numpy as np
 from _printed import Printed, Row, main
 
-from fulcrum.federation.profiles import profile
-from fulcrum.privacy.leakage import cost_of_coupling
-from fulcrum.privacy.prior import lateral_floor
+from fulcrum.planning.theory.leakage import cost_of_coupling
+from fulcrum.planning.theory.prior import lateral_floor
+from fulcrum.readers.profiles import profile
 
 CEILING = "The largest saturation in the family that the paper considers, that of kappa 100."
 NOT_FREE = "Not printed in the paper, which calls overestimating free: it is in nats, not in noise variance."

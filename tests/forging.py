@@ -5,11 +5,22 @@ from pathlib import Path
 
 import msgspec
 
-from fulcrum.planning.content_reading import read_content
-from fulcrum.planning.plan_file import to_json
-from fulcrum.planning.signing import FORMAT, Signature, _message, private_key, public_text
+from fulcrum.core.plan.plan_file import PlanFile, to_json
+from fulcrum.core.plan.plan_reader import read_content
+from fulcrum.core.plan.signatures import FORMAT, Signature, _message, private_key, public_text
 
 CLAIM = "Over all rounds every silo's whole dataset has epsilon 0.1 against everybody."
+
+
+def sealed(content: dict) -> bytes:
+    """Returns a plan file with the digest of its content, as a forger would seal it.
+
+    A content that no plan file can have is refused before its digest is compared, so it keeps the old digest.
+    """
+    try:
+        return to_json(msgspec.convert(content, PlanFile))
+    except msgspec.ValidationError:
+        return msgspec.json.encode(content)
 
 
 def lie(path: Path) -> None:

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.views.report import report
+from fulcrum.views.report.html_report import report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 WIDE, PHONE = (1280, 1290), (390, 844)

@@ -7,14 +7,14 @@ def bare() -> None:
     """Takes everything out that Fulcrum adds to the engine."""
     import numpy as np
 
-    from fulcrum.exchange.answer import RegionalSum
-    from fulcrum.exchange.layout import flattened
-    from fulcrum.exchange.membership import region_of, step_of
-    from fulcrum.exchange.model import unpack_model
-    from fulcrum.exchange.release import Release
-    from fulcrum.roles import region as regional
-    from fulcrum.roles import silo
-    from fulcrum.roles.learning import Assignment
+    from fulcrum.aggregation import regional_aggregator as regional
+    from fulcrum.core.messages.layout import flattened
+    from fulcrum.core.messages.membership import region_of, step_of
+    from fulcrum.core.messages.model_message import unpack_model
+    from fulcrum.core.messages.regional_reply import RegionalSum
+    from fulcrum.core.messages.release_message import Release
+    from fulcrum.core.silo import silo_release as silo
+    from fulcrum.core.silo.training_module import Assignment
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)

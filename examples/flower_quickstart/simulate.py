@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.engines.flower.sites import write_sites
-from fulcrum.engines.sites import Deployment
+from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.site_folders import Deployment
 
 HERE = Path(__file__).parent
 NODES = 50

@@ -11,7 +11,37 @@ A public name is imported when it is first asked for: `import fulcrum` alone loa
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see
+    from fulcrum.aggregation.masked_round import MaskedRound as MaskedRound
     from fulcrum.checks import Check as Check
+    from fulcrum.core.choices import ACCOUNTANTS as ACCOUNTANTS
+    from fulcrum.core.messages.layout import Layout as Layout
+    from fulcrum.core.messages.regional_reply import RegionalSum as RegionalSum
+    from fulcrum.core.messages.regional_reply import Withheld as Withheld
+    from fulcrum.core.messages.release_message import Release as Release
+    from fulcrum.core.noise.noise_sources import SecureNoise as SecureNoise
+    from fulcrum.core.noise.noise_sources import SeededNoise as SeededNoise
+    from fulcrum.core.plan.guarantee import Guarantee as Guarantee
+    from fulcrum.core.plan.plan_file import PlanFile as PlanFile
+    from fulcrum.core.plan.signatures import check_signature as check_signature
+    from fulcrum.core.plan.signatures import new_key as new_key
+    from fulcrum.core.plan.signatures import read_signed_plan as read_signed_plan
+    from fulcrum.core.plan.signatures import sign_plan as sign_plan
+    from fulcrum.core.plan.verification import verify as verify
+    from fulcrum.core.plan.verified_plan import VerifiedPlan as VerifiedPlan
+    from fulcrum.core.plan.verified_plan import verified as verified
+    from fulcrum.core.silo.masked_release import MaskedSilo as MaskedSilo
+    from fulcrum.core.silo.policy import Policy as Policy
+    from fulcrum.core.silo.policy import read_policy as read_policy
+    from fulcrum.core.silo.releasing import release as release
+    from fulcrum.core.store.ledger import Ledger as Ledger
+    from fulcrum.core.store.ledger import Recorded as Recorded
+    from fulcrum.core.store.ledger import verify_ledger as verify_ledger
+    from fulcrum.core.store.ledger_entries import Allowance as Allowance
+    from fulcrum.core.store.ledger_entries import Assumptions as Assumptions
+    from fulcrum.core.store.ledger_entries import Cost as Cost
+    from fulcrum.core.store.ledger_entries import Entry as Entry
+    from fulcrum.core.topology import Tier as Tier
+    from fulcrum.core.topology import Topology as Topology
     from fulcrum.errors import AllocationError as AllocationError
     from fulcrum.errors import DataError as DataError
     from fulcrum.errors import DivergedUpdateError as DivergedUpdateError
@@ -33,172 +63,156 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.errors import SignatureError as SignatureError
     from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
-    from fulcrum.estimation.server import ServerRule as ServerRule
-    from fulcrum.exchange.answer import RegionalSum as RegionalSum
-    from fulcrum.exchange.answer import Withheld as Withheld
-    from fulcrum.exchange.layout import Layout as Layout
-    from fulcrum.exchange.release import Release as Release
-    from fulcrum.federation.profiles import PROFILES as PROFILES
-    from fulcrum.federation.reading import FederationReading as FederationReading
-    from fulcrum.federation.reading import read_federation as read_federation
-    from fulcrum.federation.reading import reading_of as reading_of
-    from fulcrum.federation.structure import Federation as Federation
-    from fulcrum.federation.structure import Tier as Tier
-    from fulcrum.ledger.entries import Allowance as Allowance
-    from fulcrum.ledger.entries import Assumptions as Assumptions
-    from fulcrum.ledger.entries import Cost as Cost
-    from fulcrum.ledger.entries import Entry as Entry
-    from fulcrum.ledger.ledger import Ledger as Ledger
-    from fulcrum.ledger.ledger import Recorded as Recorded
-    from fulcrum.ledger.ledger import verify_ledger as verify_ledger
-    from fulcrum.noise.sources import SecureNoise as SecureNoise
-    from fulcrum.noise.sources import SeededNoise as SeededNoise
     from fulcrum.planning.advice import Advice as Advice
-    from fulcrum.planning.comparing import Comparison as Comparison
-    from fulcrum.planning.comparing import compare as compare
-    from fulcrum.planning.differences import Difference as Difference
-    from fulcrum.planning.differences import differences as differences
-    from fulcrum.planning.making import plan as plan
+    from fulcrum.planning.advice import advice_on as advice_on
+    from fulcrum.planning.comparison import Comparison as Comparison
+    from fulcrum.planning.comparison import compare as compare
+    from fulcrum.planning.files.differences import Difference as Difference
+    from fulcrum.planning.files.differences import differences as differences
+    from fulcrum.planning.files.plan_from_file import read_plan as read_plan
     from fulcrum.planning.plan import Plan as Plan
-    from fulcrum.planning.plan_file import PlanFile as PlanFile
-    from fulcrum.planning.plan_reading import read_plan as read_plan
-    from fulcrum.planning.signing import check_signature as check_signature
-    from fulcrum.planning.signing import new_key as new_key
-    from fulcrum.planning.signing import read_signed_plan as read_signed_plan
-    from fulcrum.planning.signing import sign_plan as sign_plan
+    from fulcrum.planning.plan import save_plan as save_plan
+    from fulcrum.planning.plan_document import guarantee_of as guarantee_of
+    from fulcrum.planning.planner import plan as plan
+    from fulcrum.planning.replanning import replan as replan
     from fulcrum.planning.targets import Target as Target
-    from fulcrum.planning.verifying import verify as verify
-    from fulcrum.privacy.accounting import ACCOUNTANTS as ACCOUNTANTS
-    from fulcrum.privacy.accounting import ObserverPower as ObserverPower
-    from fulcrum.privacy.accounting import epsilon_of as epsilon_of
-    from fulcrum.privacy.accounting import noise_for as noise_for
-    from fulcrum.privacy.accounting import observer_power as observer_power
-    from fulcrum.privacy.accounting import observer_power_at as observer_power_at
-    from fulcrum.privacy.allocation import ALLOCATIONS as ALLOCATIONS
-    from fulcrum.privacy.allocation import Requirement as Requirement
-    from fulcrum.privacy.allocation import allocate as allocate
-    from fulcrum.privacy.exposure import Exposure as Exposure
-    from fulcrum.privacy.exposure import dispersion as dispersion
-    from fulcrum.privacy.exposure import exposure_of as exposure_of
-    from fulcrum.privacy.prior import Coupling as Coupling
-    from fulcrum.roles.masked_round import MaskedRound as MaskedRound
-    from fulcrum.roles.masked_silo import MaskedSilo as MaskedSilo
-    from fulcrum.roles.policy import Policy as Policy
-    from fulcrum.roles.policy import read_policy as read_policy
-    from fulcrum.roles.releasing import release as release
-    from fulcrum.roles.replanning import replan as replan
-    from fulcrum.simulation.datasets import dataset_task as dataset_task
-    from fulcrum.simulation.engine import LocalTraining as LocalTraining
-    from fulcrum.simulation.models import Model as Model
-    from fulcrum.simulation.runs import TrainingRun as TrainingRun
-    from fulcrum.simulation.runs import train as train
-    from fulcrum.simulation.tasks import Task as Task
-    from fulcrum.simulation.tasks import load_task as load_task
-    from fulcrum.simulation.torch_engine import TorchDevice as TorchDevice
-    from fulcrum.simulation.torch_model import TorchModel as TorchModel
-    from fulcrum.simulation.torch_model import torch_model as torch_model
+    from fulcrum.planning.theory.allocation import ALLOCATIONS as ALLOCATIONS
+    from fulcrum.planning.theory.allocation import Requirement as Requirement
+    from fulcrum.planning.theory.allocation import allocate as allocate
+    from fulcrum.planning.theory.calibration import epsilon_of as epsilon_of
+    from fulcrum.planning.theory.calibration import noise_for as noise_for
+    from fulcrum.planning.theory.exposure import Exposure as Exposure
+    from fulcrum.planning.theory.exposure import dispersion as dispersion
+    from fulcrum.planning.theory.exposure import exposure_of as exposure_of
+    from fulcrum.planning.theory.observer_power import ObserverPower as ObserverPower
+    from fulcrum.planning.theory.observer_power import observer_power as observer_power
+    from fulcrum.planning.theory.observer_power import observer_power_at as observer_power_at
+    from fulcrum.planning.theory.prior import Coupling as Coupling
+    from fulcrum.readers.federation import Federation as Federation
+    from fulcrum.readers.federation_reader import FederationReading as FederationReading
+    from fulcrum.readers.federation_reader import read_federation as read_federation
+    from fulcrum.readers.federation_reader import reading_of as reading_of
+    from fulcrum.readers.profiles import PROFILES as PROFILES
+    from fulcrum.rules.server_rule import ServerRule as ServerRule
+    from fulcrum.simulation.data.datasets import dataset_task as dataset_task
+    from fulcrum.simulation.data.tasks import Task as Task
+    from fulcrum.simulation.data.tasks import load_task as load_task
+    from fulcrum.simulation.embedded.batched_engine import LocalTraining as LocalTraining
+    from fulcrum.simulation.embedded.models import Model as Model
+    from fulcrum.simulation.torch.torch_engine import TorchDevice as TorchDevice
+    from fulcrum.simulation.torch.torch_model import TorchModel as TorchModel
+    from fulcrum.simulation.torch.torch_model import torch_model as torch_model
+    from fulcrum.simulation.training_runs import TrainingRun as TrainingRun
+    from fulcrum.simulation.training_runs import train as train
     from fulcrum.simulation.trials import TrainedComparison as TrainedComparison
     from fulcrum.simulation.trials import compare_trained as compare_trained
     from fulcrum.simulation.tuning import Try as Try
     from fulcrum.simulation.tuning import Tuned as Tuned
     from fulcrum.simulation.tuning import tune as tune
-    from fulcrum.views.report import report as report
+    from fulcrum.views.report.html_report import report as report
 
     __version__: str
 
 _MODULES = {
-    "ACCOUNTANTS": "privacy.accounting",
-    "ALLOCATIONS": "privacy.allocation",
-    "PROFILES": "federation.profiles",
+    "ACCOUNTANTS": "core.choices",
+    "ALLOCATIONS": "planning.theory.allocation",
+    "PROFILES": "readers.profiles",
     "Advice": "planning.advice",
     "AllocationError": "errors",
-    "Allowance": "ledger.entries",
-    "Assumptions": "ledger.entries",
+    "Allowance": "core.store.ledger_entries",
+    "Assumptions": "core.store.ledger_entries",
     "Check": "checks",
-    "Comparison": "planning.comparing",
-    "Cost": "ledger.entries",
-    "Coupling": "privacy.prior",
+    "Comparison": "planning.comparison",
+    "Cost": "core.store.ledger_entries",
+    "Coupling": "planning.theory.prior",
     "DataError": "errors",
-    "Difference": "planning.differences",
+    "Difference": "planning.files.differences",
     "DivergedUpdateError": "errors",
     "EngineError": "errors",
-    "Entry": "ledger.entries",
+    "Entry": "core.store.ledger_entries",
     "ExchangeError": "errors",
-    "Exposure": "privacy.exposure",
-    "Federation": "federation.structure",
+    "Exposure": "planning.theory.exposure",
+    "Federation": "readers.federation",
     "FederationError": "errors",
-    "FederationReading": "federation.reading",
+    "FederationReading": "readers.federation_reader",
     "FileInUseError": "errors",
     "ForeignPlanError": "errors",
     "FulcrumError": "errors",
-    "Layout": "exchange.layout",
-    "Ledger": "ledger.ledger",
+    "Guarantee": "core.plan.guarantee",
+    "Layout": "core.messages.layout",
+    "Ledger": "core.store.ledger",
     "LedgerError": "errors",
     "LedgerInUseError": "errors",
-    "LocalTraining": "simulation.engine",
-    "MaskedRound": "roles.masked_round",
-    "MaskedSilo": "roles.masked_silo",
+    "LocalTraining": "simulation.embedded.batched_engine",
+    "MaskedRound": "aggregation.masked_round",
+    "MaskedSilo": "core.silo.masked_release",
     "MissingExtraError": "errors",
-    "Model": "simulation.models",
-    "ObserverPower": "privacy.accounting",
+    "Model": "simulation.embedded.models",
+    "ObserverPower": "planning.theory.observer_power",
     "OverlapError": "errors",
     "ParameterError": "errors",
     "Plan": "planning.plan",
     "PlanError": "errors",
-    "PlanFile": "planning.plan_file",
-    "Policy": "roles.policy",
+    "PlanFile": "core.plan.plan_file",
+    "Policy": "core.silo.policy",
     "PolicyError": "errors",
-    "Recorded": "ledger.ledger",
+    "Recorded": "core.store.ledger",
     "RefusedReleaseError": "errors",
-    "RegionalSum": "exchange.answer",
-    "Release": "exchange.release",
+    "RegionalSum": "core.messages.regional_reply",
+    "Release": "core.messages.release_message",
     "ReleaseError": "errors",
-    "Requirement": "privacy.allocation",
-    "SecureNoise": "noise.sources",
-    "SeededNoise": "noise.sources",
-    "ServerRule": "estimation.server",
+    "Requirement": "planning.theory.allocation",
+    "SecureNoise": "core.noise.noise_sources",
+    "SeededNoise": "core.noise.noise_sources",
+    "ServerRule": "rules.server_rule",
     "SignatureError": "errors",
     "StorageError": "errors",
     "Target": "planning.targets",
-    "Task": "simulation.tasks",
-    "Tier": "federation.structure",
-    "TorchDevice": "simulation.torch_engine",
-    "TorchModel": "simulation.torch_model",
+    "Task": "simulation.data.tasks",
+    "Tier": "core.topology",
+    "Topology": "core.topology",
+    "TorchDevice": "simulation.torch.torch_engine",
+    "TorchModel": "simulation.torch.torch_model",
     "TrainedComparison": "simulation.trials",
-    "TrainingRun": "simulation.runs",
+    "TrainingRun": "simulation.training_runs",
     "Try": "simulation.tuning",
     "Tuned": "simulation.tuning",
     "UnreachableTargetError": "errors",
-    "Withheld": "exchange.answer",
-    "allocate": "privacy.allocation",
-    "check_signature": "planning.signing",
-    "compare": "planning.comparing",
+    "VerifiedPlan": "core.plan.verified_plan",
+    "Withheld": "core.messages.regional_reply",
+    "advice_on": "planning.advice",
+    "allocate": "planning.theory.allocation",
+    "check_signature": "core.plan.signatures",
+    "compare": "planning.comparison",
     "compare_trained": "simulation.trials",
-    "dataset_task": "simulation.datasets",
-    "differences": "planning.differences",
-    "dispersion": "privacy.exposure",
-    "epsilon_of": "privacy.accounting",
-    "exposure_of": "privacy.exposure",
-    "load_task": "simulation.tasks",
-    "new_key": "planning.signing",
-    "noise_for": "privacy.accounting",
-    "observer_power": "privacy.accounting",
-    "observer_power_at": "privacy.accounting",
-    "plan": "planning.making",
-    "read_federation": "federation.reading",
-    "read_plan": "planning.plan_reading",
-    "read_policy": "roles.policy",
-    "read_signed_plan": "planning.signing",
-    "reading_of": "federation.reading",
-    "release": "roles.releasing",
-    "replan": "roles.replanning",
-    "report": "views.report",
-    "sign_plan": "planning.signing",
-    "torch_model": "simulation.torch_model",
-    "train": "simulation.runs",
+    "dataset_task": "simulation.data.datasets",
+    "differences": "planning.files.differences",
+    "dispersion": "planning.theory.exposure",
+    "epsilon_of": "planning.theory.calibration",
+    "exposure_of": "planning.theory.exposure",
+    "guarantee_of": "planning.plan_document",
+    "load_task": "simulation.data.tasks",
+    "new_key": "core.plan.signatures",
+    "noise_for": "planning.theory.calibration",
+    "observer_power": "planning.theory.observer_power",
+    "observer_power_at": "planning.theory.observer_power",
+    "plan": "planning.planner",
+    "read_federation": "readers.federation_reader",
+    "read_plan": "planning.files.plan_from_file",
+    "read_policy": "core.silo.policy",
+    "read_signed_plan": "core.plan.signatures",
+    "reading_of": "readers.federation_reader",
+    "release": "core.silo.releasing",
+    "replan": "planning.replanning",
+    "report": "views.report.html_report",
+    "save_plan": "planning.plan",
+    "sign_plan": "core.plan.signatures",
+    "torch_model": "simulation.torch.torch_model",
+    "train": "simulation.training_runs",
     "tune": "simulation.tuning",
-    "verify": "planning.verifying",
-    "verify_ledger": "ledger.ledger",
+    "verified": "core.plan.verified_plan",
+    "verify": "core.plan.verification",
+    "verify_ledger": "core.store.ledger",
 }
 """The public names, and the module that each is in."""
 

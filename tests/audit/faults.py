@@ -7,12 +7,12 @@ import random
 import numpy as np
 
 import fulcrum
-from fulcrum.audit.replays.mechanism import OVERSIZE, Mechanism, region_sum, silo_release
-from fulcrum.masking import masks
-from fulcrum.noise.clipping import clip
-from fulcrum.noise.sources import SecureNoise, SeededNoise
+from fulcrum.audit.replays.audited_path import OVERSIZE, Mechanism, region_sum, silo_release
+from fulcrum.core.masking import masks
+from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.silo.releasing import on_lattice, perturbed
 from fulcrum.planning.plan import Plan
-from fulcrum.roles.releasing import on_lattice, perturbed
 
 SIZES = {"north": [100] * 8, "south": [200, 150, 120, 90], "west": [300]}
 

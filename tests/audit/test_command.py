@@ -11,20 +11,20 @@ from faults import made
 
 import fulcrum
 from fulcrum.audit.evidence.findings import EVERY_COLUMN, Audit, Finding, read_audit
-from fulcrum.audit.replays import auditing
+from fulcrum.audit.replays import canary_game as auditing
 from fulcrum.cli.app import run
+from fulcrum.core.plan.signatures import new_key, sign_plan
+from fulcrum.core.silo.site import FORMAT, SiteSettings, site_toml
 from fulcrum.errors import DataError
-from fulcrum.planning.signing import new_key, sign_plan
-from fulcrum.roles.site import FORMAT, SiteSettings, site_toml
 from fulcrum.rounding import shown as shown_up
-from fulcrum.simulation.runs import save_run, train
-from fulcrum.views.audit_tables import observer_of
+from fulcrum.simulation.training_runs import save_run, train
+from fulcrum.views.terminal.audit_tables import observer_of
 
 
 @pytest.fixture
 def plan_file(tmp_path):
     path = tmp_path / "plan.json"
-    made().save(path)
+    fulcrum.save_plan(made(), path)
     return path
 
 
@@ -102,7 +102,7 @@ def test_rows_of_every_kind_of_finding_fit_one_table():
     [({}, []), ({}, ["--silo", "south-2"]), ({"aggregation": "masked"}, []), ({"injection": "aggregator"}, [])],
 )
 def test_json_is_plain_and_holds_the_figures_of_the_table(tmp_path, capsys, plan, options):
-    made(rounds=3, **plan).save(tmp_path / "plan.json")
+    fulcrum.save_plan(made(rounds=3, **plan), tmp_path / "plan.json")
     common = [tmp_path / "plan.json", *options, "--trials", "1000", "--seed", "1", "--confidence", "0.9999"]
     _, table, _ = said(capsys, *common)
     _, out, _ = said(capsys, *common, "--format", "json")
@@ -151,7 +151,7 @@ def test_a_violated_claim_is_exit_code_1_and_says_what_to_do(plan_file, capsys, 
 
         return real(plan, **options, mechanism=narrow_noise(plan))
 
-    monkeypatch.setattr("fulcrum.audit.whole.audit", with_less_noise)
+    monkeypatch.setattr("fulcrum.audit.audit_run.audit", with_less_noise)
     code, out, _ = said(capsys, plan_file, "--trials", "3000", "--seed", "1")
     assert code == 1
     assert "the claim is broken. Release nothing under this plan" in " ".join(out.split())
@@ -160,7 +160,7 @@ def test_a_violated_claim_is_exit_code_1_and_says_what_to_do(plan_file, capsys, 
 
 def test_a_recorded_run_is_tested_too(tmp_path, capsys):
     plan = made(parameters=None, rounds=3)
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     plan = fulcrum.read_plan(tmp_path / "plan.json")
     save_run(train(plan, "digits"), tmp_path / "run")
     options = ["--run", tmp_path / "run", "--trials", "1000", "--seed", "1", "--confidence", "0.9999"]
@@ -179,7 +179,7 @@ def test_a_recorded_run_is_tested_too(tmp_path, capsys):
             assert (code, out, len(err.splitlines())) == (2, "", 1)
             assert reasons[name] in err
         (tmp_path / "run" / name).write_bytes(content)
-    made(parameters=None, rounds=4).save(tmp_path / "other.json")
+    fulcrum.save_plan(made(parameters=None, rounds=4), tmp_path / "other.json")
     code, out, err = said(capsys, tmp_path / "other.json", *options)
     assert (code, out) == (2, "")
     assert "run.json is of another plan" in err
@@ -191,7 +191,7 @@ def site(tmp_path):
     folder = tmp_path / "north-1"
     folder.mkdir()
     issuer = new_key(tmp_path / "issuer.key")
-    made("deployment").save(folder / "plan.json")
+    fulcrum.save_plan(made("deployment"), folder / "plan.json")
     sign_plan(folder / "plan.json", tmp_path / "issuer.key")
     settings = SiteSettings(format=FORMAT, role="silo", name="north-1", issuer=issuer, policy=True, train="none")
     (folder / "site.toml").write_text(site_toml(settings))
@@ -245,7 +245,7 @@ def test_a_site_with_a_file_missing_or_cut_short_is_refused_in_one_line(site, ca
 
 def test_a_plan_that_another_issuer_signed_is_refused(site, tmp_path, capsys):
     new_key(tmp_path / "other.key")
-    made("deployment", rounds=3).save(site / "plan.json")
+    fulcrum.save_plan(made("deployment", rounds=3), site / "plan.json")
     sign_plan(site / "plan.json", tmp_path / "other.key")
     code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
@@ -292,14 +292,14 @@ def test_mistakes_are_one_line_and_exit_code_2(plan_file, capsys, monkeypatch, a
 
 
 def test_an_engine_is_asked_for_no_more_sites_than_a_machine_holds(tmp_path, capsys):
-    made(sizes={"north": [100] * 60}).save(tmp_path / "plan.json")
+    fulcrum.save_plan(made(sizes={"north": [100] * 60}), tmp_path / "plan.json")
     code, out, err = said(capsys, tmp_path / "plan.json", "--engine", "nvflare")
     assert (code, out) == (2, "")
     assert "starts every site here, at most 40, and this plan has 62" in err
 
 
 def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
-    made(parameters=None, rounds=3).save(tmp_path / "plan.json")
+    fulcrum.save_plan(made(parameters=None, rounds=3), tmp_path / "plan.json")
     code, out, err = said(
         capsys, tmp_path / "plan.json", "--shadows", "20", "--trials", "1000", "--seed", "1", "--confidence", "0.9999"
     )

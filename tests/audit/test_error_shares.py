@@ -5,7 +5,7 @@ import pytest
 from faults import made
 
 from fulcrum.audit.evidence.judging import Errors, probe
-from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.canary_game import audit
 
 
 class Spending(float):

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from fulcrum.audit.evidence.guessing import Tally, rate_at_least, rate_at_most, tally, thresholds_from
-from fulcrum.privacy.accounting import epsilon_of_shift
+from fulcrum.core.accounting import epsilon_of_shift
 
 DELTA = 1e-5
 TRUE_EPSILON = 1.0

@@ -10,7 +10,7 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.learning.plans_beside import plans_beside
+from fulcrum.audit.learning.baselines import plans_beside
 from fulcrum.audit.learning.property_inference import (
     NO_PRIVACY,
     drawn_concentrations,
@@ -18,12 +18,13 @@ from fulcrum.audit.learning.property_inference import (
     property_findings,
 )
 from fulcrum.audit.learning.record_attacks import record_findings
-from fulcrum.audit.replays.auditing import audit
-from fulcrum.planning.comparing import least_influence
-from fulcrum.privacy.prior import lateral_floor
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.tasks import Task
-from fulcrum.views.audit_tables import reasons_of
+from fulcrum.audit.replays.canary_game import audit
+from fulcrum.planning.comparison import least_influence
+from fulcrum.planning.plan_figures import with_noise, with_uniform_noise
+from fulcrum.planning.theory.prior import lateral_floor
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.views.terminal.audit_tables import reasons_of
 
 TRAINING = LocalTraining(learning_rate=0.3)
 SIZES = {"north": [100] * 6, "west": [100]}
@@ -51,7 +52,9 @@ TASK = two_classes()
 @pytest.fixture(scope="module")
 def found():
     tight = made(sizes=SIZES, rounds=6)
-    return property_findings({"tight": tight, "uniform": tight.uniform()}, TASK, training=TRAINING, shadows=60, seed=2)
+    return property_findings(
+        {"tight": tight, "uniform": with_uniform_noise(tight)}, TASK, training=TRAINING, shadows=60, seed=2
+    )
 
 
 def one(found, node, arm, observer):
@@ -168,7 +171,7 @@ def test_a_bound_that_is_too_small_is_found_out():
         mechanism_information = property(lambda self: np.zeros(len(self.federation)))
 
     plan = made(sizes=SIZES, rounds=6, epsilon=3_000.0)
-    names = [name for name in plan.__dataclass_fields__ if name not in ("file_digest", "issuer", "as_read")]
+    names = [name for name in plan.__dataclass_fields__ if name != "document"]
     modest = Modest(**{name: getattr(plan, name) for name in names})
     findings = property_findings({"modest": modest}, TASK, training=TRAINING, shadows=60, seed=3)
     assert one(findings, "west", "modest", "all").verdict == VIOLATED
@@ -222,7 +225,7 @@ def test_records_that_leak_more_than_is_allowed_are_found_out():
             return 1e6 * super().effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
 
     plan = made(sizes=SIZES, rounds=6, epsilon=3_000.0)
-    names = [name for name in plan.__dataclass_fields__ if name not in ("file_digest", "issuer", "as_read")]
+    names = [name for name in plan.__dataclass_fields__ if name != "document"]
     boastful = Boastful(**{name: getattr(plan, name) for name in names})
     findings = record_findings(boastful, TASK, training=TRAINING, seed=1, draws=60)
     assert {each.verdict for each in findings} == {VIOLATED}
@@ -234,7 +237,7 @@ def test_records_that_leak_more_than_is_allowed_are_found_out():
 
 def test_a_silo_without_noise_inside_has_no_bound_on_its_records():
     plan = made(sizes={"north": [100] * 3}, rounds=6)
-    silent = plan.with_noise("optimal", plan.noise_multiplier * [0, 1, 1])
+    silent = with_noise(plan, "optimal", plan.noise_multiplier * [0, 1, 1])
     [found] = record_findings(silent, TASK, training=TRAINING, seed=1, draws=20, records=2)
     assert (found.silo, found.epsilon, found.allowed, found.verdict) == ("north-1", None, None, CONSISTENT)
 

@@ -8,21 +8,21 @@ import pytest
 from faults import made, masks_from_short_seeds, one_silo_silent, reused_noise
 
 import fulcrum
+from fulcrum.audit.audit_run import whole_audit
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors
+from fulcrum.audit.integration.mask_attacks import KEYS, MASKS_A_TRIAL, MOST_MASKS, OWN, PAIRS, mask_probes, seed_bits
+from fulcrum.audit.integration.masked_noise import masked_probes
+from fulcrum.audit.integration.recorded_noise import made_up_task
 from fulcrum.audit.learning.record_attacks import record_findings
-from fulcrum.audit.real_parts.mask_attacks import KEYS, MASKS_A_TRIAL, MOST_MASKS, OWN, PAIRS, mask_probes, seed_bits
-from fulcrum.audit.real_parts.masked_sums import masked_probes
-from fulcrum.audit.real_parts.recorded import made_up_task
-from fulcrum.audit.replays.auditing import audit, observer_words
-from fulcrum.audit.replays.mechanism import Mechanism
-from fulcrum.audit.replays.observers import stages_of
-from fulcrum.audit.whole import whole_audit
-from fulcrum.masking import masks
-from fulcrum.masking import silo as masking_silo
-from fulcrum.noise.sources import SecureNoise
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.views.audit_tables import observer_of
+from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.canary_game import audit, observer_words
+from fulcrum.audit.replays.played_observers import stages_of
+from fulcrum.core.masking import masks
+from fulcrum.core.masking import member_protocol as masking_silo
+from fulcrum.core.noise.noise_sources import SecureNoise
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.views.terminal.audit_tables import observer_of
 
 SIZES = {"north": [100] * 4, "south": [200, 150, 120, 90]}
 ERRORS = Errors.shared(10, 12, 0.99999)
@@ -104,7 +104,7 @@ def test_a_silo_that_hands_its_noise_over_unasked_is_found_by_the_observer_insid
             return super().epsilon("region" if tier == "silo" else tier, colluders=0, dropouts=0)
 
     plan = masked(sizes={"north": [100] * 3})
-    names = [name for name in plan.__dataclass_fields__ if name not in ("file_digest", "issuer", "as_read")]
+    names = [name for name in plan.__dataclass_fields__ if name != "document"]
     trusting = Trusting(**{name: getattr(plan, name) for name in names})
     found = audit(trusting, trials=60_000, seed=1, mechanism=Mechanism(plan=trusting))
     assert inside_of(found, "north").verdict == VIOLATED

@@ -12,7 +12,7 @@ from fulcrum.audit.evidence.noise_tests import (
     repetition,
     shape_p_value,
 )
-from fulcrum.noise.sources import SecureNoise
+from fulcrum.core.noise.noise_sources import SecureNoise
 
 DRAWN = np.random.default_rng(5)
 

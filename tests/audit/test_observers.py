@@ -6,11 +6,12 @@ from faults import made, narrow_noise
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.replays import auditing
-from fulcrum.audit.replays.auditing import audit
-from fulcrum.audit.replays.mechanism import Mechanism, silo_release
-from fulcrum.audit.replays.observers import MOST_REGIONS, MOST_RELEASES, stages_of
-from fulcrum.privacy.accounting import epsilon_of_shift
+from fulcrum.audit.replays import canary_game as auditing
+from fulcrum.audit.replays.audited_path import Mechanism, silo_release
+from fulcrum.audit.replays.canary_game import audit
+from fulcrum.audit.replays.played_observers import MOST_REGIONS, MOST_RELEASES, stages_of
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.planning.plan_figures import with_noise
 
 
 def finding(found, node, observer):
@@ -70,7 +71,7 @@ def test_measured_epsilon_rises_with_colluders_as_the_formula_says():
         # The noise is that of a plan without colluders: what they take is not made up for.
         plan = made(sizes=sizes, colluders=0)
         told = fulcrum.plan(plan.federation, rounds=10, epsilon=1.0, colluders=colluders)
-        plan = told.with_noise("optimal", plan.noise_multiplier)
+        plan = with_noise(told, "optimal", plan.noise_multiplier)
         one = finding(audit(plan, trials=60_000, seed=colluders, confidence=0.999), "north", "colluding")
         assert one.colluders == colluders
         assert one.verdict == CONSISTENT
@@ -88,7 +89,7 @@ def test_measured_epsilon_rises_with_colluders_and_missing_silos_as_the_formula_
     plain = made(sizes=sizes, parameters=None)
     for colluders, dropouts in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]:
         told = made(sizes=sizes, parameters=None, colluders=colluders, dropouts=dropouts, aggregation=aggregation)
-        plan = told.with_noise("optimal", plain.noise_multiplier)
+        plan = with_noise(told, "optimal", plain.noise_multiplier)
         audited = audit(plan, trials=60_000, seed=7, confidence=0.999)
         one = finding(audited, "north", "dropouts" if dropouts else "above")
         if colluders and not dropouts:
@@ -115,11 +116,7 @@ def test_a_plan_that_forgets_its_colluders_is_found_out():
             return super().epsilon(tier, colluders=0, dropouts=0)
 
     plan = made(sizes={"north": [100] * 4}, colluders=2)
-    fields = {
-        name: getattr(plan, name)
-        for name in Forgetful.__dataclass_fields__
-        if name not in ("file_digest", "issuer", "as_read")
-    }
+    fields = {name: getattr(plan, name) for name in Forgetful.__dataclass_fields__ if name != "document"}
     one = finding(audit(Forgetful(**fields), trials=60_000, seed=1), "north", "colluding")
     assert one.verdict == VIOLATED
 

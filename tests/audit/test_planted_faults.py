@@ -19,7 +19,7 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
-from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.canary_game import audit
 
 RESEARCH = made()
 AUDITS = 20

@@ -13,14 +13,14 @@ from faults import made
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
 from fulcrum.audit.evidence.judging import Errors
-from fulcrum.audit.real_parts import releases
-from fulcrum.audit.real_parts.recorded import engine_probes, made_up_task, read_recorded_run, run_probes
-from fulcrum.audit.real_parts.releases import probed_silos, region_probes, release_probes
+from fulcrum.audit.integration import release_noise as releases
+from fulcrum.audit.integration.recorded_noise import engine_probes, made_up_task, read_recorded_run, run_probes
+from fulcrum.audit.integration.release_noise import probed_silos, region_probes, release_probes
+from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.errors import DataError
-from fulcrum.noise.sources import SecureNoise
-from fulcrum.simulation import engine
-from fulcrum.simulation.models import Model
-from fulcrum.simulation.runs import save_run, train
+from fulcrum.simulation.embedded import batched_engine as engine
+from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.training_runs import save_run, train
 
 ERRORS = Errors.shared(10, 12, 0.99999)
 PLANS = {purpose: made(purpose) for purpose in ("research", "deployment")}
@@ -50,7 +50,7 @@ def test_releases_with_narrow_noise_are_found(monkeypatch):
 
 
 def test_releases_that_are_not_clipped_are_found(monkeypatch):
-    from fulcrum.roles import releasing
+    from fulcrum.core.silo import releasing
 
     monkeypatch.setattr(releasing, "clip", lambda update, norm, share=1.0: update)
     found = release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)

@@ -6,12 +6,12 @@ from faults import SIZES, Mechanism, made, silo_release
 
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors, probe
-from fulcrum.audit.replays.auditing import audit
-from fulcrum.audit.replays.observers import stages_of
+from fulcrum.audit.replays.canary_game import audit
+from fulcrum.audit.replays.played_observers import stages_of
 from fulcrum.audit.replays.replaying import replayed
-from fulcrum.noise.clipping import clip
-from fulcrum.noise.sources import SeededNoise
-from fulcrum.roles.releasing import perturbed
+from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.noise_sources import SeededNoise
+from fulcrum.core.silo.releasing import perturbed
 
 PLAN = made()
 ERRORS = Errors.shared(views=8, probes=8, confidence=0.95)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fulcrum.cli.app import run
-from fulcrum.planning.plan_file import PlanFile, to_json
+from fulcrum.core.plan.plan_file import PlanFile, to_json
 
 CSV = "silo,records,region\nlille,120,north\nmetz,80,north\nnice,300,south\n"
 
@@ -442,8 +442,8 @@ def test_bad_input_is_one_line_and_exit_code_two(command, name):
 def test_a_plan_that_does_not_hold_is_exit_code_one(command):
     import msgspec
 
-    from fulcrum.planning.content_reading import read_content
-    from fulcrum.planning.plan_file import to_json
+    from fulcrum.core.plan.plan_file import to_json
+    from fulcrum.core.plan.plan_reader import read_content
 
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
     content = read_content("plan.json")

@@ -10,13 +10,13 @@ import pytest
 import fulcrum
 from fulcrum.audit.evidence.findings import AUDIT_FILE, read_audit
 from fulcrum.cli.app import run
+from fulcrum.core.plan.signatures import check_signature, new_key, sign_plan
+from fulcrum.core.silo.policy import read_policy
+from fulcrum.core.silo.site import read_site
 from fulcrum.errors import FulcrumError
 from fulcrum.parsing import json_of, toml_of
-from fulcrum.planning.signing import check_signature, new_key, sign_plan
-from fulcrum.roles.policy import read_policy
-from fulcrum.roles.site import read_site
-from fulcrum.simulation.results import read_results
-from fulcrum.views.dossier import read_answers
+from fulcrum.server.run_results import read_results
+from fulcrum.views.report.dossier import read_answers
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -28,7 +28,9 @@ TOML = [b"\xff\xfe", b"a = " + DEEP, b"a = " + b"9" * 5_000, b"a = {b = " * 100_
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
-    fulcrum.plan("severe", rounds=2, epsilon=1.0, purpose="deployment", parameters=10).save(folder / "plan.json")
+    fulcrum.save_plan(
+        fulcrum.plan("severe", rounds=2, epsilon=1.0, purpose="deployment", parameters=10), folder / "plan.json"
+    )
     new_key(folder / "issuer.key")
     return folder / "plan.json"
 

@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch):
 
 def save_plan(path, purpose="deployment"):
     epsilon = {"region": 1.0, "silo": 6.0}
-    fulcrum.plan("silos.csv", rounds=2, epsilon=epsilon, parameters=34, purpose=purpose).save(path)
+    fulcrum.save_plan(fulcrum.plan("silos.csv", rounds=2, epsilon=epsilon, parameters=34, purpose=purpose), path)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.cli.options import RecipeOption, ServerOption, WeightsOption
+from fulcrum.core.choices import SERVERS, WEIGHTS
 from fulcrum.errors import listing
-from fulcrum.planning.recipes import RECIPES, SERVERS
-from fulcrum.privacy.weights import WEIGHTS
-from fulcrum.simulation.tasks import DATA_VARIABLE
-from fulcrum.views.numbers import figure
-from fulcrum.views.terminal import QUIET_FOR, progress
+from fulcrum.planning.recipes import RECIPES
+from fulcrum.simulation.data.tasks import DATA_VARIABLE
+from fulcrum.views.terminal.screen import QUIET_FOR, progress
+from fulcrum.words.numbers import figure
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_log_of_both_streams_has_each_round_once(command):
 
 def test_long_training_is_not_silent_where_nobody_watches(capsys, monkeypatch):
     clock = iter([0.0, QUIET_FOR - 1, QUIET_FOR, QUIET_FOR, QUIET_FOR + 1])
-    monkeypatch.setattr("fulcrum.views.terminal.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fulcrum.views.terminal.screen.time.monotonic", lambda: next(clock))
     with progress("Training", 3, listed=True) as tell:
         for done in (1, 2, 3):
             tell(done, [np.array([0.5])])

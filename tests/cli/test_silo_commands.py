@@ -8,11 +8,11 @@ import pytest
 from earlier import write_format_1
 
 from fulcrum.cli.app import run
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.releasing import release
-from fulcrum.roles.terms import terms_of
-from fulcrum.storage.commit_mark import CommitMark
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.store.commit_mark import CommitMark
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.planning.files.plan_from_file import read_plan
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
 OBSERVERS = ("silo", "region", "federation")
@@ -188,7 +188,7 @@ def test_a_ledger_that_was_left_in_a_write_is_not_shown_without_its_journal(comm
 def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_named(command):
     command("plan", "silos.csv", *PLAN, "-o", "plan.json")
     made = read_plan("plan.json")
-    terms = terms_of(made, "lille")
+    terms = release_parameters_of(made, "lille")
     inside, above = (terms.cost.shifts[name] for name in ("silo", "region"))
     allowed = {made.digest: (4, terms.allowance.shifts["region"], terms.allowance.shifts["silo"])}
     releases = [(made.digest, number, "m", b"x", above, inside) for number in (1, 2)]

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from fulcrum.cli.app import app
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.making import plan
+from fulcrum.planning.plan import save_plan
+from fulcrum.planning.planner import plan
+from fulcrum.readers.federation import Federation
 
 PROBE = """
 import json, sys
@@ -48,17 +49,19 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
     loaded = loaded_by("exposure", "severe")
     assert "numpy" in loaded
     assert not loaded & {*OF_SCIPY, "jinja2", "sqlite3"}
-    floors = {name.split(".")[1] for name in loaded if name.startswith("fulcrum.")}
-    assert not floors & {"planning", "noise", "ledger", "exchange", "roles", "simulation", "engines"}
+    ours = {name.removeprefix("fulcrum.") for name in loaded if name.startswith("fulcrum.")}
+    assert {name for name in ours if name.startswith("planning.")} == {"planning.theory", "planning.theory.exposure"}
+    assert not {name for name in ours if name.startswith(("core.plan", "core.silo", "core.noise", "core.masking"))}
+    assert not {name.split(".")[0] for name in ours} & {"aggregation", "server", "simulation", "engines"}
     assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure"}
 
 
 AS_A_SILO = """
 import sys
-import fulcrum.roles.masked_silo
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.terms import terms_of
-terms_of(read_plan(sys.argv[1]), "silo-1")
+import fulcrum.core.silo.masked_release
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.core.silo.release_parameters import release_parameters_of
+release_parameters_of(read_plan(sys.argv[1]), "silo-1")
 print(sorted({"scipy.optimize", "scipy.sparse"} & set(sys.modules)))
 """
 SPECIAL_ALONE = "import sys, scipy.special; print(sorted({'scipy.optimize', 'scipy.sparse'} & set(sys.modules)))"
@@ -68,7 +71,7 @@ def test_a_silo_that_checks_its_plan_loads_no_solver(tmp_path):
     """On Flower every message starts a process, and a solver takes longer to load than such a message to answer."""
     sizes = {"north": {f"silo-{k}": 100 for k in range(1, 5)}}
     made = plan(Federation.from_sizes(sizes), rounds=2, epsilon=1.0, parameters=10, purpose="deployment")
-    made.save(tmp_path / "plan.json")
+    save_plan(made, tmp_path / "plan.json")
     as_a_silo, special_alone = (
         subprocess.run(
             [sys.executable, "-c", script, tmp_path / "plan.json"], capture_output=True, text=True, check=True

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fulcrum.cli.app import run
-from fulcrum.planning.plan_reading import read_plan
+from fulcrum.planning.files.plan_from_file import read_plan
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -7,13 +7,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 import fulcrum
-from fulcrum.engines.flower.records import ARRAYS, answer_in
-from fulcrum.engines.flower.silo import _station_of, fulcrum_mod
-from fulcrum.engines.flower.sites import write_sites
-from fulcrum.engines.sites import Deployment
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.messages import answer_from_bytes
-from fulcrum.roles.site import ledger_name
+from fulcrum.core.masking.masking_messages import answer_from_bytes
+from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.engines.flower.client_mod import _station_of, fulcrum_mod
+from fulcrum.engines.flower.flower_records import ARRAYS, answer_in
+from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.site_folders import Deployment
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy"), 100), "south": dict.fromkeys(("lyon", "nice"), 80)}
 START = {"weight": np.linspace(-1, 1, 38).reshape(2, 19), "bias": np.zeros(2)}

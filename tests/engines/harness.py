@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 import fulcrum
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.engines.nvflare.console import session
-from fulcrum.engines.nvflare.kits import Deployment, write_kits
-from fulcrum.engines.nvflare.loopback import Loopback, processes_of
-from fulcrum.exchange.release import Release
-from fulcrum.ledger.ledger import Ledger
+from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.nvflare_loopback import Loopback, processes_of
 
 SITE_CODE = Path(__file__).parent / "site"
 MEMBERS = {"north": ["a1", "a2"], "mid": ["b1", "b2", "b3"], "south": ["c1"]}

@@ -8,7 +8,7 @@ from faults import made
 
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors
-from fulcrum.audit.real_parts.engine_runs import engine_run_probes
+from fulcrum.audit.integration.engine_runs import engine_run_probes
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytestmark = pytest.mark.engines

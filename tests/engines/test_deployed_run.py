@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.engines.deployed_run import deployed_run, run_from, save_deployed_run, save_model
 from fulcrum.engines.nvflare.failures import Failures
 from fulcrum.errors import DataError
-from fulcrum.roles.checkpoint import RoundSummary
-from fulcrum.simulation.results import read_results
+from fulcrum.server.checkpoint import RoundSummary
+from fulcrum.server.deployed_run import deployed_run, run_from, save_deployed_run, save_model
+from fulcrum.server.run_results import read_results
 
 HISTORY = [
     RoundSummary(round=1, summed=["n", "s"], members={"n": ["a", "b"], "s": ["c"]}, withheld={}, missing=[]),

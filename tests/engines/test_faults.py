@@ -10,11 +10,11 @@ import time
 import pytest
 from harness import MEMBERS, Federation, Relay, free_port
 
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.store.ledger import verify_ledger
 from fulcrum.engines.nvflare.console import COMPLETED, follow, session
 from fulcrum.errors import EngineError, ExchangeError
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.ledger.ledger import verify_ledger
-from fulcrum.roles.region import Region
 
 pytestmark = pytest.mark.engines
 

@@ -17,17 +17,18 @@ from flower_world import START, FlowerWorld, arrays_of, half_a_step, record
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fulcrum.engines.flower import loopback
-from fulcrum.engines.flower.kits import write_kits
-from fulcrum.engines.flower.records import request_content, requests_in
-from fulcrum.engines.flower.server import FulcrumStrategy
-from fulcrum.engines.flower.silo import FulcrumMod
-from fulcrum.engines.flower.sites import write_sites
-from fulcrum.engines.sites import Deployment
-from fulcrum.masking.messages import Attested, Begin, Inbox, request_from_bytes
-from fulcrum.roles.masked_silo import MaskedSilo
-from fulcrum.roles.records import MARK
-from fulcrum.roles.site import read_site
+from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, request_from_bytes
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.site_records import MARK
+from fulcrum.engines.flower import flower_loopback as loopback
+from fulcrum.engines.flower.client_mod import FulcrumMod
+from fulcrum.engines.flower.flower_kits import write_kits
+from fulcrum.engines.flower.flower_records import request_content, requests_in
+from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.strategy import FulcrumStrategy
+from fulcrum.engines.site_folders import Deployment
+from fulcrum.planning.files.plan_from_file import plan_of
 
 
 @pytest.fixture
@@ -433,7 +434,9 @@ def test_plans_for_trusted_aggregators_are_refused(tmp_path):
 
 def test_kits_hold_no_records_and_their_operators_make_them_once(world, tmp_path, capsys):
     kits = tmp_path / "kits"
-    write_kits(Deployment(plan=replace(world.plan, keys={}), train="fulcrum.engines.built_in_training"), kits)
+    write_kits(
+        Deployment(plan=replace(plan_of(world.plan.document), keys={}), train="fulcrum.engines.built_in_training"), kits
+    )
     assert not [path for path in kits.rglob("*") if path.suffix in (".ledger", ".masking") or path.name == MARK]
     silo = world.silos[0]
     assert "fulcrum site init ." in (kits / silo / "README.md").read_text()

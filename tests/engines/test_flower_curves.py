@@ -10,11 +10,11 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from flower_world import FlowerWorld
 
+from fulcrum.core.silo.site import read_site
 from fulcrum.engines.flower.app import client_app, run_plan
-from fulcrum.engines.flower.telling import local_run, run_of
-from fulcrum.engines.sites import BUILT_IN
-from fulcrum.roles.site import read_site
-from fulcrum.simulation.results import read_results
+from fulcrum.engines.flower.run_recorder import local_run, run_of
+from fulcrum.engines.site_folders import BUILT_IN
+from fulcrum.server.run_results import read_results
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz"), 100), "south": dict.fromkeys(("lyon", "nice"), 80)}
 

@@ -32,8 +32,8 @@ from flwr.superlink.federation.noop_federation_manager import NoOpFederationMana
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
+from fulcrum.engines.flower.flower_loopback import free_port
 from fulcrum.engines.flower.gate import _MOST_WAITING, _PART, _REQUESTS_OF_A_PEER, _SMALL, DATABASE, Sizes
-from fulcrum.engines.flower.loopback import free_port
 from fulcrum.engines.flower.node_identity import RegisteredNodes
 
 PRIVATE, PUBLIC = generate_key_pairs()

@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fulcrum.engines.flower.kits import write_kits
-from fulcrum.engines.flower.loopback import Loopback, free_port
-from fulcrum.engines.sites import BUILT_IN, SERVER, Deployment
+from fulcrum.core.silo.site import ledger_name, once_free
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.engines.flower.flower_kits import write_kits
+from fulcrum.engines.flower.flower_loopback import Loopback, free_port
+from fulcrum.engines.site_folders import BUILT_IN, SERVER, Deployment
 from fulcrum.errors import EngineError
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.checkpoint import history_of
-from fulcrum.roles.site import ledger_name, once_free
+from fulcrum.server.checkpoint import history_of
 
 pytestmark = pytest.mark.engines
 

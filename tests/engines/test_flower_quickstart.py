@@ -57,8 +57,8 @@ def test_both_learn_and_the_private_one_sends_answers_alone(tmp_path, monkeypatc
     from flower_world import LocalGrid
     from flwr.app import Context, RecordDict
 
-    from fulcrum.engines.flower.sites import write_sites
-    from fulcrum.engines.sites import Deployment
+    from fulcrum.engines.flower.flower_sites import write_sites
+    from fulcrum.engines.site_folders import Deployment
 
     plan = runpy.run_path(str(EXAMPLE / "simulate.py"))["private_plan"]()
     assert plan.epsilon_target == {"federation": 8.0}

@@ -11,8 +11,8 @@ from flower_world import START, FlowerWorld, half_a_step, record
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fulcrum.engines.flower.server import FulcrumStrategy
-from fulcrum.engines.flower.silo import FulcrumMod, fulcrum_mod
+from fulcrum.engines.flower.client_mod import FulcrumMod, fulcrum_mod
+from fulcrum.engines.flower.strategy import FulcrumStrategy
 
 
 def start(world, grid=None, **options):
@@ -78,9 +78,9 @@ def test_a_log_that_fails_tells_the_server_nothing(tmp_path, deaf, content):
 def test_a_log_that_fails_does_not_cost_an_update(tmp_path, deaf, monkeypatch):
     """What the app sends beside its arrays is told to the log while training is not over: its failure is not the app's."""
     world = FlowerWorld(tmp_path)
-    monkeypatch.setattr("fulcrum.roles.silo.sound_alarm", lambda *_, **__: pytest.fail("training failed"))
-    monkeypatch.setattr("fulcrum.engines.flower.server._logger", logging.Logger("apart"))
-    monkeypatch.setattr("fulcrum.roles.masked_server._logger", logging.Logger("apart"))
+    monkeypatch.setattr("fulcrum.core.silo.silo_release.sound_alarm", lambda *_, **__: pytest.fail("training failed"))
+    monkeypatch.setattr("fulcrum.engines.flower.strategy._logger", logging.Logger("apart"))
+    monkeypatch.setattr("fulcrum.server.masked_server._logger", logging.Logger("apart"))
     start(world, num_rounds=1)
     assert world.check_replies() == {(silo, 1) for silo in world.silos}
 

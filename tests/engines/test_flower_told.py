@@ -9,10 +9,10 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 from flower_world import START, FlowerWorld, half_a_step, record
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from fulcrum.engines.flower.records import records_digest, requests_in, settings_digest
-from fulcrum.engines.flower.server import FulcrumStrategy
+from fulcrum.core.masking.masking_messages import Inbox, request_from_bytes
+from fulcrum.engines.flower.flower_records import records_digest, requests_in, settings_digest
+from fulcrum.engines.flower.strategy import FulcrumStrategy
 from fulcrum.errors import EngineError
-from fulcrum.masking.messages import Inbox, request_from_bytes
 
 NORTH = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy"), 100)}
 GIVEN = {name: array.astype(np.float32) for name, array in START.items()} | {"batches": np.array([7])}

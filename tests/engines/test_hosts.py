@@ -7,8 +7,8 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.app import run
-from fulcrum.engines.nvflare.kits import write_kits as nvflare_kits
-from fulcrum.engines.sites import Deployment
+from fulcrum.engines.nvflare.nvflare_kits import write_kits as nvflare_kits
+from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import ParameterError, PlanError
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz"), 100)}
@@ -58,7 +58,7 @@ def test_a_deployment_needs_a_port_and_the_one_after_it(port):
 @pytest.mark.parametrize("host", ["x$(touch made)", "a b"])
 def test_a_host_that_is_none_is_told_in_one_line(engine, host, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    planned(aggregation="masked" if engine == "flower" else "trusted").save("plan.json")
+    fulcrum.save_plan(planned(aggregation="masked" if engine == "flower" else "trusted"), "plan.json")
     assert run(["deploy", engine, "plan.json", "-o", "kits", "--host", host]) == 2
     told = capsys.readouterr()
     assert (told.out, len(told.err.splitlines())) == ("", 1)
@@ -79,7 +79,7 @@ def test_flare_refuses_an_ipv6_address_before_anything_is_written(tmp_path):
 )
 def test_scripts_of_flower_hold_the_address_that_a_shell_reads_as_one_word(tmp_path, host, address, listens):
     pytest.importorskip("cryptography", reason="needs the extra flower")
-    from fulcrum.engines.flower.kits import write_kits
+    from fulcrum.engines.flower.flower_kits import write_kits
 
     deployment = Deployment(plan=planned(aggregation="masked"), train="unused", host=host, port=9092)
     write_kits(deployment, tmp_path / "kits")

@@ -7,9 +7,9 @@ import pytest
 from harness import MEMBERS, Federation
 
 import fulcrum
+from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.engines.nvflare.console import follow
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.roles.server import Coordinator
+from fulcrum.server.coordinator import Coordinator
 
 pytestmark = pytest.mark.engines
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.cli.app import run
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.site_records import MARK
+from fulcrum.core.silo.training_module import Assignment
 from fulcrum.engines.built_in_training import evaluate
 from fulcrum.errors import DataError, EngineError, PlanError
-from fulcrum.roles.learning import Assignment
-from fulcrum.roles.records import MARK
-from fulcrum.roles.region import Region
-from fulcrum.roles.site import read_site
-from fulcrum.simulation.results import read_results
+from fulcrum.server.run_results import read_results
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -28,7 +28,7 @@ pytest.importorskip("cryptography", reason="needs the extra secure")
 from harness import Federation, exposed
 
 from fulcrum.engines.nvflare.console import _ending_of, session
-from fulcrum.engines.nvflare.kits import Deployment, write_kits
+from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
 
 MEMBERS = {"north": ["a1", "a2"], "south": ["c1"]}
 
@@ -39,7 +39,7 @@ def kits(tmp_path_factory):
     (folder / "policy.toml").write_text("largest_epsilon_above = 9\nlargest_epsilon_inside = 90\n")
     (folder / "fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n")
     plan = fulcrum.plan(str(folder / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment")
-    plan.save(folder / "plan.json")
+    fulcrum.save_plan(plan, folder / "plan.json")
     command = ["deploy", "nvflare", str(folder / "plan.json"), "-o", str(folder / "kits"), "--port", "9102"]
     assert run([*command, "--policy", str(folder / "policy.toml"), "--host", "fl.example.org", "--format", "csv"]) == 0
     return folder / "kits"
@@ -342,7 +342,7 @@ def test_kits_say_what_they_are_for_and_none_for_research_are_handed_out(tmp_pat
             settings = read_site(home).settings
             assert settings.purpose == purpose
             assert settings.policy == (made == kits and settings.role == "silo")
-    research.plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(research.plan, tmp_path / "plan.json")
     assert run(["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out")]) == 2
     told = capsys.readouterr().err
     assert "is a research plan, which protects nobody" in told
@@ -362,7 +362,7 @@ def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
     keys = {"a": fulcrum.new_key(tmp_path / "a.key"), "b": fulcrum.new_key(tmp_path / "b.key")}
     keys["north"] = fulcrum.new_key(tmp_path / "north.key", kind="sealing")
     wanted = deployment(tmp_path, "a,10,north\nb,10,north\n", keys=keys, purpose="deployment", parameters=34)
-    wanted.plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(wanted.plan, tmp_path / "plan.json")
     issuer = fulcrum.new_key(tmp_path / "issuer.key")
     fulcrum.sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
     made = write_kits(dataclasses.replace(wanted, plan_file=tmp_path / "plan.json"), tmp_path / "kits")
@@ -386,7 +386,9 @@ def test_keys_that_sites_made_stay_with_the_sites(tmp_path):
 def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, capsys, extra, message):
     monkeypatch.chdir(tmp_path)
     Path("strict.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment").save("plan.json")
+    fulcrum.save_plan(
+        fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment"), "plan.json"
+    )
     assert run(["deploy", "nvflare", "plan.json", "-o", "kits", *extra]) == 2
     told = capsys.readouterr().err
     assert message in told
@@ -426,7 +428,7 @@ def test_training_that_cannot_work_is_noticed_before_any_site_starts(
     if body:
         (tmp_path / f"{module}.py").write_text(body)
     monkeypatch.syspath_prepend(str(tmp_path))
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34).save(tmp_path / "plan.json")
+    fulcrum.save_plan(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34), tmp_path / "plan.json")
     assert run(["up", "nvflare", str(tmp_path / "plan.json"), "--train", module, "-o", str(tmp_path / "up")]) == 2
     told = capsys.readouterr().err
     assert message in told
@@ -437,7 +439,9 @@ def test_training_that_cannot_work_is_noticed_before_any_site_starts(
 def test_kits_are_not_made_for_a_model_that_the_plan_was_not_made_for(tmp_path, monkeypatch, capsys):
     (tmp_path / "six_weights.py").write_text("def start(options): return {'w': [0.0] * 6}" + TRAIN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment").save(tmp_path / "plan.json")
+    fulcrum.save_plan(
+        fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment"), tmp_path / "plan.json"
+    )
     command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train"]
     assert run([*command, "six_weights"]) == 2
     told = capsys.readouterr().err
@@ -452,7 +456,7 @@ def test_kits_are_not_made_for_a_model_that_the_plan_was_not_made_for(tmp_path, 
 
 def test_options_of_a_training_module_keep_their_types(tmp_path):
     plan = fulcrum.plan("isic-paper", rounds=2, epsilon=1.0, parameters=34, purpose="deployment")
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train", "theirs"]
     assert run([*command, "--option", "steps=3", "--option", "records=/data/x.npy", "--option", "deep=true"]) == 0
     settings = tomllib.loads((tmp_path / "kits" / "region-1-1" / "local" / "fulcrum" / "site.toml").read_text())

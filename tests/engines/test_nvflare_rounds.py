@@ -23,21 +23,22 @@ from nvflare.edge.constants import EdgeTaskHeaderKey
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge
 from nvflare.edge.executors.hug import TaskInfo
 
-from fulcrum.engines.deployed_run import run_from
-from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, read_ending, read_run
-from fulcrum.engines.nvflare.kits import Deployment, write_kits
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.model_message import pack_model, unpack_model
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.silo.releasing import Layout
+from fulcrum.core.silo.silo_release import FAILED
+from fulcrum.core.silo.site import read_site
+from fulcrum.engines.nvflare.job_endings import read_ending, read_run
+from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
+from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
 from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
 from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
-from fulcrum.estimation.server import advanced, begun
-from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.model import pack_model, unpack_model
-from fulcrum.roles.region import Region
-from fulcrum.roles.releasing import Layout
-from fulcrum.roles.silo import FAILED
-from fulcrum.roles.site import read_site
-from fulcrum.simulation.results import unkeyed_digest
+from fulcrum.rules.server_rule import advanced, begun
+from fulcrum.server.deployed_run import run_from
+from fulcrum.server.run_results import unkeyed_digest
 
 MEMBERS = ["a1", "a2", "a3"]
 START = {"weights": np.zeros(6)}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fulcrum.engines.processes import check_running, end_all, processes
+from fulcrum.engines.child_processes import check_running, end_all, processes
 from fulcrum.errors import EngineError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")

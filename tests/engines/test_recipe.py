@@ -20,9 +20,9 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.job_config.api import FedJob
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv, add_experiment_tracking, set_recipe_meta
 
-from fulcrum.engines.nvflare.kits import ADMIN, Deployment, write_kits
-from fulcrum.engines.nvflare.recipe import LoopbackEnv, PlanJob, PlanRecipe
-from fulcrum.simulation.results import read_results
+from fulcrum.engines.nvflare.job_recipe import LoopbackEnv, PlanJob, PlanRecipe
+from fulcrum.engines.nvflare.nvflare_kits import ADMIN, Deployment, write_kits
+from fulcrum.server.run_results import read_results
 
 FEDERATION = "silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n"
 
@@ -38,7 +38,7 @@ def files_of(folder):
 
 
 def test_a_recipe_exports_the_job_that_the_kits_were_made_for_byte_for_byte(plan, tmp_path):
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     PlanRecipe(plan=tmp_path / "plan.json", train="theirs", patience=77.0).export(str(tmp_path / "exported"))
     write_kits(Deployment(plan=plan, train="theirs", patience=77.0), tmp_path / "kits")
     assert files_of(tmp_path / "exported" / "fulcrum") == files_of(tmp_path / "kits" / "job")

@@ -7,11 +7,11 @@ import pytest
 import fulcrum
 from fulcrum.cli.deployments import SiteOptions
 from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.engines.sites import BUILT_IN, Deployment, signed_plan
+from fulcrum.core.plan import verified_plan as verified_contents
+from fulcrum.core.plan.signatures import new_key, read_signed_plan, write_signature
+from fulcrum.core.silo.policy import Policy
+from fulcrum.engines.site_folders import BUILT_IN, Deployment, signed_plan
 from fulcrum.errors import PlanError, PolicyError
-from fulcrum.planning import verified_contents
-from fulcrum.planning.signing import new_key, read_signed_plan, write_signature
-from fulcrum.roles.policy import Policy
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -43,7 +43,7 @@ def verifications(monkeypatch):
 
 def made(purpose="deployment"):
     federation = fulcrum.Federation.from_sizes(SIZES)
-    fulcrum.plan(federation, rounds=2, epsilon=1.0, parameters=34, purpose=purpose).save("plan.json")
+    fulcrum.save_plan(fulcrum.plan(federation, rounds=2, epsilon=1.0, parameters=34, purpose=purpose), "plan.json")
     return fulcrum.read_plan("plan.json")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.app import run
-from fulcrum.simulation.results import read_results
+from fulcrum.server.run_results import read_results
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -59,7 +59,7 @@ def up(tmp_path_factory):
         Path("curve_training.py").write_text(TRAINING)
         Path("own").mkdir()
         Path("fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n")
-        fulcrum.plan("fed.csv", **PROMISE).save("plan.json")
+        fulcrum.save_plan(fulcrum.plan("fed.csv", **PROMISE), "plan.json")
         command = ["up", "nvflare", "plan.json", "--train", "curve_training", "--option", f"own={folder / 'own'}"]
         tracked = [word for name in TRACKERS for word in (f"--{name}", name)]
         printed, told = io.StringIO(), io.StringIO()
@@ -156,7 +156,7 @@ def test_no_loss_and_no_norm_of_a_silo_is_in_anything_that_is_logged(up):
 def test_a_plan_is_given_up_where_training_fails_at_every_silo(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("fed.csv").write_text("silo,records,region\na1,200,north\na2,220,north\n")
-    fulcrum.plan("fed.csv", **PROMISE).save("plan.json")
+    fulcrum.save_plan(fulcrum.plan("fed.csv", **PROMISE), "plan.json")
     broken = TRAINING.replace('if assignment.silo == "c1":', "if True:")
     Path("broken_training.py").write_text(broken)
     command = ["up", "nvflare", "plan.json", "--train", "broken_training", "-o", "out"]

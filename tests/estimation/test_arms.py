@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from fulcrum.estimation.arms import PoolingArms
-from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun
+from fulcrum.core.choices import HEADS
+from fulcrum.rules.server_rule import ServerRule, advanced, begun
+from fulcrum.simulation.embedded.pooling_variants import PoolingArms
 
 REGIONS = 4
 

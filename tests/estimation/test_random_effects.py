@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fulcrum.estimation.random_effects import mixed, mixing, pooled
+from fulcrum.rules.random_effects import mixed, mixing, pooled
 
 CHECK = np.array([[1, 2, 0, -1], [1.2, 1.5, 0.3, -0.8], [3, 0, 1, 0.0]])
 VARIANCE, SHARES = np.array([0.01, 0.05, 0.2]), np.array([0.6, 0.3, 0.1])

@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fulcrum.estimation import random_effects
-from fulcrum.estimation.random_effects import pooled
-from fulcrum.estimation.server import HEADS, ServerRule, advanced, begun, first_step, pace_of
+from fulcrum.core.choices import HEADS
+from fulcrum.rules import random_effects
+from fulcrum.rules.random_effects import pooled
+from fulcrum.rules.server_rule import ServerRule, advanced, begun, first_step, pace_of
 
 REGIONS = 5
 

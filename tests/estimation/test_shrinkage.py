@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fulcrum.estimation.random_effects import pooled
-from fulcrum.estimation.server import ServerRule, advanced, begun
-from fulcrum.estimation.shrinkage import shrunk
+from fulcrum.rules.random_effects import pooled
+from fulcrum.rules.server_rule import ServerRule, advanced, begun
+from fulcrum.rules.shrinkage import shrunk
 
 ROWS, TRIALS = 60, 120
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fulcrum.core.messages.framing import decoded, framed, unframed
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.messages.release_message import Release
 from fulcrum.errors import ExchangeError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.framing import decoded, framed, unframed
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.release import Release
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from fulcrum.core.messages.layout import flattened
+from fulcrum.core.messages.model_message import model_digest
 from fulcrum.errors import ExchangeError, ReleaseError
-from fulcrum.exchange.layout import flattened
-from fulcrum.exchange.model import model_digest
 
 
 class Forgetful(Mapping):

@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.errors import ExchangeError
-from fulcrum.exchange.framing import framed
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.model import (
+from fulcrum.core.messages.framing import framed
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.model_message import (
     check_model_layout,
     checked_model,
     model_digest,
@@ -13,6 +12,7 @@ from fulcrum.exchange.model import (
     pack_model,
     unpack_model,
 )
+from fulcrum.errors import ExchangeError
 
 
 def test_models_survive_the_wire():

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
+from fulcrum.core.messages import sealing
+from fulcrum.core.messages.framing import framed, unframed
+from fulcrum.core.messages.sealing import Opener, Sealer, seal, unseal
+from fulcrum.core.noise.noise_sources import SeededNoise
+from fulcrum.core.plan.signatures import new_key, private_key
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ExchangeError
-from fulcrum.exchange import sealing
-from fulcrum.exchange.framing import framed, unframed
-from fulcrum.exchange.sealing import Opener, Sealer, seal, unseal
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.noise.sources import SeededNoise
-from fulcrum.planning.signing import new_key, private_key
-from fulcrum.roles.releasing import release
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -388,7 +388,7 @@ def test_an_envelope_is_known_byte_for_byte(world):
 
 def test_a_cryptography_without_hpke_is_named():
     hidden = "import sys; sys.modules['cryptography.hazmat.primitives.hpke'] = None"
-    code = f"{hidden}; from fulcrum.exchange.sealing import _hpke; _hpke()"
+    code = f"{hidden}; from fulcrum.core.messages.sealing import _hpke; _hpke()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     told = ran.stderr.splitlines()[-1]
     assert "sealed releases need the package cryptography, 47 or later. Run: pip install -U" in told

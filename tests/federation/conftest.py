@@ -2,7 +2,7 @@
 
 import pytest
 
-from fulcrum.federation.structure import Federation
+from fulcrum.readers.federation import Federation
 
 
 @pytest.fixture

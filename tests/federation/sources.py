@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from fulcrum.errors import FederationError
-from fulcrum.federation.reading import read_federation
+from fulcrum.readers.federation_reader import read_federation
 
 DOC = Path(__file__).parents[2] / "docs" / "federation-files.md"
 COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sources import COLUMNS, HEAD, doc_example, parquet, refusal, written
 
 from fulcrum.errors import FulcrumError
-from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import Federation
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.federation_reader import read_federation
 
 FUZZ = settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

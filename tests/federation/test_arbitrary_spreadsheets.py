@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from test_spreadsheets import SHEETS
 
 from fulcrum.errors import FederationError, FulcrumError
-from fulcrum.federation.as_csv import federation_csv
-from fulcrum.federation.reading import reading_of_bytes
-from fulcrum.federation.structure import Federation
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.federation_csv import federation_csv
+from fulcrum.readers.federation_reader import reading_of_bytes
 
 THOUSANDS = ["", ".", ",", " ", "\xa0", "\u202f", "'", "’"]
 ENCODINGS = ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le"]

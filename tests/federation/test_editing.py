@@ -3,13 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fulcrum
+from fulcrum.core.topology import Tier
 from fulcrum.errors import FederationError
-from fulcrum.federation.as_json import federation_of, roster_of
-from fulcrum.federation.editing import added, merged, moves, removed, renamed, rescaled, resized, split
-from fulcrum.federation.profiles import profile
-from fulcrum.federation.structure import Federation, Tier
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan_reading import read_plan
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.planner import plan
+from fulcrum.readers.editing import added, merged, moves, removed, renamed, rescaled, resized, split
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.federation_json import federation_of, roster_of
+from fulcrum.readers.profiles import profile
 
 NESTED = Federation.from_columns(
     silo=["a", "b", "c", "d", "e"],
@@ -171,7 +173,7 @@ def test_a_roster_gives_the_same_federation(federation):
 )
 def test_the_plan_of_an_edited_federation_is_read_back(tmp_path, federation, edit):
     made = plan(edit(federation), rounds=3, epsilon=2.0)
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json").federation.digest == made.federation.digest
     assert federation_of(roster_of(made.federation)).digest == made.federation.digest
 

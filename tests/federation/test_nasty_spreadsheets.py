@@ -3,7 +3,7 @@
 import pytest
 
 from fulcrum.errors import FederationError
-from fulcrum.federation.reading import reading_of_bytes
+from fulcrum.readers.federation_reader import reading_of_bytes
 
 
 def read(text):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fulcrum.errors import FederationError, ParameterError
-from fulcrum.federation.profiles import DESCRIPTIONS, PROFILES, cellular, profile, profile_from_counts
+from fulcrum.readers.profiles import DESCRIPTIONS, PROFILES, cellular, profile, profile_from_counts
 
 COUNTS = {
     "balanced": [16] * 6,

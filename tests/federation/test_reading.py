@@ -11,10 +11,11 @@ import pytest
 from sources import COLUMNS, CSV, FRAMES, doc_example, frames, parquet, pyarrow, refusal, written
 
 from fulcrum.errors import FederationError
-from fulcrum.federation import reading, sheets
-from fulcrum.federation.profiles import PROFILES, profile
-from fulcrum.federation.reading import read_federation
-from fulcrum.federation.tree_files import toml_federation
+from fulcrum.readers import federation_reader as reading
+from fulcrum.readers import sheets
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.readers.profiles import PROFILES, profile
+from fulcrum.readers.tree_files import toml_federation
 
 TOML = "[region.north]\nlille = 800\nparis = 2400\n[region.south]\nlyon = 1200\n"
 

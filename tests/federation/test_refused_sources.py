@@ -9,7 +9,7 @@ import pytest
 from sources import CSV, refusal, written
 
 from fulcrum.errors import MissingExtraError
-from fulcrum.federation.profiles import PROFILES
+from fulcrum.readers.profiles import PROFILES
 
 KNOWN = ".toml, .csv, .tsv, .txt, .parquet, .yml, .yaml"
 

@@ -6,11 +6,11 @@ import pytest
 from sources import frames, parquet, written
 
 import fulcrum
+from fulcrum.core.topology import KNOWN_COLUMNS, RESERVED_COLUMNS, Tier
 from fulcrum.errors import FederationError
-from fulcrum.federation.as_json import Roster, federation_of, roster_of
-from fulcrum.federation.reading import read_federation, reading_of_bytes
-from fulcrum.federation.structure import KNOWN_COLUMNS, RESERVED_COLUMNS, Tier
-from fulcrum.planning.exporting import exported
+from fulcrum.planning.files.exports import exported
+from fulcrum.readers.federation_json import Roster, federation_of, roster_of
+from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
 
 NAMES = [*RESERVED_COLUMNS, "Share", "UNTIL"]
 COLUMNS = {"silo": ["lille", "lyon"], "records": [800, 1200], "region": ["north", "south"]}

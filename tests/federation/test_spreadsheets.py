@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fulcrum.errors import FederationError
-from fulcrum.federation.as_csv import federation_csv
-from fulcrum.federation.reading import reading_of, reading_of_bytes
+from fulcrum.readers.federation_csv import federation_csv
+from fulcrum.readers.federation_reader import reading_of, reading_of_bytes
 
 SHEETS = Path(__file__).parent / "sheets"
 

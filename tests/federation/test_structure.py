@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fulcrum.core.topology import Tier
 from fulcrum.errors import FederationError, OverlapError, ParameterError
-from fulcrum.federation.structure import Federation, Tier
+from fulcrum.readers.federation import Federation
 
 NESTED = {"north": [120, 80], "south": [300], "east": [90]}
 COUNTRIES = {"country": {"france": ["north", "south"], "poland": ["east"]}}

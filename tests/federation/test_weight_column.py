@@ -7,12 +7,13 @@ from sources import frames, parquet, written
 
 import fulcrum
 from fulcrum.errors import FederationError, ParameterError
-from fulcrum.federation.as_csv import federation_csv
-from fulcrum.federation.as_json import Roster, federation_of, roster_of
-from fulcrum.federation.editing import added, merged, rescaled, resized, split
-from fulcrum.federation.reading import read_federation
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.views.recipe_words import recipe_words
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.plan import check_federation
+from fulcrum.readers.editing import added, merged, rescaled, resized, split
+from fulcrum.readers.federation_csv import federation_csv
+from fulcrum.readers.federation_json import Roster, federation_of, roster_of
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.words.recipe_words import recipe_words
 
 COLUMNS = {"silo": ["lille", "paris", "lyon"], "records": [800, 2400, 1200], "region": ["north", "north", "south"]}
 WEIGHT = [2.0, 1.0, 1.0]
@@ -112,10 +113,10 @@ def test_weights_of_a_federation_are_used_unless_others_are_asked_for(tmp_path):
     by_size = fulcrum.plan(federation, rounds=3, epsilon=1.0, weights="sizes")
     assert by_size.weights == pytest.approx(np.array([800, 2400, 1200]) / 4400)
     for made in (plan, by_size):
-        made.save(tmp_path / "plan.json")
+        fulcrum.save_plan(made, tmp_path / "plan.json")
         again = read_plan(tmp_path / "plan.json")
         assert again.weights.tolist() == made.weights.tolist()
-        again.check_federation(federation)
+        check_federation(again, federation)
         assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
 
 
@@ -125,14 +126,14 @@ def test_a_plan_keeps_sizes_secret_where_they_are_not_given(tmp_path):
     plan = fulcrum.plan(federation, rounds=3, epsilon=1.0, recipe="joint", parameters=10)
     assert plan.weights == pytest.approx([1 / 3] * 3)
     assert plan.server_rule.shares == pytest.approx([2 / 3, 1 / 3])
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     content = msgspec.json.decode((tmp_path / "plan.json").read_bytes())
     assert [silo["records"] for silo in content["silos"]] == [None] * 3
-    assert "the datasets of silos are disjoint, and their sizes stay secret" in plan.assumptions
+    assert "the datasets of silos are disjoint, and their sizes stay secret" in fulcrum.guarantee_of(plan).assumptions
     assert content["guarantee"]["adjacency"] == "replace one silo's whole dataset, of whatever size"
     assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
-    read_plan(tmp_path / "plan.json").check_federation(federation)
-    assert plan.advice  # nothing in it rests on sizes
+    check_federation(read_plan(tmp_path / "plan.json"), federation)
+    assert fulcrum.advice_on(plan)  # nothing in it rests on sizes
 
 
 @pytest.mark.parametrize(
@@ -146,16 +147,16 @@ def test_a_plan_keeps_sizes_secret_where_they_are_not_given(tmp_path):
 def test_sizes_are_not_said_to_stay_secret_beside_weights_that_show_them(tmp_path, columns, settings):
     """The file alone gives the sizes 800, 2400 and 1200 away, up to their unit."""
     plan = fulcrum.plan(read_federation(written(tmp_path, "a.csv", columns)), rounds=3, epsilon=1.0, **settings)
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     silos = msgspec.json.decode((tmp_path / "plan.json").read_bytes())["silos"]
     shown = [silo.get("declared_weight") or silo["weight"] for silo in silos]
     assert [weight / shown[0] for weight in shown] == pytest.approx([1, 3, 1.5])
-    told = " ".join([*plan.assumptions, *recipe_words(plan)])
+    told = " ".join([*fulcrum.guarantee_of(plan).assumptions, *recipe_words(plan)])
     assert "secret" not in told
     assert (
         "the datasets of silos are disjoint; their sizes are not declared, but their weights are public, and weights in "
         "proportion to sizes show the sizes"
-    ) in plan.assumptions
+    ) in fulcrum.guarantee_of(plan).assumptions
     assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ledgers import PLAN, holds
 
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.errors import LedgerError, RefusedReleaseError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
 
 
 class LedgerBesideAModel(RuleBasedStateMachine):

@@ -11,8 +11,8 @@ import sqlite3
 import pytest
 from ledgers import COST, PLAN, holds, opened, release, says
 
+from fulcrum.core.store.ledger import Cost, Ledger, genesis
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Cost, Ledger, genesis
 
 
 def test_entries_tell_what_was_released_and_chain_up(path):

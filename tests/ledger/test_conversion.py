@@ -11,11 +11,11 @@ import pytest
 from earlier import HEAD, LARGE, LARGE_HEAD, unpack, write_format_1
 from ledgers import COST, PLAN, holds, opened, release, says
 
+from fulcrum.core.store import earlier_ledgers as earlier_formats
+from fulcrum.core.store.earlier_ledgers import convert_ledger
+from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger_entries import Allowance, Cost
 from fulcrum.errors import LedgerError, RefusedReleaseError
-from fulcrum.ledger import earlier_formats
-from fulcrum.ledger.earlier_formats import convert_ledger
-from fulcrum.ledger.entries import Allowance, Cost
-from fulcrum.ledger.ledger import Ledger, verify_ledger
 
 
 @pytest.fixture
@@ -207,8 +207,8 @@ def test_what_is_no_ledger_of_an_earlier_format_is_refused(path, new, tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fulcrum.ledger import earlier_formats
-from fulcrum.ledger.entries import Allowance, Cost
+from fulcrum.core.store import earlier_ledgers as earlier_formats
+from fulcrum.core.store.ledger_entries import Allowance, Cost
 
 charges = {"plan-a": (
     Cost(shifts={"silo": 1.0, "region": 0.25}),

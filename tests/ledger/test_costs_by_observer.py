@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledgers import holds, opened, release
 
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_entries import Allowance, Cost
 from fulcrum.errors import LedgerError, RefusedReleaseError
-from fulcrum.ledger.entries import Allowance, Cost
-from fulcrum.ledger.ledger import Ledger
 
 FOUR = {"silo": 1.0, "ward": 0.5, "region": 0.25, "federation": 0.125}
 

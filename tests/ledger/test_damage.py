@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ledgers import PLAN, holds, opened, release, says
 
+from fulcrum.core.store.ledger import verify_ledger
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import verify_ledger
 
 
 def test_a_truncated_ledger_is_refused(path):

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ledgers import COST, PLAN, allowing, holds, opened, release
 
+from fulcrum.core.store.ledger import Allowance
 from fulcrum.errors import LedgerError, RefusedReleaseError
-from fulcrum.ledger.ledger import Allowance
 
 
 def test_a_new_plan_continues_from_what_is_spent(path):

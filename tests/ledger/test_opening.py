@@ -14,8 +14,8 @@ import pytest
 from forking import forks, in_child
 from ledgers import COST, PLAN, holds, opened, release, says
 
+from fulcrum.core.store.ledger import Ledger, verify_ledger
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Ledger, verify_ledger
 
 
 def test_reading_changes_nothing_and_records_nothing(path):
@@ -80,7 +80,7 @@ def test_a_ledger_never_closed_is_read_whole_and_is_one_file_once_it_was_opened(
 
 def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_reads(path):
     script = (
-        "import sys; from fulcrum.ledger.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
+        "import sys; from fulcrum.core.store.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
         "plan = Allowance(plan_digest='plan-a', rounds=5, shifts={'silo': 8.0, 'region': 1.0}); ledger.enter_plan(plan);"
         "cost = Cost(shifts={'silo': 1.0, 'region': 0.25});"
         "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"

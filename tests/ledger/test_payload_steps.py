@@ -17,8 +17,8 @@ import pytest
 from forking import forks, in_child
 from ledgers import PLAN, holds, opened, release
 
-from fulcrum.ledger import file as ledger_file
-from fulcrum.storage import database
+from fulcrum.core.store import database
+from fulcrum.core.store import ledger_file as ledger_file
 
 STRIDE = int(os.environ.get("FULCRUM_STRIDE", "47"))
 STORAGE = Path(database.__file__).parent

@@ -13,7 +13,7 @@ from pathlib import Path
 from ledgers import PLAN, holds, opened, release
 from recorded_disk import Disk, needs_strace, steps
 
-from fulcrum.ledger import file as ledger_file
+from fulcrum.core.store import ledger_file as ledger_file
 
 STRIDE = int(os.environ.get("FULCRUM_STRIDE", "2"))
 
@@ -22,7 +22,7 @@ import hashlib, os, sys
 sys.path[:0] = sys.argv[1:2]
 from pathlib import Path
 from ledgers import opened, release
-from fulcrum.ledger import file
+from fulcrum.core.store import ledger_file as file
 
 file.MOST_AT_ONCE = 100
 for sizes in ((9_000, 50), (50_000, 40_000)):

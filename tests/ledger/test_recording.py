@@ -6,9 +6,10 @@ import os
 import pytest
 from ledgers import COST, PLAN, allowing, opened, release
 
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.errors import FulcrumError, LedgerError, RefusedReleaseError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.privacy.accounting import epsilon_of, epsilon_of_shift
+from fulcrum.planning.theory.calibration import epsilon_of
 
 
 def test_a_release_is_charged_and_stored(path):

@@ -14,8 +14,8 @@ import pytest
 from forking import forks, in_child
 from ledgers import holds, opened, release
 
+from fulcrum.core.store.ledger import Allowance, Ledger, verify_ledger
 from fulcrum.errors import LedgerInUseError
-from fulcrum.ledger.ledger import Allowance, Ledger, verify_ledger
 
 
 @forks

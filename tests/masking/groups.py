@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.masked_group import STAGES, Aggregation
+from fulcrum.core.masking.masking_group import group_of
+from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Roster, Survivors, request_from_bytes
+from fulcrum.core.masking.member_protocol import Member
+from fulcrum.core.masking.member_replies import MaskingSilo
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.plan.signatures import public_text
 from fulcrum.errors import ExchangeError, FulcrumError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.layout import Layout
-from fulcrum.masking.aggregation import STAGES, Aggregation
-from fulcrum.masking.answering import MaskingSilo
-from fulcrum.masking.group import group_of
-from fulcrum.masking.messages import Attested, Begin, Inbox, Roster, Survivors, request_from_bytes
-from fulcrum.masking.silo import Member
-from fulcrum.planning.signing import public_text
 
 BASIS = "model-0"
 

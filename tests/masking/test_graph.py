@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fulcrum.core.masking.harary_graph import COMPLETE, FAILURE, Circle, _tail, neighbour_count
+from fulcrum.core.masking.masking_thresholds import threshold_for, tolerates
 from fulcrum.errors import ParameterError
-from fulcrum.masking.graph import COMPLETE, FAILURE, Circle, _tail, neighbour_count
-from fulcrum.privacy.unmasking import threshold_for, tolerates
 
 
 def in_one_piece(circle, left):

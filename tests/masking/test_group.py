@@ -9,20 +9,14 @@ import pytest
 from groups import Round, inputs_of, names, plan_of, refusal, region
 
 import fulcrum
+from fulcrum.aggregation.masked_group import ATTESTATION, INPUT, STAGES
+from fulcrum.core.masking.masking_group import RESEARCH_STEP, check_sheltered, group_of, largest_answer
+from fulcrum.core.masking.masking_thresholds import largest_minimum
+from fulcrum.core.messages.membership import group_name_of, senders_of
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.remaining_noise import remaining_noise
+from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.errors import ParameterError, ReleaseError
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.exchange.membership import senders_of
-from fulcrum.masking.aggregation import ATTESTATION, INPUT, STAGES
-from fulcrum.masking.group import (
-    RESEARCH_STEP,
-    check_sheltered,
-    group_name_of,
-    group_of,
-    largest_answer,
-    largest_minimum,
-)
-from fulcrum.privacy.exposure import remaining_noise
-from fulcrum.roles.terms import terms_of
 
 UNEQUAL = {"north": dict(zip(names(7), (10, 500, 40, 90, 300, 20, 150), strict=True))}
 
@@ -56,7 +50,7 @@ def test_no_release_is_larger_than_the_group_reckons_with_and_no_sum_wraps(sizes
     for name in senders_of(made):
         group = group_of(made, name)
         for silo, most in group.largest.items():
-            terms = terms_of(made, silo)
+            terms = release_parameters_of(made, silo)
             signal = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
             assert Fraction(most) >= signal + 32 * Fraction(terms.width)
         assert sum(map(int, group.largest.values())) < 2 ** (group.bits - 1)
@@ -98,7 +92,7 @@ def test_a_region_may_be_called_federation():
 def test_in_a_federation_that_is_one_group_silos_may_be_missing_from_every_region():
     sizes = {"north": dict.fromkeys(names(5), 100), "south": {"nice": 70, "lyon": 70}, "west": {"brest": 50}}
     tight = plan_of(sizes, epsilon={"federation": 1.0})
-    loose = dataclasses.replace(tight, target=dataclasses.replace(tight.target, dropouts=1))
+    loose = dataclasses.replace(tight, dropouts=1)
     told = refusal(group_of, loose, "federation", kind=ParameterError)
     assert "'federation': a group of 8 silos cannot be masked with 3 missing and 3 colluding" in told
     larger = sizes | {"east": dict.fromkeys([f"east-{number}" for number in range(6)], 100)}
@@ -115,7 +109,7 @@ def test_masks_hold_against_as_many_colluders_as_the_observer_inside_has(collude
     sizes = {f"region-{place}": {f"{place}-{silo}": 100 for silo in range(3)} for place in range(140)}
     made = plan_of(sizes, epsilon={"federation": 1.0}, colluders=colluders, purpose="research")
     group, inside = group_of(made, "federation"), 140 * max(1, colluders)
-    assert f"together with {max(1, colluders)} silo" in made.statement
+    assert f"together with {max(1, colluders)} silo" in fulcrum.guarantee_of(made).statement
     assert group.colluders == inside
     assert group.neighbours > inside, "with fewer, all neighbours of a member could be against it"
     assert 2 * group.threshold > group.neighbours + 1 + inside

@@ -7,9 +7,9 @@ import pytest
 from groups import Round, inputs_of, names, region
 from scipy import stats
 
-from fulcrum.masking.aggregation import Aggregation
-from fulcrum.masking.masks import add_mask, derived_key
-from fulcrum.masking.messages import INPUT, answer_from_bytes
+from fulcrum.aggregation.masked_group import Aggregation
+from fulcrum.core.masking.masking_messages import INPUT, answer_from_bytes
+from fulcrum.core.masking.masks import add_mask, derived_key
 
 COUNT = 60_000
 TAIL = 1e-9

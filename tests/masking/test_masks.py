@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from groups import refusal
 
-from fulcrum.masking.masks import (
+from fulcrum.core.masking.masking_messages import FORMAT, Session
+from fulcrum.core.masking.masks import (
     add_mask,
     agreed,
     derived_key,
@@ -18,8 +19,7 @@ from fulcrum.masking.masks import (
     public_half,
     sealed,
 )
-from fulcrum.masking.messages import FORMAT, Session
-from fulcrum.masking.silo import commitment, pair_key
+from fulcrum.core.masking.member_protocol import commitment, pair_key
 
 SESSION = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, basis="model-0")
 

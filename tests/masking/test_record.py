@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from groups import Round, inputs_of, names, private_key, refusal, region
 
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.core.masking.member_protocol import Member
+from fulcrum.core.masking.member_replies import MaskingSilo
+from fulcrum.core.masking.member_store import MaskingRecord
 from fulcrum.errors import StorageError
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.answering import MaskingSilo
-from fulcrum.masking.record import MaskingRecord
-from fulcrum.masking.silo import Member
 
 SILO = "silo-000"
 
@@ -36,7 +36,7 @@ def reopened(masked):
 def test_every_answer_is_synced_before_it_leaves(masked, stage, monkeypatch):
     requests = masked.until(stage)
     synced = []
-    monkeypatch.setattr("fulcrum.storage.commit_mark.sync_file", lambda *_, **__: synced.append(stage))
+    monkeypatch.setattr("fulcrum.core.store.commit_mark.sync_file", lambda *_, **__: synced.append(stage))
     masked.answer(SILO, requests[SILO])
     first = len(synced)
     assert first >= 3  # the journal, and the marks before and after the commit; SQLite syncs the rest
@@ -53,7 +53,7 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.storage.database.DatabaseFile._commit", full)
+        patch.setattr("fulcrum.core.store.database.DatabaseFile._commit", full)
         told = refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
     assert "No space left" in told
     assert "Open it again" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)

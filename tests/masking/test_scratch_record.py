@@ -3,12 +3,12 @@
 import pytest
 from groups import Round, inputs_of, names, private_key, refusal, region
 
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.core.masking.masking_messages import Attested, request_from_bytes
+from fulcrum.core.masking.member_protocol import Member
+from fulcrum.core.masking.member_replies import MaskingSilo
+from fulcrum.core.masking.scratch_store import ScratchRecord
 from fulcrum.errors import StorageError
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.answering import MaskingSilo
-from fulcrum.masking.messages import Attested, request_from_bytes
-from fulcrum.masking.scratch_record import ScratchRecord
-from fulcrum.masking.silo import Member
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

@@ -9,8 +9,8 @@ from groups import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fulcrum.core.masking.secret_sharing import PRIME, SHARE_BYTES, secret_from, shares_of, value_at_zero, values_at
 from fulcrum.errors import ParameterError
-from fulcrum.masking.sharing import PRIME, SHARE_BYTES, secret_from, shares_of, value_at_zero, values_at
 
 
 def is_prime(number, rounds=40):

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 from groups import Round, inputs_of, names, private_key, refusal, region
 
-from fulcrum.masking.messages import ATTESTATION, KEYS, _verify, answer_from_bytes, request_from_bytes, signed_answer
+from fulcrum.core.masking.masking_messages import (
+    ATTESTATION,
+    KEYS,
+    _verify,
+    answer_from_bytes,
+    request_from_bytes,
+    signed_answer,
+)
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

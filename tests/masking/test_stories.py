@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 from groups import Round, inputs_of, names, plain_sum, private_key, refusal, region
 
-from fulcrum.errors import ExchangeError, ReleaseError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.masking.masks import add_mask, new_private_key, public_half
-from fulcrum.masking.messages import (
+from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     KEYS,
     Attested,
@@ -28,8 +25,11 @@ from fulcrum.masking.messages import (
     request_from_bytes,
     signed_answer,
 )
-from fulcrum.masking.silo import pair_key, told_before_inputs
-from fulcrum.privacy.unmasking import threshold_for, tolerates
+from fulcrum.core.masking.masking_thresholds import threshold_for, tolerates
+from fulcrum.core.masking.masks import add_mask, new_private_key, public_half
+from fulcrum.core.masking.member_protocol import pair_key, told_before_inputs
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.errors import ExchangeError, ReleaseError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

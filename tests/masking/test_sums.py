@@ -6,10 +6,10 @@ from groups import Round, inputs_of, names, plain_sum, plan_of, region
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.membership import senders_of
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.group import group_of
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.core.masking.masking_group import group_of
+from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 
 INPUT = STAGES.index("input")
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fulcrum.errors import ParameterError
-from fulcrum.noise import discrete_gaussian
-from fulcrum.noise.discrete_gaussian import (
+from fulcrum.core.noise import discrete_gaussian
+from fulcrum.core.noise.discrete_gaussian import (
     LEAST_WIDTH,
     MOST_WIDTH,
     Convolution,
@@ -23,7 +22,8 @@ from fulcrum.noise.discrete_gaussian import (
     _weights,
     convolution_for,
 )
-from fulcrum.noise.keystream import random_bytes, repeated_bytes
+from fulcrum.core.noise.keystream import random_bytes, repeated_bytes
+from fulcrum.errors import ParameterError
 
 pytest.importorskip("cryptography", reason="needs the package cryptography (extra `secure`)")
 

@@ -15,11 +15,11 @@ WORK = """
     warnings.simplefilter("ignore")  # newer Pythons warn of forks beside threads
 
     def draw():
-        from fulcrum.noise.keystream import random_bytes
+        from fulcrum.core.noise.keystream import random_bytes
         return lambda: random_bytes(10)
 
     def mask():
-        from fulcrum.masking import masks
+        from fulcrum.core.masking import masks
         def work():
             key = masks.loaded_key(masks.new_private_key())
             secret = masks.derived_key(masks.agreed(key, masks.public_half(bytes(32)), "lille"), b"info")
@@ -28,8 +28,8 @@ WORK = """
         return work
 
     def sign():
-        from fulcrum.planning.signing import new_key, private_key
-        from fulcrum.masking.messages import _verify
+        from fulcrum.core.plan.signatures import new_key, private_key
+        from fulcrum.core.masking.masking_messages import _verify
         place = tempfile.mkdtemp()
         def work():
             path = f"{place}/{os.getpid()}-{threading.get_ident()}"
@@ -40,7 +40,7 @@ WORK = """
         return work
 
     def seal():
-        from fulcrum.exchange import sealing
+        from fulcrum.core.messages import sealing
         from fulcrum.primitives import primitives
         def work():
             private = primitives("sealing needs").x25519.X25519PrivateKey.generate()
@@ -48,7 +48,7 @@ WORK = """
         return work
 
     def draw_much():
-        from fulcrum.noise.sources import SecureNoise
+        from fulcrum.core.noise.noise_sources import SecureNoise
         return lambda: SecureNoise().integers(width=1e5, count=2**17)
 """
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fulcrum.noise import keystream
-from fulcrum.noise.keystream import random_bytes, repeated_bytes
+from fulcrum.core.noise import keystream
+from fulcrum.core.noise.keystream import random_bytes, repeated_bytes
 
 pytest.importorskip("cryptography", reason="needs the package cryptography (extra `secure`)")
 
@@ -89,7 +89,7 @@ def test_threads_draw_no_words_of_each_other():
 
 FORKING = """
     import os
-    from fulcrum.noise.sources import SecureNoise
+    from fulcrum.core.noise.noise_sources import SecureNoise
 
     noise = SecureNoise()
     noise.integers(width=1e15, count=4)
@@ -127,7 +127,7 @@ def test_a_key_of_another_length_is_refused(key, counter):
 
 
 def test_without_the_package_the_error_says_what_to_install():
-    code = "import sys; sys.modules['cryptography'] = None; from fulcrum.noise.keystream import random_bytes; random_bytes(1)"
+    code = "import sys; sys.modules['cryptography'] = None; from fulcrum.core.noise.keystream import random_bytes; random_bytes(1)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     told = "secure noise needs the package cryptography. Run: pip install 'fulcrum-dp[secure]'"
     assert ran.stderr.splitlines()[-1] == f"fulcrum.errors.MissingExtraError: {told}"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fulcrum.noise.discrete_gaussian import DiscreteGaussian
-from fulcrum.noise.keystream import random_bytes, repeated_bytes
-from fulcrum.noise.sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
+from fulcrum.core.noise.keystream import random_bytes, repeated_bytes
+from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
 
 
 def draws(scale=1.0):
@@ -62,7 +62,7 @@ def test_secure_noise_takes_its_bytes_from_nowhere_else(source):
 
 def test_secure_noise_draws_what_random_bytes_give(monkeypatch):
     """Exactly, so that no other scale or source can take its place."""
-    monkeypatch.setattr("fulcrum.noise.sources.random_bytes", repeated_bytes(b"k" * 32))
+    monkeypatch.setattr("fulcrum.core.noise.noise_sources.random_bytes", repeated_bytes(b"k" * 32))
     expected = DiscreteGaussian(width=1234.5).sample(1000, repeated_bytes(b"k" * 32))
     assert (SecureNoise().integers(width=1234.5, count=1000) == expected).all()
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fulcrum.noise.tensors import TensorDraws, stream_of
+from fulcrum.simulation.torch.tensor_draws import TensorDraws, stream_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -4,22 +4,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.federation.editing import merged
-from fulcrum.federation.structure import Federation
+import fulcrum
+from fulcrum.core.plan.verification import verify
 from fulcrum.planning.advice import WEAK_SIGNAL, best_merge, most_parameters, signal_to_noise
-from fulcrum.planning.making import plan
-from fulcrum.planning.verifying import verify
-from fulcrum.privacy.prior import Coupling
+from fulcrum.planning.planner import plan
+from fulcrum.planning.theory.prior import Coupling
+from fulcrum.readers.editing import merged
+from fulcrum.readers.federation import Federation
 
 
 def advice_kinds(made):
-    return {advice.kind for advice in made.advice}
+    return {advice.kind for advice in fulcrum.advice_on(made)}
 
 
 def test_advice_warns_of_the_curious_aggregator_until_a_target_covers_it():
     assert "curious-aggregator" in advice_kinds(plan("severe", epsilon=0.99, rounds=10))
     assert "curious-aggregator" not in advice_kinds(plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}))
-    assert plan("severe", rounds=1, epsilon=1.0, injection="aggregator").advice[0].warning
+    assert fulcrum.advice_on(plan("severe", rounds=1, epsilon=1.0, injection="aggregator"))[0].warning
 
 
 def test_advice_says_when_uniform_is_already_optimal():
@@ -118,8 +119,8 @@ def test_signal_to_noise_warns_when_the_model_will_not_train():
     uniform = plan("severe", rounds=10, epsilon=0.99, allocation="uniform")
     expected = math.sqrt(96 * 10 / 66) / uniform.noise_multiplier[0]
     assert signal_to_noise(uniform, 66) == pytest.approx(expected, rel=1e-12)
-    assert [a.warning for a in head.advice if a.kind == "signal"] == [False]
-    assert [a.warning for a in network.advice if a.kind == "signal"] == [True]
+    assert [a.warning for a in fulcrum.advice_on(head) if a.kind == "signal"] == [False]
+    assert [a.warning for a in fulcrum.advice_on(network) if a.kind == "signal"] == [True]
 
 
 def test_the_signal_is_held_against_the_noise_that_enters_the_model():
@@ -128,7 +129,7 @@ def test_the_signal_is_held_against_the_noise_that_enters_the_model():
     # regions of equal silos that count by size, and pooled by precision: noise in proportion to 5 and to 96² / sum m²
     ratio = 5 / (96**2 / (60**2 + 20**2 + 8**2 + 2 * 4**2))
     assert signal_to_noise(joint, 258) / signal_to_noise(by_size, 258) == pytest.approx(math.sqrt(ratio), rel=1e-9)
-    said = next(advice.text for advice in joint.advice if advice.kind == "signal")
+    said = next(advice.text for advice in fulcrum.advice_on(joint) if advice.kind == "signal")
     assert f"is at most {signal_to_noise(joint, 258):.2g}" in said
 
 
@@ -137,15 +138,15 @@ def test_the_most_parameters_are_those_at_which_the_signal_is_still_strong_enoug
     made = plan("severe", rounds=10, epsilon=0.3, parameters=500_000, recipe=recipe)
     most = most_parameters(made)
     assert signal_to_noise(made, most) >= WEAK_SIGNAL > signal_to_noise(made, most + 1)
-    said = next(advice.text for advice in made.advice if advice.kind == "signal")
+    said = next(advice.text for advice in fulcrum.advice_on(made) if advice.kind == "signal")
     assert f"Train at most about {most:,} parameters" in said
 
 
 def test_a_bound_that_says_nothing_is_called_so():
     informative = plan("severe", rounds=10, information=0.88, floor=0.85)
     vacuous = plan("severe", rounds=10, information=3.5, floor=0.85)
-    assert [a.warning for a in informative.advice if a.kind == "information"] == [False]
-    assert [a.warning for a in vacuous.advice if a.kind == "information"] == [True]
+    assert [a.warning for a in fulcrum.advice_on(informative) if a.kind == "information"] == [False]
+    assert [a.warning for a in fulcrum.advice_on(vacuous) if a.kind == "information"] == [True]
 
 
 def test_delta_above_one_over_the_silos_is_a_warning():
@@ -153,18 +154,18 @@ def test_delta_above_one_over_the_silos_is_a_warning():
 
 
 def test_what_undoes_the_promise_is_said_first():
-    warned = plan(
-        "consortium", rounds=10, epsilon=1.0, delta=0.5, parameters=10, purpose="deployment", accountant="exact"
-    ).advice
+    warned = fulcrum.advice_on(
+        plan("consortium", rounds=10, epsilon=1.0, delta=0.5, parameters=10, purpose="deployment", accountant="exact")
+    )
     assert [advice.kind for advice in warned if advice.warning][:3] == ["accountant", "delta", "curious-aggregator"]
     proven = plan("consortium", rounds=10, epsilon=1.0, parameters=10, purpose="deployment")
-    assert "accountant" not in {advice.kind for advice in proven.advice}
+    assert "accountant" not in {advice.kind for advice in fulcrum.advice_on(proven)}
 
 
 @pytest.mark.parametrize("silos", [1, 2, 6, 7, 9, 10, 11, 60, 96, 100, 999, 1000, 1001])
 def test_the_delta_that_is_advised_is_below_one_over_the_silos(silos):
     made = plan(Federation.from_sizes({"r": [1.0] * silos}), rounds=1, epsilon=1.0, delta=0.999999)
-    text = [advice.text for advice in made.advice if advice.kind == "delta"]
+    text = [advice.text for advice in fulcrum.advice_on(made) if advice.kind == "delta"]
     assert bool(text) == (silos > 1)
     for line in text:
         most = float(line.removesuffix(".").split("at most ")[1])
@@ -184,7 +185,7 @@ def test_uniform_noise_is_called_optimal_only_where_no_allocation_needs_less():
 
 def test_information_without_a_floor_is_what_the_releases_add():
     bare = plan("severe", rounds=10, information=0.03)
-    text = next(advice.text for advice in bare.advice if advice.kind == "information")
+    text = next(advice.text for advice in fulcrum.advice_on(bare) if advice.kind == "information")
     assert text.startswith(
         "The releases add up to 0.03 nats to what is known of a silo's class concentration. No floor"
     )
@@ -200,7 +201,7 @@ def test_information_without_a_floor_is_what_the_releases_add():
 
 def test_an_information_bound_is_rounded_up():
     made = plan("severe", rounds=10, information=0.88049, floor=0.85)
-    text = next(advice.text for advice in made.advice if advice.kind == "information")
+    text = next(advice.text for advice in fulcrum.advice_on(made) if advice.kind == "information")
     assert text.startswith("The information bound 0.881 nats")
 
 
@@ -224,7 +225,7 @@ def test_no_reader_waits_for_merges_of_very_many_silos(rule, most):
 
 
 def _offered(made, kind):
-    [found] = [advice for advice in made.advice if advice.kind == kind]
+    [found] = [advice for advice in fulcrum.advice_on(made) if advice.kind == kind]
     return found
 
 
@@ -236,7 +237,7 @@ def test_advice_offers_settings_that_do_what_it_says():
     assert name == "epsilon_inside"
     held = plan("consortium", rounds=10, epsilon={"region": 1.0, "silo": inside})
     assert held.worst_epsilon("silo") <= inside < made.worst_epsilon("silo")
-    assert [advice for advice in held.advice if advice.kind == "curious-aggregator"] == []
+    assert [advice for advice in fulcrum.advice_on(held) if advice.kind == "curious-aggregator"] == []
     [(name, (one, other))] = _offered(made, "merge").offers
     assert name == "merge"
     assert plan(merged(made.federation, [one, other]), **settings).noise_budget < made.noise_budget
@@ -246,14 +247,17 @@ def test_advice_offers_settings_that_do_what_it_says():
         assert provided.epsilon(dropouts=1, colluders=0).max() <= 1.0 + 1e-9
     wide = plan("consortium", rounds=10, epsilon=1.0, delta=0.1)
     [(name, delta)] = _offered(wide, "delta").offers
-    assert (name, [a for a in plan("consortium", rounds=10, epsilon=1.0, delta=delta).advice if a.kind == name]) == (
+    assert (
+        name,
+        [a for a in fulcrum.advice_on(plan("consortium", rounds=10, epsilon=1.0, delta=delta)) if a.kind == name],
+    ) == (
         "delta",
         [],
     )
 
 
 def test_a_finding_stands_without_its_remedy():
-    for advice in plan("consortium", rounds=10, epsilon=1.0).advice:
+    for advice in fulcrum.advice_on(plan("consortium", rounds=10, epsilon=1.0)):
         assert advice.text.startswith(advice.finding)
         assert "--" not in advice.finding
         assert advice.finding.endswith(".")

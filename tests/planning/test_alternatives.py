@@ -1,11 +1,11 @@
 import pytest
 
 from fulcrum.errors import ParameterError
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.alternatives import LEAST_SAVING, kept_with, other_weights
-from fulcrum.planning.comparing import compare
-from fulcrum.planning.making import Execution, Past, plan, planned
+from fulcrum.planning.comparison import compare
+from fulcrum.planning.planner import Execution, Past, plan, planned
 from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.variants import LEAST_SAVING, kept_with, other_weights
+from fulcrum.readers.federation import Federation
 
 SEVERE = {"rounds": 10, "epsilon": 0.99}
 

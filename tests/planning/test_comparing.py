@@ -5,10 +5,10 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import ParameterError
-from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.comparing import compare, compared, observer_trade, row_of
-from fulcrum.planning.making import plan
+from fulcrum.planning.comparison import compare, compared, observer_trade, row_of
+from fulcrum.planning.planner import plan
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.federation_reader import read_federation
 
 
 def test_every_allocation_meets_the_same_target_and_the_optimum_costs_least():

@@ -1,8 +1,8 @@
 import pytest
 
-from fulcrum.federation.reading import read_federation
-from fulcrum.planning.deployable import refusals, refusals_on_flower
-from fulcrum.planning.making import plan
+from fulcrum.planning.engine_limits import refusals, refusals_on_flower
+from fulcrum.planning.planner import plan
+from fulcrum.readers.federation_reader import read_federation
 
 RESEARCH = {"rounds": 2, "epsilon": 5.0}
 

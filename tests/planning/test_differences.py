@@ -2,10 +2,11 @@ from dataclasses import replace
 
 import msgspec
 
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.differences import differences, on_digests
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan_file import PlanFile, to_json
+import fulcrum
+from fulcrum.core.plan.plan_file import PlanFile, to_json
+from fulcrum.planning.files.differences import differences, on_digests
+from fulcrum.planning.planner import plan
+from fulcrum.readers.federation import Federation
 
 NESTED = Federation.from_sizes(
     {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
@@ -14,7 +15,7 @@ NESTED = Federation.from_sizes(
 
 def test_a_plan_is_compared_in_memory_or_from_its_file(tmp_path):
     made = plan(NESTED, rounds=10, epsilon=1.0)
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     assert differences(made, tmp_path / "plan.json") == ()
 
 

@@ -6,9 +6,9 @@ import tomllib
 import pytest
 
 from fulcrum.errors import ParameterError
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.exporting import exported
-from fulcrum.planning.making import plan
+from fulcrum.planning.files.exports import exported
+from fulcrum.planning.planner import plan
+from fulcrum.readers.federation import Federation
 
 FEDERATION = Federation.from_sizes(
     {"north": {'say "hi"': 120, "Łódź": 80}, "south": {"a,b": 300}}, outer={"country": {"all": ["north", "south"]}}

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.audit.replays.observers import stages_of
-from fulcrum.exchange.membership import joint_senders
-from fulcrum.planning.exporting import exported
-from fulcrum.planning.making import Execution, Past, planned
-from fulcrum.planning.plan_file import content_digest
-from fulcrum.planning.verifying import verify
+from fulcrum.audit.replays.played_observers import stages_of
+from fulcrum.core.messages.membership import joint_senders
+from fulcrum.core.plan.figures import needs_every_region
+from fulcrum.core.plan.plan_file import content_digest
+from fulcrum.core.plan.verification import verify
+from fulcrum.planning.files.exports import exported
+from fulcrum.planning.planner import Execution, Past, planned
 
 HOSPITALS = fulcrum.Federation.from_sizes({"north": [1200, 800, 900, 700], "south": [1500]})
 TREE = fulcrum.Federation.from_sizes(
@@ -28,7 +29,7 @@ DEPLOYMENT = {"purpose": "deployment", "parameters": 6}
 def test_a_deployed_plan_states_the_regional_epsilon_for_the_global_sum():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
     everyone = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
-    assert not plan.needs_every_region
+    assert not needs_every_region(plan)
     assert plan.epsilon("federation").tolist() == plan.epsilon("region").tolist()
     # A round without the south shows an observer of the model the north's sum, at the north's noise.
     assert everyone.epsilon("federation").max() < 0.9 < plan.epsilon("federation").max()
@@ -36,7 +37,7 @@ def test_a_deployed_plan_states_the_regional_epsilon_for_the_global_sum():
 
 def test_a_target_on_the_global_sum_makes_every_round_hold_every_region():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"region": 2.0, "federation": 1.0}, **DEPLOYMENT)
-    assert plan.needs_every_region
+    assert needs_every_region(plan)
     assert plan.worst_epsilon("federation") <= 1.0 < plan.worst_epsilon("region")
 
 
@@ -86,8 +87,12 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
 def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
     assert joint_senders(plan) == tuple(frozenset(regions) for regions in together)
-    assert plan.needs_every_region is (together == ["abcd"])
-    words = [text.partition(" that has no sum")[0] for text in plan.assumptions if "that has no sum" in text]
+    assert needs_every_region(plan) is (together == ["abcd"])
+    words = [
+        text.partition(" that has no sum")[0]
+        for text in fulcrum.guarantee_of(plan).assumptions
+        if "that has no sum" in text
+    ]
     assert words == ([f"a round goes on without a {lacks}"] if lacks else [])
 
 
@@ -95,8 +100,14 @@ def test_the_words_say_how_far_out_a_round_is_complete():
     region = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
     whole = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"region": 2.0, "federation": 1.0}, **DEPLOYMENT)
     research = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
-    assert any(text.startswith("a round goes on without a region that has no sum") for text in region.assumptions)
-    assert not any("has no sum" in text for text in (*whole.assumptions, *research.assumptions))
+    assert any(
+        text.startswith("a round goes on without a region that has no sum")
+        for text in fulcrum.guarantee_of(region).assumptions
+    )
+    assert not any(
+        "has no sum" in text
+        for text in (*fulcrum.guarantee_of(whole).assumptions, *fulcrum.guarantee_of(research).assumptions)
+    )
 
 
 @pytest.mark.parametrize("recipe", ["paper", "joint"])
@@ -111,9 +122,13 @@ def test_a_smaller_epsilon_further_out_is_not_denied_where_less_was_spent_there(
     past = Past(spent={tier: np.full(5, value) for tier, value in spent.items()}, reserve=first.target.reserve)
     plan = planned(HOSPITALS, replace(first.target, rounds=3), execution, past)
     assert (plan.worst_epsilon("federation") < plan.worst_epsilon("region")) is smaller
-    assert any("is claimed further out" in text for text in plan.assumptions) is not smaller
+    assert any("is claimed further out" in text for text in fulcrum.guarantee_of(plan).assumptions) is not smaller
     assert (
-        any("; in these rounds an observer further out is counted as " in text for text in plan.assumptions) is smaller
+        any(
+            "; in these rounds an observer further out is counted as " in text
+            for text in fulcrum.guarantee_of(plan).assumptions
+        )
+        is smaller
     )
     assert [check for check in verify(plan.content()) if not check.holds] == []
 
@@ -121,11 +136,10 @@ def test_a_smaller_epsilon_further_out_is_not_denied_where_less_was_spent_there(
 def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():
     """A requirement of no noise on the root makes one group of all silos, whose one sum has every region's noise."""
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"silo": 20.0}, aggregation="masked", **DEPLOYMENT)
-    multiplier = {**plan.requirement.multiplier, "federation": 0.0}
-    whole = replace(plan, requirement=replace(plan.requirement, multiplier=multiplier))
+    whole = replace(plan, required_multiplier={**plan.required_multiplier, "federation": 0.0})
     assert (whole.one_group, whole.absent_regions, whole.outermost_complete_tier) == (True, True, "federation")
     assert [check for check in verify(whole.content()) if not check.holds] == []
-    assert not any("has no sum" in text for text in whole.assumptions)
+    assert not any("has no sum" in text for text in fulcrum.guarantee_of(whole).assumptions)
     seen = np.sqrt(whole.noise_variance.sum()) / whole.weights
     for tier in ("region", "federation"):
         assert whole.effective_multiplier(tier) == pytest.approx(seen, rel=1e-12)
@@ -133,7 +147,7 @@ def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():
 
 def test_a_file_that_says_nothing_of_absent_regions_has_every_region_in_every_round():
     plan = fulcrum.read_plan(EARLIER / "trusted.json")
-    assert (plan.purpose, plan.absent_regions, plan.needs_every_region) == ("deployment", False, True)
+    assert (plan.purpose, plan.absent_regions, needs_every_region(plan)) == ("deployment", False, True)
     assert all(check.holds for check in verify(EARLIER / "trusted.json"))
     assert plan.epsilon("federation").max() < plan.epsilon("region").max()
 

@@ -1,7 +1,7 @@
 """The commands that make a plan again: what the command line cannot say is never said as if it could."""
 
 import fulcrum
-from fulcrum.planning.reproducing import reproducing_commands
+from fulcrum.words.reproduction import reproducing_commands
 
 
 def test_weights_by_silo_are_a_column_of_the_file():

@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 
 import fulcrum
+from fulcrum.core.plan.plan_file import to_json
 from fulcrum.errors import ParameterError, PlanError
-from fulcrum.planning.plan_file import to_json
 
 PROMISE = {"rounds": 3, "epsilon": 1.0, "parameters": 34}
 
@@ -21,7 +22,7 @@ PROMISE = {"rounds": 3, "epsilon": 1.0, "parameters": 34}
 )
 def test_the_recipe_shrinks_heads_and_a_plan_says_otherwise_where_it_was_asked_to(options, shrink, tmp_path):
     made = fulcrum.plan("isic-paper", **PROMISE, **options)
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     for plan in (made, fulcrum.read_plan(tmp_path / "plan.json")):
         assert plan.shrink is shrink or plan.shrink == shrink == "heads"
         assert plan.server_rule.shrinks == shrink
@@ -33,8 +34,8 @@ def test_what_no_server_knows_to_shrink_is_refused(shrink, tmp_path):
         with pytest.raises(ParameterError, match=f"shrink must be True, False or 'heads', got {shrink!r}"):
             fulcrum.plan("isic-paper", **PROMISE, recipe="joint", shrink=shrink)
     content = fulcrum.plan("isic-paper", **PROMISE, recipe="joint").content()
-    content.settings.shrink = shrink
-    (tmp_path / "plan.json").write_bytes(to_json(content))
+    settings = msgspec.structs.replace(content.settings, shrink=shrink)
+    (tmp_path / "plan.json").write_bytes(to_json(msgspec.structs.replace(content, settings=settings)))
     with pytest.raises(PlanError) as caught:
         fulcrum.read_plan(tmp_path / "plan.json")
     assert "\n" not in str(caught.value)

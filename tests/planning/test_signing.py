@@ -8,9 +8,8 @@ import pytest
 from forging import lie, sign_anyway
 
 import fulcrum
-from fulcrum.errors import ParameterError, PlanError, SignatureError
-from fulcrum.planning.content_reading import read_content
-from fulcrum.planning.signing import (
+from fulcrum.core.plan.plan_reader import read_content
+from fulcrum.core.plan.signatures import (
     check_signature,
     issue_checks,
     new_key,
@@ -21,7 +20,8 @@ from fulcrum.planning.signing import (
     sign_plan,
     write_signature,
 )
-from fulcrum.roles.policy import Policy
+from fulcrum.core.silo.policy import Policy
+from fulcrum.errors import ParameterError, PlanError, SignatureError
 
 
 def plan(rounds, purpose="deployment"):
@@ -32,7 +32,7 @@ def plan(rounds, purpose="deployment"):
 @pytest.fixture
 def signed(tmp_path):
     public = new_key(tmp_path / "issuer.key")
-    plan(rounds=2).save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan(rounds=2), tmp_path / "plan.json")
     sign_plan(tmp_path / "plan.json", tmp_path / "issuer.key")
     return tmp_path / "plan.json", public
 
@@ -97,7 +97,7 @@ def test_another_issuer_another_plan_and_a_forged_signature_are_refused(signed, 
     with pytest.raises(SignatureError, match="is not a good signature"):
         check_signature(path, other)
     signature.write_text(good)
-    plan(rounds=3).save(path)
+    fulcrum.save_plan(plan(rounds=3), path)
     with pytest.raises(SignatureError, match="signs another plan"):
         check_signature(path, public)
 
@@ -172,7 +172,7 @@ def test_missing_and_broken_files_are_refused_in_one_line(signed, tmp_path):
 def test_no_issuer_signs_a_research_plan(tmp_path, parameters, told):
     new_key(tmp_path / "issuer.key")
     path = tmp_path / "plan.json"
-    fulcrum.plan("mild", rounds=2, epsilon=1.0, parameters=parameters).save(path)
+    fulcrum.save_plan(fulcrum.plan("mild", rounds=2, epsilon=1.0, parameters=parameters), path)
     with pytest.raises(PlanError) as caught:
         sign_plan(path, tmp_path / "issuer.key")
     assert str(caught.value) == (
@@ -185,7 +185,7 @@ def test_a_site_signs_a_plan_of_its_own_purpose_alone(signed, tmp_path):
     path, public = signed
     with pytest.raises(PlanError, match="is a deployment plan, and the site is for research"):
         write_signature(path, tmp_path / "issuer.key", purpose="research")
-    plan(rounds=2, purpose="research").save(path)
+    fulcrum.save_plan(plan(rounds=2, purpose="research"), path)
     write_signature(path, tmp_path / "issuer.key", purpose="research")
     assert read_signed_plan(path, public).purpose == "research"
 
@@ -245,7 +245,7 @@ def test_a_plan_that_nobody_signed_fails_where_an_issuer_is_asked_for(signed):
 
 def test_a_research_plan_has_no_issuer_even_where_it_is_signed(signed, tmp_path):
     path, public = signed
-    plan(rounds=2, purpose="research").save(path)
+    fulcrum.save_plan(plan(rounds=2, purpose="research"), path)
     path.with_name("plan.json.sig").unlink()
     assert rows(path)["purpose"] == (True, "research: it protects nobody")
     sign_anyway(path, tmp_path / "issuer.key")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.making import Execution, Past, plan, planned
-from fulcrum.planning.verdict import CALM_UP_TO, CAUTION_UP_TO, LEVELS, verdict
+from fulcrum.planning.planner import Execution, Past, plan, planned
+from fulcrum.readers.federation import Federation
+from fulcrum.words.verdict import CALM_UP_TO, CAUTION_UP_TO, LEVELS, verdict
 
 EPSILONS = (0.1, 0.99, 3.0, 8.0, 30.0, 100.0, 1000.0)
 

@@ -6,18 +6,20 @@ import msgspec
 import numpy as np
 import pytest
 
+import fulcrum
+from fulcrum.core.plan import verification as verification
+from fulcrum.core.plan import verify_floors as verification_of_floors
+from fulcrum.core.plan import verify_masking as verification_of_masking
+from fulcrum.core.plan import verify_weights as verification_of_weights
+from fulcrum.core.plan.plan_file import content_digest
+from fulcrum.core.plan.verification import verify
+from fulcrum.core.topology import Tier
 from fulcrum.errors import PlanError
-from fulcrum.federation.structure import Federation, Tier
-from fulcrum.planning import verifying as verification
-from fulcrum.planning import verifying_floors as verification_of_floors
-from fulcrum.planning import verifying_masking as verification_of_masking
-from fulcrum.planning import verifying_weights as verification_of_weights
-from fulcrum.planning.differences import differences
-from fulcrum.planning.making import Execution, Past, plan, planned
-from fulcrum.planning.plan_file import content_digest
+from fulcrum.planning.files.differences import differences
+from fulcrum.planning.planner import Execution, Past, plan, planned
 from fulcrum.planning.targets import Target
-from fulcrum.planning.verifying import verify
-from fulcrum.privacy.prior import Coupling
+from fulcrum.planning.theory.prior import Coupling
+from fulcrum.readers.federation import Federation
 
 NESTED = Federation.from_sizes(
     {"a": [5, 3, 1], "b": [4, 4], "c": [7], "d": [2, 2, 9]}, outer={"country": {"x": ["a", "b"], "y": ["c", "d"]}}
@@ -124,18 +126,17 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
     ours = {name.removeprefix("fulcrum.") for name in shared if name.startswith("fulcrum.")}
     words_and_file = {
         "checks",
-        "planning.earlier_words",
-        "planning.guarantee",
-        "planning.plan",
-        "planning.plan_file",
-        "planning.content_reading",
+        "core.plan.earlier_words",
+        "core.plan.guarantee",
+        "core.plan.plan_file",
+        "core.plan.plan_reader",
     } | {
-        "planning.verifying_floors",
-        "planning.verifying_masking",
-        "planning.verifying_weights",
+        "core.plan.verify_floors",
+        "core.plan.verify_masking",
+        "core.plan.verify_weights",
     }
-    assert ours == {"privacy.accounting", "federation.structure", *words_and_file}
-    assert not ours & {"allocation", "exposure", "lattice", "leakage", "planning", "targets"}
+    assert ours == {"core.accounting", "core.topology", *words_and_file}
+    assert not {name for name in ours if name.startswith("planning")}
 
 
 def with_part(content, **changes):
@@ -187,7 +188,7 @@ def test_words_that_the_figures_do_not_say_fail(words):
 
 def test_a_plan_is_verified_in_memory_or_from_its_file(tmp_path):
     made = plan(NESTED, rounds=10, epsilon=1.0)
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     assert all(check.holds for check in verify(made))
     assert all(check.holds for check in verify(tmp_path / "plan.json"))
 

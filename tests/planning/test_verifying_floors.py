@@ -6,11 +6,11 @@ import math
 import msgspec
 import pytest
 
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.making import plan
-from fulcrum.planning.verifying import verify
-from fulcrum.planning.verifying_floors import _SLACK, _floor
-from fulcrum.privacy.prior import Coupling, lateral_floor
+from fulcrum.core.plan.verification import verify
+from fulcrum.core.plan.verify_floors import _SLACK, _floor
+from fulcrum.planning.planner import plan
+from fulcrum.planning.theory.prior import Coupling, lateral_floor
+from fulcrum.readers.federation import Federation
 
 FEDERATION = Federation.from_sizes({"a": [5] * 12, "b": [4] * 4, "c": [7], "d": [2] * 4})
 

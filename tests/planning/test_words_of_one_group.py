@@ -7,16 +7,17 @@ import pytest
 
 import fulcrum
 from fulcrum.audit.evidence.findings import Audit, Finding
-from fulcrum.audit.replays.auditing import observer_words
-from fulcrum.planning.making import Execution, Past, planned
-from fulcrum.planning.verdict import verdict
-from fulcrum.privacy.accounting import epsilon_of, observer_power
-from fulcrum.roles.policy import Policy
-from fulcrum.views.dossier import Answers, questions_of
-from fulcrum.views.plan_tables import observers_in_words
-from fulcrum.views.region_charts import epsilon_chart, region_rows
-from fulcrum.views.registry import registry_entry
-from fulcrum.views.report import report
+from fulcrum.audit.replays.canary_game import observer_words
+from fulcrum.core.silo.policy import Policy
+from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.theory.calibration import epsilon_of
+from fulcrum.planning.theory.observer_power import observer_power
+from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
+from fulcrum.views.report.dossier import Answers, questions_of
+from fulcrum.views.report.html_report import report
+from fulcrum.views.report.registry import registry_entry
+from fulcrum.views.terminal.plan_tables import observers_in_words
+from fulcrum.words.verdict import verdict
 
 
 def one_group(sizes, **options):
@@ -53,24 +54,30 @@ def test_a_silo_of_another_region_is_never_outside_and_has_no_more_than_the_epsi
         assert max(against) == pytest.approx(elsewhere, abs=5e-4)
     assert max(against) > plan.worst_epsilon() * 1.1
     assert all(epsilon <= inside * (1 + 1e-9) for epsilon, inside in zip(against, plan.epsilon_inside, strict=True))
-    assert "epsilon 1 against anyone outside the federation who sees the global sum, the one sum" in plan.statement
-    assert "outside its region" not in plan.statement
+    assert (
+        "epsilon 1 against anyone outside the federation who sees the global sum, the one sum"
+        in fulcrum.guarantee_of(plan).statement
+    )
+    assert "outside its region" not in fulcrum.guarantee_of(plan).statement
     silent = (
         "no silo of the federation, but for those named with the server, helps an observer of the global sum, is one"
     )
-    assert f"{silent}, or leaves out its noise: it conceals the others by its noise" in plan.assumptions
+    assert (
+        f"{silent}, or leaves out its noise: it conceals the others by its noise"
+        in fulcrum.guarantee_of(plan).assumptions
+    )
     assert all(check.holds for check in fulcrum.verify(plan))
 
 
 def test_advice_on_one_group_speaks_of_an_observer_outside_the_federation():
-    [told] = [one.text for one in one_group({"a": [1, 2], "b": [1]}).advice if one.kind == "dropout"]
+    [told] = [one.text for one in fulcrum.advice_on(one_group({"a": [1, 2], "b": [1]})) if one.kind == "dropout"]
     assert told.startswith(
         "If one silo of each region dropped out or colluded, the worst epsilon outside the federation"
     )
 
 
 def test_each_observer_stands_once_in_the_statement_of_one_group():
-    statement = one_group({"a": [1, 2], "b": [1]}).statement
+    statement = fulcrum.guarantee_of(one_group({"a": [1, 2], "b": [1]})).statement
     assert statement.count(" against ") == 2
     assert statement.count("the global sum") == 1
 
@@ -130,8 +137,13 @@ def test_the_words_of_one_group_that_follows_earlier_plans_reach_over_all_of_the
     plan = one_group({"a": [1, 2], "b": [1]})
     past = {tier: np.full(3, 0.001) for tier in ("region", "silo")}
     later = planned(plan.federation, plan.target, Execution(), Past(spent=past))
-    assert "anyone outside the federation, in this plan and all before, who sees the global sum" in later.statement
-    assert any("no silo of the federation, in any plan so far, " in line for line in later.assumptions)
+    assert (
+        "anyone outside the federation, in this plan and all before, who sees the global sum"
+        in fulcrum.guarantee_of(later).statement
+    )
+    assert any(
+        "no silo of the federation, in any plan so far, " in line for line in fulcrum.guarantee_of(later).assumptions
+    )
 
 
 def test_no_silo_helps_an_observer_of_any_sum_that_holds_its_updates():
@@ -140,4 +152,4 @@ def test_no_silo_helps_an_observer_of_any_sum_that_holds_its_updates():
     plan = fulcrum.plan(federation, rounds=10, epsilon={"country": 1.0})
     assert plan.epsilon("country", colluders=1).max() > 1.4
     said = "no silo helps an observer of a sum that holds its updates, is one, or leaves out its noise"
-    assert any(line.startswith(said) for line in plan.assumptions)
+    assert any(line.startswith(said) for line in fulcrum.guarantee_of(plan).assumptions)

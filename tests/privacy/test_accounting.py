@@ -9,16 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fulcrum.core.accounting import ACCOUNTANTS, epsilon_of_shift
 from fulcrum.errors import ParameterError
-from fulcrum.privacy.accounting import (
-    ACCOUNTANTS,
-    epsilon_of,
-    epsilon_of_shift,
-    noise_for,
-    observer_power,
-    observer_power_at,
-    observer_power_of_shift,
-)
+from fulcrum.planning.theory.calibration import epsilon_of, noise_for
+from fulcrum.planning.theory.observer_power import observer_power, observer_power_at, observer_power_of_shift
 from fulcrum.rounding import rounded_up
 
 DELTAS = st.floats(-30, -0.1).map(lambda power: 10.0**power)

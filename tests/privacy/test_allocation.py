@@ -4,11 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from fulcrum.core.remaining_noise import remaining_noise
+from fulcrum.core.topology import SILO
 from fulcrum.errors import AllocationError, ParameterError, UnreachableTargetError
-from fulcrum.federation.profiles import profile
-from fulcrum.federation.structure import SILO, Federation
-from fulcrum.privacy.allocation import ALLOCATIONS, Requirement, allocate, load_allocation, noise_variance
-from fulcrum.privacy.exposure import dispersion, remaining_noise
+from fulcrum.planning.theory.allocation import ALLOCATIONS, Requirement, allocate, load_allocation, noise_variance
+from fulcrum.planning.theory.exposure import dispersion
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.profiles import profile
 
 TOLERANCE = 1e-7  # of the linear program, not of the solver
 

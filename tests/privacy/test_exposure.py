@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fulcrum.core.remaining_noise import remaining_noise
 from fulcrum.errors import ParameterError
-from fulcrum.federation.profiles import profile, profile_from_counts
-from fulcrum.federation.structure import Federation
-from fulcrum.privacy.exposure import dispersion, exposure_of, remaining_noise
+from fulcrum.planning.theory.exposure import dispersion, exposure_of
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.profiles import profile, profile_from_counts
 
 SIZES = st.lists(st.lists(st.floats(0.1, 100), min_size=1, max_size=6), min_size=1, max_size=6)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from fulcrum.errors import ParameterError, UnreachableTargetError
-from fulcrum.privacy.accounting import epsilon_of
-from fulcrum.privacy.leakage import (
+from fulcrum.planning.theory.calibration import epsilon_of
+from fulcrum.planning.theory.leakage import (
     BOUNDS,
     cost_of_coupling,
     finest_resolution,
@@ -18,7 +18,7 @@ from fulcrum.privacy.leakage import (
     multiplier_for_information,
     quantised_entropy,
 )
-from fulcrum.privacy.prior import Coupling, lateral_floor, prior_entropy
+from fulcrum.planning.theory.prior import Coupling, lateral_floor, prior_entropy
 
 approx = pytest.approx
 SEVERE = (60, 20, 8, 4, 4)

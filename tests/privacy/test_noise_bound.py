@@ -8,8 +8,8 @@ from scipy.optimize import linprog
 
 import fulcrum
 from fulcrum.planning.advice import advice_on
-from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
-from fulcrum.privacy.noise_bound import noise_lower_bound
+from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
+from fulcrum.planning.theory.noise_bound import noise_lower_bound
 
 
 def least_by_program(federation, demands):

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import fulcrum
+from fulcrum.core.choices import WEIGHTS
+from fulcrum.core.plan.plan_file import to_json
+from fulcrum.core.remaining_noise import remaining_noise
+from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import ParameterError
-from fulcrum.federation.profiles import lognormal_sizes, profile
-from fulcrum.federation.structure import ROOT, SILO, Federation
-from fulcrum.planning.plan_file import to_json
-from fulcrum.privacy.allocation import Requirement, allocate, noise_variance
-from fulcrum.privacy.exposure import remaining_noise
-from fulcrum.privacy.weights import WEIGHTS, least_noise, region_shares, weights_by
+from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
+from fulcrum.planning.theory.weights import least_noise, region_shares, weights_by
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.profiles import lognormal_sizes, profile
 
 PROFILES = ("balanced", "mild", "severe", "consortium", "isic-paper", "isic-hospital", "tcga-brca")
 

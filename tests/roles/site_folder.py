@@ -3,8 +3,8 @@
 import sys
 import textwrap
 
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.learning import load_learner
+from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.store.ledger import Ledger
 
 
 def released(home):

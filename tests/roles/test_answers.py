@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from regional import refusal
 
-from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.release import Release
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.release_message import Release
 
 
 def total_of(values, step=0.5, **changed):

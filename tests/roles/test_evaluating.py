@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
+from fulcrum.core.silo.training_module import Assignment, Learner, load_learner
 from fulcrum.errors import DataError, StorageError
-from fulcrum.roles.learning import Assignment, Learner, load_learner
-from fulcrum.roles.measuring import NAME, Evaluation, note_metrics, read_metrics
-from fulcrum.roles.site import FORMAT, Site, SiteSettings
+from fulcrum.server.evaluation import NAME, Evaluation, note_metrics, read_metrics
 
 MODEL = {"w": np.arange(3.0)}
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.audit.real_parts.masked_sums import canaries_of
+from fulcrum.audit.integration.masked_noise import canaries_of
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import DataError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.layout import Layout
-from fulcrum.roles.kept_sums import KEPT, read_kept_sums
-from fulcrum.roles.server import Coordinator
+from fulcrum.server.coordinator import Coordinator
+from fulcrum.server.sum_archive import KEPT, read_kept_sums
 
 PLAN = fulcrum.plan(
     fulcrum.Federation.from_sizes({"north": [100, 200], "south": [150]}),

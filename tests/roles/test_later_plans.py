@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 
 import fulcrum
-from fulcrum.ledger.ledger import Assumptions, Cost, Ledger
-from fulcrum.roles.terms import terms_of
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.store.ledger import Assumptions, Cost, Ledger
 
 TWO = {"north": dict.fromkeys("ab", 200), "south": dict.fromkeys("cd", 210)}
 
@@ -26,7 +26,7 @@ def plan(sizes, *, outer=None, **options):
 
 def released(first, second, folder):
     """The spending that the ledger of silo "a" states after two rounds of one plan and as many of the next as go."""
-    before, after = terms_of(first, "a"), terms_of(second, "a")
+    before, after = release_parameters_of(first, "a"), release_parameters_of(second, "a")
     with Ledger.open(folder / "a.ledger", silo="a") as ledger:
         ledger.enter_plan(before.allowance)
         for number in (1, 2):
@@ -56,30 +56,34 @@ def test_with_more_colluders_the_past_counts_as_inside(tmp_path):
 def test_with_fewer_colluders_the_past_counts_as_it_was_charged(tmp_path):
     first = plan({"north": dict.fromkeys("abcd", 200)}, colluders=1)
     spent, _ = released(first, plan({"north": dict.fromkeys("abcd", 200)}), tmp_path)
-    assert spent["region"] == 2 * terms_of(first, "a").cost.shifts["region"] < spent["silo"]
+    assert spent["region"] == 2 * release_parameters_of(first, "a").cost.shifts["region"] < spent["silo"]
 
 
 def test_after_masks_of_one_group_a_silo_of_another_region_is_an_observer(tmp_path):
     """It knew its own noise in the global sum, and is outside the region under trusted aggregators."""
     first = plan(TWO, epsilon={"federation": 2.0}, aggregation="masked")
     assert first.one_group
-    inside = terms_of(first, "a").cost.shifts["silo"]
+    inside = release_parameters_of(first, "a").cost.shifts["silo"]
     spent, rounds = released(first, plan(TWO), tmp_path)
-    assert spent["region"] == 2 * inside > 2 * terms_of(first, "a").cost.shifts["region"]
+    assert spent["region"] == 2 * inside > 2 * release_parameters_of(first, "a").cost.shifts["region"]
     assert rounds < 4
 
 
 def test_of_one_group_and_then_one_group_the_past_counts_as_it_was_charged(tmp_path):
     first = plan(TWO, epsilon={"federation": 2.0}, aggregation="masked")
     spent, _ = released(first, plan(TWO, epsilon={"federation": 3.0}, aggregation="masked"), tmp_path)
-    assert spent["region"] == 2 * terms_of(first, "a").cost.shifts["region"]
+    assert spent["region"] == 2 * release_parameters_of(first, "a").cost.shifts["region"]
 
 
 def test_with_more_colluders_than_masks_counted_the_past_counts_as_the_silos_own_noise_alone(tmp_path):
     sizes = {"north": dict.fromkeys("abcdefgh", 200)}
     first, second = plan(sizes, aggregation="masked", colluders=1), plan(sizes, aggregation="masked", colluders=2)
     spent, _ = released(first, second, tmp_path)
-    assert spent["silo"] == 2 * 4 / first.noise_multiplier[0] ** 2 > 2 * terms_of(first, "a").cost.shifts["silo"]
+    assert (
+        spent["silo"]
+        == 2 * 4 / first.noise_multiplier[0] ** 2
+        > 2 * release_parameters_of(first, "a").cost.shifts["silo"]
+    )
 
 
 def test_a_tier_that_was_further_out_is_not_the_same_observer(tmp_path):

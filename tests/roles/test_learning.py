@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from site_folder import module
 
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_module import Assignment, load_learner
 from fulcrum.engines.built_in_training import evaluate, start, train
 from fulcrum.errors import DataError
-from fulcrum.roles.learning import Assignment, load_learner
-from fulcrum.roles.site import read_site
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from masked import MODEL, MaskedWorld, changed, refused
 
-from fulcrum.errors import ExchangeError
-from fulcrum.masking.messages import (
+from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     KEYS,
     Attested,
@@ -20,7 +19,8 @@ from fulcrum.masking.messages import (
     request_from_bytes,
     signed_answer,
 )
-from fulcrum.planning.signing import private_key
+from fulcrum.core.plan.signatures import private_key
+from fulcrum.errors import ExchangeError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

@@ -5,12 +5,12 @@ import os
 import pytest
 from masked import MaskedWorld, changed, refused
 
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.messages import request_from_bytes
-from fulcrum.masking.record import MaskingRecord
-from fulcrum.roles.masked_silo import record_name
-from fulcrum.roles.site import ledger_name
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.core.masking.masking_messages import request_from_bytes
+from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.silo.masked_release import record_name
+from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.store.ledger import Ledger
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -84,7 +84,7 @@ def test_a_stricter_policy_holds_where_a_silo_waited_for_its_files_meanwhile(tmp
         rewritten(world, 5)
         held.close()
 
-    monkeypatch.setattr("fulcrum.roles.site.time.sleep", let_go)
+    monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", let_go)
     assert refused(world.answer, "caen", request) == "silo 'caen' asks for a group of at least 5 silos, got 4"
 
 

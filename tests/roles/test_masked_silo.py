@@ -7,17 +7,17 @@ import pytest
 from masked import MODEL, MaskedWorld, half_a_step, refused
 
 import fulcrum
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.core.masking.masking_group import check_sheltered
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ReleaseError, StorageError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.release import Release
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.aggregation import STAGES
-from fulcrum.masking.group import check_sheltered
-from fulcrum.noise.sources import SeededNoiseBySilo
-from fulcrum.roles.releasing import release
-from fulcrum.roles.server import Coordinator
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import ledger_name
+from fulcrum.server.coordinator import Coordinator
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -90,7 +90,7 @@ def test_a_silo_killed_between_ledger_and_masks_sends_the_release_in_its_ledger(
     masked = world.round()
     requests = world.run(masked, until="input")
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.roles.masked_silo.whole_numbers", killed)
+        patch.setattr("fulcrum.core.silo.masked_release.whole_numbers", killed)
         with pytest.raises(KeyboardInterrupt):
             world.answer("caen", requests["caen"])
     assert len(world.ledger("caen")) == 1

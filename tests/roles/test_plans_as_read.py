@@ -11,16 +11,16 @@ from regional import LAYOUT, World
 from site_folder import released, rewritten
 
 import fulcrum
+from fulcrum.aggregation.masked_round import MaskedRound
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.plan import verified_plan as verified_contents
+from fulcrum.core.plan.plan_file import to_json
+from fulcrum.core.plan.plan_reader import read_content
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
 from fulcrum.errors import PlanError
-from fulcrum.exchange.model import pack_model
-from fulcrum.planning import verified_contents
-from fulcrum.planning.content_reading import read_content
-from fulcrum.planning.plan_file import to_json
-from fulcrum.roles.masked_round import MaskedRound
-from fulcrum.roles.server import Coordinator
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import read_site
-from fulcrum.roles.terms import terms_of, verified_copy
+from fulcrum.server.coordinator import Coordinator
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -91,9 +91,8 @@ def test_silo_region_and_server_know_a_plan_by_the_digest_of_its_file(tmp_path):
     world = World(tmp_path)
     plan = older(tmp_path / "plan.json", world.plan)
     assert plan.digest == json.loads((tmp_path / "plan.json").read_text())["digest"] != world.plan.digest
-    copy = verified_copy(plan)
-    assert (copy.digest, copy.changed) == (plan.digest, False)
-    assert terms_of(plan, "lille").plan_digest == plan.digest
+    assert fulcrum.verified(plan).digest == plan.digest
+    assert release_parameters_of(plan, "lille").plan_digest == plan.digest
     server = Coordinator.open(
         tmp_path / "server", plan, dict(zip(LAYOUT.names, map(np.zeros, LAYOUT.shapes), strict=True))
     )
@@ -114,8 +113,8 @@ def test_a_plan_is_verified_once_however_often_and_wherever_it_is_read(silo, mon
     monkeypatch.setattr(verified_contents, "verify", counted)
     site = read_site(silo, "silo")
     for plan in (site.plan, read_site(silo, "silo").plan, fulcrum.read_plan(silo / "plan.json")):
-        terms_of(plan, "a")
-        verified_copy(plan)
+        release_parameters_of(plan, "a")
+        fulcrum.verified(plan)
     assert verified == [site.plan.digest]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.core.silo.policy import Policy, read_policy
 from fulcrum.errors import PolicyError
-from fulcrum.roles.policy import Policy, read_policy
 
 SILO = "region-1-1"
 LOOSE = {"largest_epsilon_above": 1.0, "largest_epsilon_inside": 20.0}

@@ -14,13 +14,13 @@ from forking import fate_of, forks
 from test_server import SIZES, START, World, refusal, sum_of, withheld
 
 import fulcrum
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import answer_from_bytes
 from fulcrum.errors import StorageError
-from fulcrum.estimation.arms import PoolingArms
-from fulcrum.estimation.server import advanced, begun
-from fulcrum.exchange.answer import answer_from_bytes
-from fulcrum.exchange.layout import Layout
-from fulcrum.roles.checkpoint import NAME
-from fulcrum.roles.server import Coordinator
+from fulcrum.rules.server_rule import advanced, begun
+from fulcrum.server.checkpoint import NAME
+from fulcrum.server.coordinator import Coordinator
+from fulcrum.simulation.embedded.pooling_variants import PoolingArms
 
 HEAD = {"head": np.zeros((20, 2))}
 HEAD_LAYOUT = Layout(names=("head",), shapes=((20, 2),))
@@ -171,7 +171,7 @@ def test_a_server_killed_at_any_step_and_resumed_ends_on_the_same_bits(world, tm
         [{region: said(plan, region, number) for region in SIZES} for number in (1, 2)],
         reopened=False,
     )
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     for region in SIZES:
         for number in (1, 2):
             (tmp_path / f"{region}-{number}").write_bytes(said(plan, region, number))
@@ -215,7 +215,7 @@ def test_what_could_not_be_written_did_not_happen_to_a_server_that_pools(world, 
             server.receive(answer, region)
         before = server.basis, server.history
         with monkeypatch.context() as patch:
-            patch.setattr("fulcrum.roles.checkpoint.write_whole", full)
+            patch.setattr("fulcrum.server.checkpoint.write_whole", full)
             for _ in range(2):
                 refusal(server.finish_round, kind=StorageError)
         assert (server.basis, server.history) == before

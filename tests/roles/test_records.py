@@ -13,14 +13,15 @@ import pytest
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
+from fulcrum.aggregation.site_setup import init_site
+from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site, site_toml
+from fulcrum.core.silo.site_records import MARK
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError, StorageError
-from fulcrum.exchange.model import pack_model
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.masking.record import MaskingRecord
-from fulcrum.roles.masked_silo import MaskedSilo
-from fulcrum.roles.records import MARK, init_site
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import FORMAT, SUMS, Site, SiteSettings, read_site, site_toml
 
 
 @pytest.fixture
@@ -339,8 +340,8 @@ def test_two_silos_may_keep_their_records_in_one_folder(masked, tmp_path):
 
 KILLED = """
 import os, sys
-from fulcrum.roles import records
-from fulcrum.roles.site import read_site
+from fulcrum.aggregation import site_setup as records
+from fulcrum.core.silo.site import read_site
 
 site = read_site(sys.argv[1])
 seen, last = 0, int(sys.argv[2])

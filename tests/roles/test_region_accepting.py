@@ -7,15 +7,15 @@ import pytest
 from regional import LAYOUT, MEMBERS, PARAMETERS, UPDATE, refusal
 
 import fulcrum
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.sealing import Sealer
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.noise.sources import SecureNoise
-from fulcrum.planning.signing import new_key
-from fulcrum.roles.region import Region
-from fulcrum.roles.releasing import _lattice_release, release
-from fulcrum.roles.terms import terms_of
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.messages.sealing import Sealer
+from fulcrum.core.noise.noise_sources import SecureNoise
+from fulcrum.core.plan.signatures import new_key
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import _lattice_release, release
+from fulcrum.core.store.ledger import Ledger
 
 
 def test_releases_are_gathered_and_summed(world, region):
@@ -215,7 +215,7 @@ def test_releases_of_more_than_1024_silos_stay_so_small_that_their_sum_fits_64_b
     sealer = Sealer(plan, "north-1", tmp_path / "silo")
     with Region.open(tmp_path / "north.region", plan, "north", tmp_path / "north") as region:
         region.expect_layout(layout)
-        honest = _lattice_release(np.zeros(2), layout, terms_of(plan, "north-1"), 1, SecureNoise())
+        honest = _lattice_release(np.zeros(2), layout, release_parameters_of(plan, "north-1"), 1, SecureNoise())
         for value in (largest, -largest, 2**53 - 1):
             sealed = sealer.seal(dataclasses.replace(honest, values=np.array([value, 0])))
             assert "too large for the lattice's integers" in refusal(region.accept, sealed, 1)

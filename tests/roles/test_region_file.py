@@ -10,11 +10,11 @@ import sys
 import pytest
 from regional import MEMBERS, refusal
 
+from fulcrum.aggregation.region_store import RegionFile
+from fulcrum.aggregation.regional_aggregator import RegionRound
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FileInUseError, LedgerError, StorageError
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.region import RegionRound
-from fulcrum.roles.region_file import RegionFile
 
 
 def test_a_restart_between_accept_and_close_loses_nothing(world, path):

@@ -7,11 +7,11 @@ import pytest
 from regional import refusal
 from scipy import stats
 
-from fulcrum.exchange.layout import Layout
-from fulcrum.noise.sources import SecureNoise, SeededNoise
-from fulcrum.roles.norms import norm_bounds
-from fulcrum.roles.releasing import _lattice_release, release
-from fulcrum.roles.terms import terms_of
+from fulcrum.aggregation.norm_tests import norm_bounds
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import _lattice_release, release
 
 
 @pytest.mark.parametrize("purpose", ["research", "deployment"])
@@ -39,7 +39,7 @@ def test_honest_releases_are_never_refused(world, purpose, parameters, recipe):
             flat = np.zeros(parameters)
             flat[0] = (draw % 3) / 2 * plan.clip_norm  # no update, half of one, and one that fills the clip norm
             if purpose == "deployment":
-                terms = terms_of(plan, plan.federation.silo_name(index))
+                terms = release_parameters_of(plan, plan.federation.silo_name(index))
                 values = _lattice_release(flat, layout, terms, 1, SecureNoise()).values
             else:
                 silo = plan.federation.silo_name(index)

@@ -10,8 +10,8 @@ from forking import forks, in_child
 from regional import MEMBERS
 
 import fulcrum
-from fulcrum.exchange.answer import Withheld
-from fulcrum.roles.region import Region
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.regional_reply import Withheld
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def test_a_forked_child_sends_nothing(world, region):
 CLOSE_UNTIL_KILLED = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.region import Region
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.aggregation.regional_aggregator import Region
 
 path, plan, key, out, kills = sys.argv[1], read_plan(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
 draw, inside = random.Random(7), 0
@@ -71,7 +71,7 @@ print(json.dumps(inside))
 
 @forks
 def test_a_process_killed_while_it_closes_leaves_a_sum_whole_or_absent(world, path, tmp_path):
-    world.plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(world.plan, tmp_path / "plan.json")
     plan = fulcrum.read_plan(tmp_path / "plan.json")
     expected = {}
     with world.open(path) as region:

@@ -7,9 +7,9 @@ import sys
 import pytest
 from regional import MEMBERS, refusal
 
-from fulcrum.exchange.answer import RegionalSum, Withheld, answer_from_bytes
-from fulcrum.privacy.accounting import epsilon_of_shift
-from fulcrum.privacy.exposure import remaining_noise
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.remaining_noise import remaining_noise
 
 
 def test_too_few_releases_are_withheld_and_may_be_summed_later(world, region):
@@ -89,7 +89,9 @@ def test_a_round_without_any_release_is_withheld(world, region, tmp_path):
 def test_less_noise_than_the_plan_counts_on_is_withheld(world, region, monkeypatch):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    monkeypatch.setattr("fulcrum.roles.region.remaining_noise", lambda *a, **k: remaining_noise(*a, **k) * 9)
+    monkeypatch.setattr(
+        "fulcrum.aggregation.regional_aggregator.remaining_noise", lambda *a, **k: remaining_noise(*a, **k) * 9
+    )
     assert "less than the plan counts on" in region.close_round(1).reason
 
 

@@ -7,16 +7,16 @@ import pytest
 from scipy import stats
 
 import fulcrum
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.errors import PlanError, UnreachableTargetError
-from fulcrum.federation.profiles import profile
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger
-from fulcrum.planning.making import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.replanning import replan
 from fulcrum.planning.targets import Target
-from fulcrum.planning.verdict import verdict
-from fulcrum.privacy.accounting import epsilon_of_shift
-from fulcrum.roles.releasing import release
-from fulcrum.roles.replanning import replan
-from fulcrum.views.charts import information_rows
+from fulcrum.readers.profiles import profile
+from fulcrum.views.charts.plan_charts import information_rows
+from fulcrum.words.verdict import verdict
 
 SIZES = {"north": {"lille": 100, "metz": 80}, "south": {"nice": 120, "lyon": 60}}
 TARGET = {"epsilon": {"region": 2.0, "silo": 6.0}, "parameters": 5, "purpose": "deployment"}
@@ -80,7 +80,7 @@ def test_a_silo_that_spent_nothing_needs_less_noise_than_one_that_spent(running)
 def test_a_replanned_file_keeps_what_was_spent_and_verifies(running, tmp_path):
     old, folder = running
     new = replan(old, changed(), folder)
-    new.save(tmp_path / "new.json")
+    fulcrum.save_plan(new, tmp_path / "new.json")
     again = fulcrum.read_plan(tmp_path / "new.json")
     assert again.digest == new.digest
     assert (again.epsilon_above == new.epsilon_above).all()
@@ -168,9 +168,9 @@ def moved(tmp_path):
 def test_after_a_move_the_promise_is_against_the_same_colluders_throughout(moved):
     old, new = moved
     said = "even if no more than 1 silo, the same throughout, of any region of any plan so far colludes."
-    assert new.statement.endswith(said)
-    assert "any region of any plan so far" in " ".join(new.assumptions)
-    assert "any plan so far" not in old.statement
+    assert fulcrum.guarantee_of(new).statement.endswith(said)
+    assert "any region of any plan so far" in " ".join(fulcrum.guarantee_of(new).assumptions)
+    assert "any plan so far" not in fulcrum.guarantee_of(old).statement
     names = sorted({*old.federation.silo_names.tolist(), *new.federation.silo_names.tolist()} - {"i"})
     regions = [
         {name for name, code in zip(p.federation.silo_names.tolist(), p.federation.innermost.parent_of, strict=True) if code == node}
@@ -194,9 +194,9 @@ def test_after_a_move_the_promise_is_against_the_same_colluders_throughout(moved
 def test_who_moved_is_named(moved, tmp_path):
     old, new = moved
     assert dict(new.moved) == {"a": "x"}
-    text = next(advice.text for advice in new.advice if advice.kind == "moved")
+    text = next(advice.text for advice in fulcrum.advice_on(new) if advice.kind == "moved")
     assert text.startswith("Moved to another region since the plan before: a (x to y). Colluders are counted")
-    new.save(tmp_path / "new.json")
+    fulcrum.save_plan(new, tmp_path / "new.json")
     assert fulcrum.read_plan(tmp_path / "new.json").moved == {"a": "x"}
     assert all(check.holds for check in fulcrum.verify(tmp_path / "new.json"))
     assert not old.moved
@@ -211,13 +211,16 @@ def test_who_may_collude_and_who_may_be_missing_stays_as_promised(tmp_path):
 
 def test_a_replanned_plan_says_which_rounds_it_speaks_of_and_whose_theorem_it_rests_on(moved):
     old, new = moved
-    assert new.statement.startswith("Over these 3 rounds and all released before, at delta 1e-05, ")
-    assert old.statement.startswith("Over 6 rounds, at delta 1e-05, ")
-    assert any(
-        "privacy filters (Feldman and Zrnic 2021) prove the targets, epsilon" in line for line in new.assumptions
+    assert fulcrum.guarantee_of(new).statement.startswith(
+        "Over these 3 rounds and all released before, at delta 1e-05, "
     )
-    assert not any("filters" in line for line in old.assumptions)
-    assert "membership is fixed while this plan is in force" in new.assumptions
+    assert fulcrum.guarantee_of(old).statement.startswith("Over 6 rounds, at delta 1e-05, ")
+    assert any(
+        "privacy filters (Feldman and Zrnic 2021) prove the targets, epsilon" in line
+        for line in fulcrum.guarantee_of(new).assumptions
+    )
+    assert not any("filters" in line for line in fulcrum.guarantee_of(old).assumptions)
+    assert "membership is fixed while this plan is in force" in fulcrum.guarantee_of(new).assumptions
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_filters_are_cited_for_targets_and_for_no_other_observer(targets, named)
     old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, epsilon=targets)
     past = Past(spent={tier: np.full(len(old.federation), 1e-3) for tier in ("region", "silo")})
     new = planned(old.federation, old.target, Execution(), past)
-    [told] = [line for line in new.assumptions if "filters" in line]
+    [told] = [line for line in fulcrum.guarantee_of(new).assumptions if "filters" in line]
     assert f"(Smith and Thakurta 2022) prove the targets, {named}, even if" in told
     assert told.endswith("an epsilon below its target, or without one, holds if outputs had no influence on this plan")
     # No target inside is reached here: the noise for the region or for the global sum is more than it asks for.
@@ -284,7 +287,7 @@ def test_what_a_plan_file_names_is_never_imported(running, tmp_path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("trap:rule", "rule"):
         forged = dataclasses.replace(old, allocation=name)
-        forged.save(tmp_path / "forged.json")
+        fulcrum.save_plan(forged, tmp_path / "forged.json")
         with pytest.raises(PlanError, match=r"what a plan file names is not run\. Give the allocation again"):
             replan(fulcrum.read_plan(tmp_path / "forged.json"), changed(), folder)
     again = replan(dataclasses.replace(old, allocation="trap:rule"), changed(), folder, allocation="uniform")
@@ -300,15 +303,18 @@ def test_the_aggregator_that_a_silo_left_is_no_observer_above(moved):
     assert true > 1.1 * new.epsilon_above.max()
     assert true <= new.epsilon_inside[after]
     outside = "against anyone outside its region, in this plan and all before, who sees the sums of its region"
-    assert outside in new.statement
-    assert "in this plan" not in old.statement
+    assert outside in fulcrum.guarantee_of(new).statement
+    assert "in this plan" not in fulcrum.guarantee_of(old).statement
 
 
 def test_silos_of_any_plan_so_far_may_not_help_where_none_may(running):
     old, folder = running
     new = replan(old, changed(), folder)
-    assert any(line.startswith("no silo of a region, in any plan so far, helps") for line in new.assumptions)
-    assert any(line.startswith("no silo of a region helps") for line in old.assumptions)
+    assert any(
+        line.startswith("no silo of a region, in any plan so far, helps")
+        for line in fulcrum.guarantee_of(new).assumptions
+    )
+    assert any(line.startswith("no silo of a region helps") for line in fulcrum.guarantee_of(old).assumptions)
 
 
 def test_a_federation_with_a_tier_below_the_old_regions_is_not_replanned(running):

@@ -5,18 +5,19 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.model_message import model_digest
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.messages.sealing import seal
+from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.plan.figures import needs_every_region
+from fulcrum.core.plan.signatures import new_key
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.errors import ExchangeError, StorageError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.layout import Layout
-from fulcrum.exchange.model import model_digest
-from fulcrum.exchange.sealing import seal
-from fulcrum.noise.sources import SecureNoise, SeededNoise
-from fulcrum.planning.signing import new_key
-from fulcrum.roles.checkpoint import RoundSummary, read_checkpoint
-from fulcrum.roles.region import Region
-from fulcrum.roles.releasing import _lattice_release, release
-from fulcrum.roles.server import NAME, Coordinator
-from fulcrum.roles.terms import terms_of
+from fulcrum.server.checkpoint import RoundSummary, read_checkpoint
+from fulcrum.server.coordinator import NAME, Coordinator
 
 SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300, "nimes": 17}}
 LAYOUT = Layout(names=("weight", "bias"), shapes=((2, 19), (2,)))
@@ -51,7 +52,7 @@ class World:
                 yield release(update, plan, silo, number, noise=SeededNoise(seed=3))
             else:
                 flat = np.concatenate([array.ravel() for array in update.values()])
-                yield _lattice_release(flat, LAYOUT, terms_of(plan, silo), number, SecureNoise())
+                yield _lattice_release(flat, LAYOUT, release_parameters_of(plan, silo), number, SecureNoise())
 
     def answers(self, plan, releases, number, folder):
         """What the regions send up."""
@@ -252,7 +253,7 @@ def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
 
     before = server.basis
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.roles.checkpoint.write_whole", full)
+        patch.setattr("fulcrum.server.checkpoint.write_whole", full)
         refusal(server.finish_round, kind=StorageError)
     assert (server.round_number, server.basis, server.history) == (1, before, ())
     assert server.finish_round()["summed"] == ["north"]
@@ -352,7 +353,7 @@ def test_a_run_whose_past_rounds_lack_a_region_does_not_resume_under_a_plan_that
 
 def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):
     # Its epsilon for the global sum counts on every region, as the embedded engine has them.
-    assert world.research.needs_every_region
+    assert needs_every_region(world.research)
     server = Coordinator.open(tmp_path, world.research, START)
     server.receive(sum_of(world.research, "north", values=np.ones(40)), "north")
     assert server.finish_round()["summed"] == []
@@ -360,7 +361,7 @@ def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):
 
 
 def test_a_deployed_server_goes_on_without_a_region_that_no_target_counts_on(world, tmp_path):
-    assert not world.deployment.needs_every_region
+    assert not needs_every_region(world.deployment)
     server = Coordinator.open(tmp_path, world.deployment, START)
     server.receive(sum_of(world.deployment, "north"), "north")
     assert server.finish_round()["summed"] == ["north"]

@@ -16,14 +16,14 @@ import pytest
 from site_folder import released, rewritten, trained_by
 
 import fulcrum
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.messages.sealing import unseal
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError, ReleaseError
-from fulcrum.exchange.model import pack_model
-from fulcrum.exchange.sealing import unseal
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.roles.learning import Learner
-from fulcrum.roles.releasing import release
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import read_site
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -84,7 +84,7 @@ def test_a_ledger_that_goes_while_it_is_waited_for_is_not_begun_anew(silo, model
         held.close()
         path.unlink()
 
-    monkeypatch.setattr("fulcrum.roles.site.time.sleep", moved_away)
+    monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", moved_away)
     with pytest.raises(ReleaseError, match="what this silo has spent"):
         station.answer(pack_model(model), 1)
     assert not path.exists()
@@ -210,7 +210,7 @@ def test_a_process_that_training_forks_does_not_answer_for_the_silo(silo, model,
     site = dataclasses.replace(
         site, settings=msgspec.structs.replace(site.settings, options={"ledger": lambda: released(silo)})
     )
-    monkeypatch.setattr("fulcrum.roles.silo.sound_alarm", lambda *_, **__: told.append(sys.exc_info()[1]))
+    monkeypatch.setattr("fulcrum.core.silo.silo_release.sound_alarm", lambda *_, **__: told.append(sys.exc_info()[1]))
     try:
         SiloStation(site).answer(pack_model(model), 1)
     finally:
@@ -237,7 +237,7 @@ def test_an_alarm_that_training_leaves_does_not_strike_while_the_release_is_made
         return release(*arguments, **options)
 
     monkeypatch.setattr(Learner, "update", update)
-    monkeypatch.setattr("fulcrum.roles.silo.release", slow)
+    monkeypatch.setattr("fulcrum.core.silo.silo_release.release", slow)
     before = signal.signal(signal.SIGALRM, strike)
     try:
         SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)

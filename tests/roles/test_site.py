@@ -9,14 +9,14 @@ import pytest
 from site_folder import released, rewritten
 
 import fulcrum
+from fulcrum.aggregation.region_store import RegionFile
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.plan.signatures import write_signature
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site, site_toml
+from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
-from fulcrum.exchange.model import pack_model
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.signing import write_signature
-from fulcrum.roles.learning import load_learner
-from fulcrum.roles.region_file import RegionFile
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import FORMAT, SiteSettings, once_free, read_site, site_toml
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -25,7 +25,7 @@ def replaced_by_research(home):
     """Another plan of the same issuer and keys takes the place of the site's own: one for research."""
     keys = dict(fulcrum.read_plan(home / "plan.json").keys)
     plan = fulcrum.plan(str(home.parent / "fed.csv"), rounds=3, epsilon=5.0, keys=keys)
-    plan.save(home / "plan.json")
+    fulcrum.save_plan(plan, home / "plan.json")
     write_signature(home / "plan.json", home.parent / "issuer.key", purpose="research")
 
 
@@ -143,7 +143,7 @@ def test_a_policy_that_becomes_stricter_while_a_silo_waits_for_its_ledger_holds_
         path.write_text("largest_epsilon_above = 0.001\nlargest_epsilon_inside = 90\n")
         held[0].close()
 
-    monkeypatch.setattr("fulcrum.roles.site.time.sleep", let_go)
+    monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", let_go)
     station = SiloStation(read_site(silo, "silo"))
     station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
@@ -193,7 +193,7 @@ def test_a_site_file_that_is_wrong_says_so(silo, change, message):
 def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(silo, name):
     (silo / name).unlink(missing_ok=True)
     os.mkfifo(silo / name)
-    reading = "import sys; from fulcrum.roles.site import read_site; site = read_site(sys.argv[1]); site.policy"
+    reading = "import sys; from fulcrum.core.silo.site import read_site; site = read_site(sys.argv[1]); site.policy"
     done = subprocess.run(
         [sys.executable, "-c", reading, silo],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -223,8 +223,8 @@ def test_site_files_are_read_as_they_were_written():
 
 HOLDING = """
 import sys, time
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.signing import write_signature
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.plan.signatures import write_signature
 
 with Ledger.open(sys.argv[1], silo="lyon"):
     print("held", flush=True)
@@ -245,7 +245,7 @@ def test_a_file_that_another_process_of_the_site_is_about_to_let_go_is_waited_fo
 
 @pytest.mark.parametrize("kind", ["ledger", "region"])
 def test_a_file_that_is_never_let_go_is_given_up(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("fulcrum.roles.site._LONGEST_WAIT", 0.3)
+    monkeypatch.setattr("fulcrum.core.silo.site._LONGEST_WAIT", 0.3)
     opening = {
         "ledger": lambda: Ledger.open(tmp_path / "file", silo="lyon"),
         "region": lambda: RegionFile.bound(tmp_path / "file", region="north", plan_digest="p"),

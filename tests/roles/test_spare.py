@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from site_folder import released, rewritten, trained_by
 
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.spare import set_aside
 from fulcrum.errors import StorageError
-from fulcrum.exchange.model import pack_model
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import read_site
-from fulcrum.roles.spare import set_aside
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 resource = pytest.importorskip("resource", reason="needs limits by process")
@@ -22,9 +22,9 @@ ANSWERING = """
 import logging, sys
 from pathlib import Path
 from fulcrum.engines.built_in_training import start
-from fulcrum.exchange.model import pack_model
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import read_site
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
 
 logging.basicConfig(stream=sys.stderr)
 station = SiloStation(read_site(Path(sys.argv[1]), "silo"))

@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pytest
 
+from fulcrum.core.messages.layout import flattened
+from fulcrum.core.silo.model_form import as_array, form_of
+from fulcrum.core.silo.training_module import Assignment, Learner
 from fulcrum.errors import DataError, ExchangeError
-from fulcrum.exchange.layout import flattened
-from fulcrum.roles.learning import Assignment, Learner
-from fulcrum.roles.model_form import as_array, form_of
 
 torch = pytest.importorskip("torch", reason="state dicts are PyTorch's")
 pytestmark = pytest.mark.torch

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from site_folder import released, rewritten
 
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_module import check_installed, load_learner
 from fulcrum.errors import DataError
-from fulcrum.exchange.model import pack_model
-from fulcrum.roles.learning import check_installed, load_learner
-from fulcrum.roles.silo import SiloStation
-from fulcrum.roles.site import read_site
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fulcrum.simulation.torch_model import torch_model
-from fulcrum.simulation.torch_steps import SiloSteps
+from fulcrum.simulation.torch.torch_model import torch_model
+from fulcrum.simulation.torch.torch_steps import SiloSteps
 
 torch = pytest.importorskip("torch")
 

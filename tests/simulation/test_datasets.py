@@ -5,11 +5,11 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.simulation.datasets import dataset_task, read_data
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.models import SoftmaxHead
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.data.datasets import dataset_task, read_data
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.models import SoftmaxHead
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=20, batch=16)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fulcrum.errors import DataError, MissingExtraError, ParameterError
-from fulcrum.simulation.embedding import Embedded, embed_images, embed_texts, save_features
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.embedding import Embedded, embed_images, embed_texts, save_features
+from fulcrum.simulation.data.tasks import load_task
 
 MEAN = np.array([0.485, 0.456, 0.406])
 STD = np.array([0.229, 0.224, 0.225])

@@ -5,14 +5,15 @@ import pytest
 from scipy import stats
 
 import fulcrum
+from fulcrum.core.noise import noise_sources as noise
 from fulcrum.errors import DivergedUpdateError, ParameterError
-from fulcrum.noise import sources as noise
-from fulcrum.simulation import engine, partition
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, batch_picks, train_jobs
-from fulcrum.simulation.models import SoftmaxHead
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.data import partition
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.embedded import batched_engine as engine
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, batch_picks, train_jobs
+from fulcrum.simulation.embedded.models import SoftmaxHead
+from fulcrum.simulation.reference_engine import train_slowly
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=4, batch=16)
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 import fulcrum
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.models import Model
-from fulcrum.simulation.runs import train
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.training_runs import train
 
 INPUTS, HIDDEN, CLASSES = 32, 400, 10
 TRAINING = LocalTraining(learning_rate=0.1, steps=3, batch=8)

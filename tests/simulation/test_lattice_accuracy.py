@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.noise.clipping import clip_factor
-from fulcrum.noise.sources import SILOS_A_BLOCK
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, accuracy_of, batch_picks, block_noise
-from fulcrum.simulation.models import SoftmaxHead, with_bias
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.tasks import load_task
+from fulcrum.core.noise.clipping import clip_factor
+from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, accuracy_of, batch_picks, block_noise
+from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 
 TRAINING = LocalTraining(learning_rate=0.3)
 

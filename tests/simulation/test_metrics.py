@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fulcrum.errors import ParameterError
-from fulcrum.simulation.metrics import METRICS, measured, measured_by_silo
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.metrics import METRICS, measured, measured_by_silo
 
 
 @pytest.fixture(scope="module")

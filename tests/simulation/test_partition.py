@@ -5,10 +5,10 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.privacy.leakage import quantised_entropy
-from fulcrum.simulation import partition
-from fulcrum.simulation.partition import coupled_partition, declared_partition, target_shares
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.planning.theory.leakage import quantised_entropy
+from fulcrum.simulation.data import partition
+from fulcrum.simulation.data.partition import coupled_partition, declared_partition, target_shares
+from fulcrum.simulation.data.tasks import Task, load_task
 
 PROFILES = ("balanced", "balanced-4", "mild", "severe")
 

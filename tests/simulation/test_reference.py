@@ -5,10 +5,10 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DivergedUpdateError, ParameterError
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.models import Model, SoftmaxHead
-from fulcrum.simulation.runs import train
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.training_runs import train
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=3, batch=8)
 

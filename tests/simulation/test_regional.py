@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, recall_of, train_jobs
-from fulcrum.simulation.models import SoftmaxHead, with_bias
-from fulcrum.simulation.partition import Partition, coupled_partition
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.regional import class_mixes, worst_region_accuracy
-from fulcrum.simulation.runs import worst_region_of
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.partition import Partition, coupled_partition
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, recall_of, train_jobs
+from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
+from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
+from fulcrum.simulation.reference_engine import train_slowly
+from fulcrum.simulation.training_runs import worst_region_of
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=3)
 

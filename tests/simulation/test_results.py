@@ -5,7 +5,7 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DataError
-from fulcrum.simulation.results import read_results, unkeyed_digest
+from fulcrum.server.run_results import read_results, unkeyed_digest
 from fulcrum.simulation.trials import compare_trained, save_comparison
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")

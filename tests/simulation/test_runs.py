@@ -6,10 +6,10 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.simulation.engine import Arms, Job, train_jobs
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.runs import chosen_seeds, save_run, train
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, train_jobs
+from fulcrum.simulation.training_runs import chosen_seeds, save_run, train
 from fulcrum.simulation.trials import compare_trained
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.simulation.tasks import DATA_VARIABLE, load_task
+from fulcrum.simulation.data.tasks import DATA_VARIABLE, load_task
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 5)), np.arange(60) % 3

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.simulation import torch_engine
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.torch_model import torch_model
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.torch import torch_engine
+from fulcrum.simulation.torch.torch_model import torch_model
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

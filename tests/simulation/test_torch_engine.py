@@ -10,15 +10,15 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DivergedUpdateError, ParameterError
-from fulcrum.simulation import torch_engine
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
 from fulcrum.simulation.model_engines import train_model
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.torch_draws import SharedDraws
-from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import one_thread, torch_model
+from fulcrum.simulation.reference_engine import train_slowly
+from fulcrum.simulation.torch import torch_engine
+from fulcrum.simulation.torch.torch_draws import SharedDraws
+from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
+from fulcrum.simulation.torch.torch_model import one_thread, torch_model
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

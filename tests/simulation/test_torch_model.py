@@ -6,9 +6,9 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.torch_model import load_torch_model, torch_model
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.torch.torch_model import load_torch_model, torch_model
 from fulcrum.simulation.trials import compare_trained
 
 torch = pytest.importorskip("torch")

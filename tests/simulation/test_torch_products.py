@@ -1,8 +1,8 @@
 import pytest
 
-from fulcrum.simulation import torch_products
-from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.torch_products import layers_by_products
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.torch import torch_products
+from fulcrum.simulation.torch.torch_products import layers_by_products
 
 torch = pytest.importorskip("torch")
 

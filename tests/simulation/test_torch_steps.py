@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.simulation import torch_engine
-from fulcrum.simulation.engine import Arms, Job, LocalTraining
-from fulcrum.simulation.partition import coupled_partition
-from fulcrum.simulation.tasks import load_task
-from fulcrum.simulation.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import torch_model
+from fulcrum.simulation.data.partition import coupled_partition
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining
+from fulcrum.simulation.torch import torch_engine
+from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
+from fulcrum.simulation.torch.torch_model import torch_model
 
 torch = pytest.importorskip("torch")
 
@@ -448,7 +448,7 @@ def test_the_word_that_pads_is_not_trained(task, padding):
 
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_a_module_that_mapping_would_train_otherwise_is_trained_silo_by_silo(task, monkeypatch, drop):
-    from fulcrum.simulation import torch_steps
+    from fulcrum.simulation.torch import torch_steps
 
     monkeypatch.setattr(torch_steps, "layers_by_products", lambda shared: contextlib.nullcontext())  # trains what pads
     run = fulcrum.train(PLAN, task, model=lambda: Reading(drop=drop), training=TRAINING)

@@ -3,8 +3,8 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import ParameterError
-from fulcrum.federation.profiles import lognormal_sizes
-from fulcrum.planning.comparing import BEYOND
+from fulcrum.planning.comparison import BEYOND
+from fulcrum.readers.profiles import lognormal_sizes
 from fulcrum.simulation.trials import compare_trained
 
 TARGET = {"rounds": 4, "epsilon": 3.0}

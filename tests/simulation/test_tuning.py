@@ -8,9 +8,9 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.errors import DataError, ParameterError, PlanError
 from fulcrum.simulation import tuning
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.runs import TrainedArms
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.training_runs import TrainedArms
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 
@@ -125,13 +125,13 @@ def test_a_budget_stays_the_budget():
 def test_data_of_another_size_and_plans_that_follow_others_are_refused(made):
     with pytest.raises(ParameterError, match="the plan is for 66 parameters, and a head on digits has 34"):
         fulcrum.tune(fulcrum.plan("mild", rounds=2, epsilon=3.0, parameters=66), "digits")
-    follows = replace(made, target=replace(made.target, spent={"region": np.ones(96), "silo": np.ones(96)}))
+    follows = replace(made, spent={"region": np.ones(96), "silo": np.ones(96)})
     with pytest.raises(PlanError, match="tune before the first round"):
         fulcrum.tune(follows, "digits")
 
 
 def test_the_command_says_that_the_data_is_public_and_writes_a_plan_that_verifies(made, tmp_path, capsys):
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     told = ["tune", str(tmp_path / "plan.json"), "--data", "digits", "-o", str(tmp_path / "new.json"), "--seeds", "2"]
     assert run([*told, "--rounds", "4", "--learning-rates", "0.3"]) == 0
     shown = capsys.readouterr()
@@ -147,7 +147,7 @@ def test_the_command_says_that_the_data_is_public_and_writes_a_plan_that_verifie
 
 
 def test_rates_that_are_no_numbers_are_refused_in_one_line(made, tmp_path, capsys):
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     told = ["tune", str(tmp_path / "plan.json"), "--data", "digits", "-o", str(tmp_path / "new.json")]
     assert run([*told, "--learning-rates", "0.3;1"]) == 2
     assert "--learning-rates must be numbers separated by commas, got '0.3;1'" in capsys.readouterr().err
@@ -155,7 +155,7 @@ def test_rates_that_are_no_numbers_are_refused_in_one_line(made, tmp_path, capsy
 
 
 def test_a_rate_that_cannot_be_is_refused_before_anything_is_trained(made, tmp_path, capsys):
-    made.save(tmp_path / "plan.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     told = ["tune", str(tmp_path / "plan.json"), "--data", "digits", "-o", str(tmp_path / "new.json")]
     assert run([*told, "--learning-rates", "0.3,nan"]) == 2
     assert capsys.readouterr().err == "fulcrum: learning rate must be a finite number above 0, got nan\n"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fulcrum.aggregation.region_store import RegionFile
+from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.store.commit_mark import PAGE_BYTES
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.errors import LedgerError, StorageError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
-from fulcrum.masking.record import MaskingRecord
-from fulcrum.roles.region_file import RegionFile
-from fulcrum.storage.commit_mark import PAGE_BYTES
 
 COST = Cost(shifts={"silo": 1.0, "region": 0.25})
 PLAN = Allowance(plan_digest="plan-a", rounds=50, shifts={"silo": 800.0, "region": 100.0})

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from journaled_files import KINDS, PLAN, Book, Rounds
 
+from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.store import sqlite_connection as connections
+from fulcrum.core.store.commit_mark import PAGE_BYTES
+from fulcrum.core.store.ledger import Ledger, verify_ledger
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Ledger, verify_ledger
-from fulcrum.masking.record import MaskingRecord
-from fulcrum.storage import connection as connections
-from fulcrum.storage.commit_mark import PAGE_BYTES
 
 LEVELS, CHILDREN = 8, 100
 _INTERIOR = {13: 5, 10: 2}  # by the kind of a leaf page: a table's, an index's

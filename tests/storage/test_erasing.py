@@ -17,7 +17,7 @@ from journaled_files import (
     put,
 )
 
-from fulcrum.storage.commit_mark import PAGE_BYTES
+from fulcrum.core.store.commit_mark import PAGE_BYTES
 
 
 @pytest.fixture

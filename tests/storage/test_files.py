@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import StorageError
-from fulcrum.storage.files import write_whole
 
 
 def mode(path):

@@ -19,7 +19,7 @@ from journaled_files import (
     refused,
 )
 
-from fulcrum.storage.commit_mark import PAGE_BYTES, CommitMark
+from fulcrum.core.store.commit_mark import PAGE_BYTES, CommitMark
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from forking import forks, in_child
 from journaled_files import Rounds, Sums, commits, content, half_written, held, hot, opens_with, put
 from recorded_disk import Disk, File, needs_strace, steps
 
-from fulcrum.storage import database
+from fulcrum.core.store import database
 
 STRIDE = int(os.environ.get("FULCRUM_STRIDE", "2"))
 

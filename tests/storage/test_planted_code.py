@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 from journaled_files import Book, Rounds, Sums, refused
 
+from fulcrum.core.store import sqlite_connection as connections
+from fulcrum.core.store.ledger import Ledger, verify_ledger
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Ledger, verify_ledger
-from fulcrum.storage import connection as connections
 
 NOT_OURS = "is damaged: its tables are not those that Fulcrum makes"
 

@@ -13,9 +13,9 @@ TRIALS = int(os.environ.get("FULCRUM_TRIALS", "40"))
 STRIKE_AT_RANDOM = '''
 import collections, hashlib, json, os, random, resource, signal, struct, sys, time
 from pathlib import Path
-from fulcrum.ledger import file as ledger_file
+from fulcrum.core.store import ledger_file as ledger_file
 from fulcrum.errors import LedgerError
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
 
 folder, trials, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cost = Cost(shifts={"silo": 0.01, "region": 0.001})

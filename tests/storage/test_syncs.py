@@ -55,7 +55,7 @@ def test_every_write_syncs_the_journal_and_marks_the_file_before_and_after_the_c
 
 RELEASES = """
 import os, sys
-from fulcrum.ledger.ledger import *
+from fulcrum.core.store.ledger import *
 cost = Cost(shifts={"silo": 0, "region": 0})
 with Ledger.open(sys.argv[1], silo="lyon") as ledger:
     plan = Allowance(plan_digest="p", rounds=9, shifts={"silo": 1, "region": 1})

@@ -6,9 +6,9 @@ import threading
 import pytest
 from page_client import Client
 
-from fulcrum.federation.profiles import profile
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import hosts_of
+from fulcrum.readers.profiles import profile
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import hosts_of
 
 
 @pytest.fixture(scope="module")

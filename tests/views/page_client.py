@@ -5,8 +5,8 @@ import json
 
 from coroutines import run_coroutine
 
-from fulcrum.federation.as_json import roster_of
-from fulcrum.federation.reading import read_federation
+from fulcrum.readers.federation_json import roster_of
+from fulcrum.readers.federation_reader import read_federation
 
 JSON, FILE = {"content-type": "application/json"}, {"content-type": "application/octet-stream"}
 SETTINGS = {"rounds": 10, "epsilon": 1.0, "delta": 1e-5, "colluders": 0, "allocation": "optimal", "accountant": "exact"}

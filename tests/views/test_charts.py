@@ -7,10 +7,10 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import MissingExtraError
-from fulcrum.planning.comparing import observer_trade
-from fulcrum.privacy.prior import prior_entropy
-from fulcrum.views.chart_style import PALETTE, javascript_bundle, png, svg, theme
-from fulcrum.views.charts import (
+from fulcrum.planning.comparison import observer_trade
+from fulcrum.planning.theory.prior import prior_entropy
+from fulcrum.views.charts.chart_style import PALETTE, javascript_bundle, png, svg, theme
+from fulcrum.views.charts.plan_charts import (
     accuracy_chart,
     information_chart,
     information_rows,
@@ -18,8 +18,8 @@ from fulcrum.views.charts import (
     price_chart,
     trade_chart,
 )
-from fulcrum.views.region_charts import epsilon_chart, region_rows
-from fulcrum.views.tree_chart import stacked_tree_chart, tree_chart
+from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
+from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
 
 SEVERE = fulcrum.plan("severe", rounds=10, epsilon=1.0)
 TREE = fulcrum.Federation.from_sizes(

@@ -10,14 +10,14 @@ import pytest
 
 import fulcrum
 from fulcrum.audit.evidence.findings import save_audit
-from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.canary_game import audit
 from fulcrum.cli.app import run
+from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.errors import DataError
-from fulcrum.privacy.accounting import epsilon_of_shift
-from fulcrum.views.audit_tables import audit_chart, audit_section, verdict_lines
-from fulcrum.views.dossier import UNANSWERED, Answers, answers_template, questions_of, read_answers
-from fulcrum.views.registry import SHAPE, as_yaml, check_shape, registry_entry
-from fulcrum.views.report import report
+from fulcrum.views.report.dossier import UNANSWERED, Answers, answers_template, questions_of, read_answers
+from fulcrum.views.report.html_report import report
+from fulcrum.views.report.registry import SHAPE, as_yaml, check_shape, registry_entry
+from fulcrum.views.terminal.audit_tables import audit_chart, audit_section, verdict_lines
 
 PLAN = fulcrum.plan("consortium", rounds=10, epsilon=1.0)
 FULL = Answers(
@@ -37,7 +37,9 @@ def test_every_question_is_answered_or_owned_up_to():
         assert question.unanswered or question.answer != UNANSWERED
     assert not any(question.unanswered for question in questions_of(PLAN, FULL))
     epsilon = asked[0].answer
-    assert epsilon.startswith(PLAN.promise), "rounds, delta, unit and both observers in one sentence"
+    assert epsilon.startswith(fulcrum.guarantee_of(PLAN).promise), (
+        "rounds, delta, unit and both observers in one sentence"
+    )
     assert "epsilon 6.873 against whoever sees its own updates" in epsilon
 
 
@@ -230,7 +232,7 @@ def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
 
 def test_the_command_writes_report_registry_and_a_file_to_fill_in(tmp_path, audited, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    PLAN.save("plan.json")
+    fulcrum.save_plan(PLAN, "plan.json")
     save_audit(audited, tmp_path)
     arguments = ["report", "plan.json", "-o", "r.html", "--audit", ".", "--answers", "a.toml", "--registry", "r.yaml"]
     assert run(arguments) == 0

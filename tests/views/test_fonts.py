@@ -12,8 +12,8 @@ from test_charts import SEVERE, charts_of
 from test_paper import load
 
 import fulcrum
-from fulcrum.views.chart_style import STILL_FONT, fitted_svg, svg
-from fulcrum.views.report import report
+from fulcrum.views.charts.chart_style import STILL_FONT, fitted_svg, svg
+from fulcrum.views.report.html_report import report
 
 pytest.importorskip("vl_convert", reason="pictures need vl-convert-python")
 

@@ -5,10 +5,10 @@ import re
 import pytest
 
 import fulcrum
-from fulcrum.planning.verdict import verdict
-from fulcrum.views.dossier import Answers, questions_of
-from fulcrum.views.plan_tables import observers_in_words
-from fulcrum.views.report import report
+from fulcrum.views.report.dossier import Answers, questions_of
+from fulcrum.views.report.html_report import report
+from fulcrum.views.terminal.plan_tables import observers_in_words
+from fulcrum.words.verdict import verdict
 
 
 def words_of(epsilon=1.0, federation="severe", **options):
@@ -69,7 +69,7 @@ def test_a_dossier_says_whom_epsilon_is_against_where_sums_are_masked(epsilon, a
     answer = questions_of(made, Answers())[0].answer
     assert above in answer
     assert inside in answer
-    assert answer.startswith(made.promise)
+    assert answer.startswith(fulcrum.guarantee_of(made).promise)
     assert "own updates" not in answer
     trusted = fulcrum.plan("severe", rounds=10, epsilon=1.0)
     assert "against whoever sees its own updates" in questions_of(trusted, Answers())[0].answer

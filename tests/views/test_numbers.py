@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fulcrum.views.numbers import figure, printable, shown_epsilon, shown_rate, span, with_error
+from fulcrum.words.numbers import figure, printable, shown_epsilon, shown_rate, span, with_error
 
 ORDERS = "a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d"
 
@@ -41,7 +41,11 @@ def test_what_a_terminal_would_obey_is_written_out():
 
 
 @pytest.mark.parametrize(
-    ("module", "unneeded"), [("report", ["rich"]), ("page_answers", ["rich", "fulcrum.views.report"])]
+    ("module", "unneeded"),
+    [
+        ("report.html_report", ["rich"]),
+        ("page.page_answers", ["rich", "fulcrum.views.report.html_report"]),
+    ],
 )
 def test_pages_are_made_without_the_terminal_and_the_page_without_the_report(module, unneeded):
     script = f"import sys, fulcrum.views.{module}; print([name for name in {unneeded} if name in sys.modules])"

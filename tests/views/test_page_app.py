@@ -9,16 +9,16 @@ from page_client import FILE, HOSPITALS, JSON, SETTINGS, Client
 
 import fulcrum
 from fulcrum.cli import app as cli
-from fulcrum.federation.as_json import roster_of
-from fulcrum.federation.profiles import PROFILES, profile
-from fulcrum.federation.reading import read_federation, reading_of_bytes
 from fulcrum.planning.advice import best_merge
-from fulcrum.planning.weight_choices import MOST_SILOS_BETWEEN
-from fulcrum.views.page_answers import PageAnswer, PageQuestion
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import HEADERS, LARGEST_BODY, hosts_of
-from fulcrum.views.page_settings import PageSettings
-from fulcrum.views.page_work import Job, answer
+from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN
+from fulcrum.readers.federation_json import roster_of
+from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
+from fulcrum.readers.profiles import PROFILES, profile
+from fulcrum.views.page.page_answers import PageAnswer, PageQuestion
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import HEADERS, LARGEST_BODY, hosts_of
+from fulcrum.views.page.page_settings import PageSettings
+from fulcrum.views.page.page_work import Job, answer
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
@@ -64,7 +64,7 @@ def test_an_answer_has_the_figures_of_the_plan(client):
     answer = client.plan(epsilon=3.0).json()
     made = fulcrum.plan("consortium", rounds=10, epsilon=3.0)
     assert answer["saving"] == f"{100 * made.saving:.1f}%"
-    assert made.statement.split(" epsilon ")[0] in answer["head"].replace("&#39;", "'")
+    assert fulcrum.guarantee_of(made).statement.split(" epsilon ")[0] in answer["head"].replace("&#39;", "'")
     assert set(answer["charts"]) == {"tree", "tree-narrow", "epsilon", "trade", "price", "information"}
     assert [column["heading"] for column in answer["columns"]] == [
         "noise multiplier",
@@ -111,10 +111,10 @@ def test_merges_are_looked_at_later_where_weights_are_not_by_size(client):
         ({"weights": "most"}, "unknown weights 'most'"),
         ({"weights": 1.5}, "weights must be one of"),
         ({"weights": {"a": 1}}, "the request cannot be read"),
-        ({"server": "mean"}, "unknown server 'mean'"),
+        ({"server": "mean"}, "Invalid enum value 'mean' - at `$.settings.server`"),
         ({"least_influence": 2}, "least_influence must be a number from 0 to 1, got 2.0"),
         ({"clip_norm": -1}, "clip_norm must be 'auto' or from"),
-        ({"purpose": "fun"}, "unknown purpose 'fun'"),
+        ({"purpose": "fun"}, "Invalid enum value 'fun' - at `$.settings.purpose`"),
     ],
 )
 def test_wrong_choices_are_told_in_one_line(settings, reason, client):
@@ -151,7 +151,7 @@ def test_the_page_starts_with_the_settings_that_it_is_given():
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_every_built_in_federation_comes_back_the_same(name):
-    from fulcrum.federation.as_json import federation_of
+    from fulcrum.readers.federation_json import federation_of
 
     assert federation_of(roster_of(profile(name))).digest == profile(name).digest
 
@@ -187,7 +187,7 @@ def test_a_downloaded_plan_is_the_one_that_the_library_makes_and_verifies(settin
 def test_the_table_and_the_report_are_downloaded(client):
     table = client.plan(path="/download/plan.csv")
     assert table.headers["content-type"] == "text/csv; charset=utf-8"
-    assert table.body.decode() == fulcrum.planning.exporting.exported(
+    assert table.body.decode() == fulcrum.planning.files.exports.exported(
         fulcrum.plan("consortium", rounds=10, epsilon=1.0), "csv"
     )
     report = client.plan(path="/download/report.html")
@@ -281,12 +281,12 @@ def test_no_saving_is_not_less_than_none():
 
 
 def test_a_failure_of_ours_is_told_without_its_details(app, monkeypatch, caplog):
-    monkeypatch.setattr("fulcrum.views.page_work.asked", lambda body: 1 / 0)
+    monkeypatch.setattr("fulcrum.views.page.page_work.asked", lambda body: 1 / 0)
     reply = answer(Job(kind="plan", body=b"{}"))
     assert (reply.status, json.loads(reply.body)) == (500, {"error": "the server failed. Its log says why"})
     assert "ZeroDivisionError" in caplog.text
     caplog.clear()
-    monkeypatch.setattr("fulcrum.views.page_workers.Workers.answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("fulcrum.views.page.page_workers.Workers.answer", lambda *_: 1 / 0)
     reply = Client(app)("POST", "/plan", b"{}", JSON)
     assert (reply.status, reply.error) == (500, "the server failed. Its log says why")
     assert "ZeroDivisionError" in caplog.text

@@ -8,7 +8,7 @@ from page_browser import REFUSED, after, chosen, drawn, drop, figures, rested, s
 
 import fulcrum
 from fulcrum.cli import app as cli
-from fulcrum.federation.reading import read_federation
+from fulcrum.readers.federation_reader import read_federation
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")

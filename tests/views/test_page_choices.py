@@ -6,8 +6,8 @@ from browsers import with_even_letters
 from page_browser import REFUSED, after, chosen, drawn, figures, rested, slide
 
 import fulcrum
-from fulcrum.federation.reading import reading_of_bytes
 from fulcrum.planning.advice import best_merge
+from fulcrum.readers.federation_reader import reading_of_bytes
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")

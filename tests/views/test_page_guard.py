@@ -6,9 +6,9 @@ import pytest
 from page_client import HOSPITALS, JSON, Client
 
 import fulcrum
-from fulcrum.federation.profiles import profile
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import hosts_of, loopback
+from fulcrum.readers.profiles import profile
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import hosts_of, loopback
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")

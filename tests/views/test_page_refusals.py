@@ -7,10 +7,10 @@ from page_client import FILE, HOSPITALS, JSON, SETTINGS, msgspec_json
 
 import fulcrum
 from fulcrum.errors import FederationError
-from fulcrum.federation.as_json import roster_of
-from fulcrum.federation.reading import read_federation
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import LARGEST_BODY, hosts_of
+from fulcrum.readers.federation_json import roster_of
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import LARGEST_BODY, hosts_of
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
@@ -67,7 +67,7 @@ def test_a_bad_file_is_refused_in_one_line(name, data, reason, client):
         ({"colluders": -1}, "colluders"),
         ({"allocation": "os:system"}, "unknown allocation 'os:system'"),
         ({"allocation": ["optimal"]}, "allocation"),
-        ({"accountant": "exakt"}, "unknown accountant 'exakt'"),
+        ({"accountant": "exakt"}, "Invalid enum value 'exakt' - at `$.settings.accountant`"),
         ({"epsilon_inside": float("nan")}, "cannot be read"),
         ({"epsilon": float("inf")}, "cannot be read"),
         ({"unknown": 1}, "unknown"),

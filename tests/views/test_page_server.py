@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fulcrum.views.page_server import web_server
+from fulcrum.views.page.page_server import web_server
 
 pytest.importorskip("starlette", reason="the page needs starlette")
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")

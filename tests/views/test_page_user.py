@@ -5,8 +5,8 @@ from page_browser import REFUSED, after, chosen, drop, figures, rested
 
 import fulcrum
 from fulcrum.cli import app as cli
-from fulcrum.federation.reading import read_federation
-from fulcrum.views.numbers import shown_epsilon
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.words.numbers import shown_epsilon
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from coroutines import run_coroutine
 
-from fulcrum.federation.as_json import Place, Roster
-from fulcrum.federation.profiles import profile
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import hosts_of
-from fulcrum.views.page_work import Job, answer
-from fulcrum.views.page_worker import MOST_MEMORY
-from fulcrum.views.page_workers import Workers
+from fulcrum.readers.federation_json import Place, Roster
+from fulcrum.readers.profiles import profile
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import hosts_of
+from fulcrum.views.page.page_work import Job, answer
+from fulcrum.views.page.page_worker import MOST_MEMORY
+from fulcrum.views.page.page_workers import Workers
 
 pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
 
@@ -140,7 +140,7 @@ def children():
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             stat, words = path.read_text(), (path.parent / "cmdline").read_bytes()
-            if int(stat.rpartition(")")[2].split()[1]) == os.getpid() and b"fulcrum.views.page_worker" in words:
+            if int(stat.rpartition(")")[2].split()[1]) == os.getpid() and b"fulcrum.views.page.page_worker" in words:
                 found.add(path.parent.name)
     return found
 
@@ -178,7 +178,7 @@ def test_a_process_that_dies_is_told_in_one_line_and_replaced(workers):
 
 def test_no_process_outlives_the_server_that_it_works_for(tmp_path):
     code = (
-        "import sys; from fulcrum.views.page_workers import Workers; from fulcrum.views.page_work import Job\n"
+        "import sys; from fulcrum.views.page.page_workers import Workers; from fulcrum.views.page.page_work import Job\n"
         "workers = Workers(); workers.answer(Job(kind='plan', body=b'{}'))\n"
         "print([worker._process.pid for worker in workers._all][0], flush=True)\n"
     )
@@ -193,7 +193,7 @@ def test_no_process_outlives_the_server_that_it_works_for(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit needs /proc")
 def test_memory_beyond_the_limit_is_refused_and_told_in_one_line():
     code = (
-        "import json; from fulcrum.views import page_work, page_worker\n"
+        "import json; from fulcrum.views.page import page_work, page_worker\n"
         f"page_worker._limit_memory(); page_work.asked = lambda body: bytearray({MOST_MEMORY + 2**26})\n"
         "print(page_work.answer(page_work.Job(kind='plan', body=b'')).body.decode())"
     )

@@ -3,7 +3,7 @@
 import pytest
 
 import fulcrum
-from fulcrum.views.plan_tables import learned
+from fulcrum.views.terminal.plan_tables import learned
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 

@@ -15,14 +15,14 @@ import pytest
 import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.errors import DataError, MissingExtraError
-from fulcrum.federation.profiles import profile
-from fulcrum.planning.making import Execution, Past, planned
-from fulcrum.planning.reproducing import reproducing_commands
+from fulcrum.planning.planner import Execution, Past, planned
 from fulcrum.planning.targets import Target
+from fulcrum.readers.profiles import profile
 from fulcrum.rounding import rounded_up
-from fulcrum.views.numbers import percent, shown_epsilon
-from fulcrum.views.report import PRINTED_ROWS, report
-from fulcrum.views.silo_columns import silo_table
+from fulcrum.views.report.html_report import PRINTED_ROWS, report
+from fulcrum.views.terminal.silo_columns import silo_table
+from fulcrum.words.numbers import percent, shown_epsilon
+from fulcrum.words.reproduction import reproducing_commands
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
@@ -122,17 +122,19 @@ def pages():
 def test_every_kind_of_plan_has_a_report_with_its_own_figures(name, pages):
     plan, page = pages[name]
     shown = html.unescape(re.sub(r"<[^>]+>", "", page))
-    claim = re.sub(r"(?<=epsilon )[\d.e+-]+", lambda met: shown_epsilon(float(met[0])), plan.statement)
+    claim = re.sub(
+        r"(?<=epsilon )[\d.e+-]+", lambda met: shown_epsilon(float(met[0])), fulcrum.guarantee_of(plan).statement
+    )
     assert claim.removesuffix(".") in shown
     assert "neighbouring federations replace one silo's whole dataset, its declared size kept" in shown
     assert percent(plan.saving) in shown
     assert percent(plan.attainable_saving) in shown
     assert "-0.0%" not in shown
-    for line in plan.assumptions:
+    for line in fulcrum.guarantee_of(plan).assumptions:
         assert line[1:] in shown
-    for advice in plan.advice:
+    for advice in fulcrum.advice_on(plan):
         assert advice.text in shown
-    warnings = [advice.text for advice in plan.advice if advice.warning]
+    warnings = [advice.text for advice in fulcrum.advice_on(plan) if advice.warning]
     first = html.unescape(re.sub(r"<[^>]+>", "", page[page.index("<section") : page.index("<nav")]))
     assert (warnings[0] if warnings else "No warning") in first
     assert plan.digest in page
@@ -288,7 +290,7 @@ def test_commands_name_a_built_in_only_where_the_federation_is_that_one(name):
 def test_only_a_deployment_plan_is_there_to_be_signed(name, pages):
     plan, page = pages[name]
     shown = html.unescape(re.sub(r"<[^>]+>", "", page[page.index("<main") : page.index("</main>")]))
-    assert any(advice.warning for advice in plan.advice)
+    assert any(advice.warning for advice in fulcrum.advice_on(plan))
     signed = plan.purpose == "deployment"
     for text in ("Before you sign.", "Place and date", "I have read the promise"):
         assert (text in shown) is signed, text
@@ -300,7 +302,7 @@ def test_only_a_deployment_plan_is_there_to_be_signed(name, pages):
 def test_a_claim_has_the_digits_of_the_headline():
     plan = fulcrum.plan("severe", rounds=7, epsilon={"region": 1.0, "silo": 1.8377377})
     page = report(plan)
-    assert "epsilon 1.83774 against" in plan.statement
+    assert "epsilon 1.83774 against" in fulcrum.guarantee_of(plan).statement
     assert "<strong>epsilon 1.838</strong> against" in page
     assert '<dd class="inside">1.838</dd>' in page
 
@@ -366,7 +368,7 @@ def test_results_of_another_plan_are_refused(trained, tmp_path, capsys):
 
 def test_the_command_writes_the_file_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    fulcrum.plan("mild", rounds=3, epsilon=1.0).save("plan.json")
+    fulcrum.save_plan(fulcrum.plan("mild", rounds=3, epsilon=1.0), "plan.json")
     assert cli.run(["report", "plan.json", "-o", "report.html", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {
@@ -392,7 +394,7 @@ def test_the_command_writes_the_file_and_says_so(tmp_path, monkeypatch, capsys):
 )
 def test_a_mistake_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    fulcrum.plan("mild", rounds=3, epsilon=1.0).save("plan.json")
+    fulcrum.save_plan(fulcrum.plan("mild", rounds=3, epsilon=1.0), "plan.json")
     assert cli.run(["report", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

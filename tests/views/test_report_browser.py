@@ -8,7 +8,7 @@ import pytest
 from browsers import slowness, with_even_letters
 
 import fulcrum
-from fulcrum.views.report import report
+from fulcrum.views.report.html_report import report
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 

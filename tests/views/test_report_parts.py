@@ -15,22 +15,22 @@ from rich.console import Console
 
 import fulcrum
 from fulcrum.audit.evidence.findings import read_audit
-from fulcrum.audit.replays.auditing import audit
+from fulcrum.audit.replays.canary_game import audit
 from fulcrum.cli import app as cli
 from fulcrum.errors import ParameterError
-from fulcrum.planning.making import Execution, Past, planned
-from fulcrum.planning.verdict import verdict
-from fulcrum.privacy.leakage import shown_nats
-from fulcrum.privacy.prior import lateral_floor
-from fulcrum.simulation.results import unkeyed_digest
-from fulcrum.views.alignment import aligned
-from fulcrum.views.charts import information_rows, information_words
-from fulcrum.views.dossier import answers_template, read_answers
-from fulcrum.views.drawings import plan_drawings
-from fulcrum.views.numbers import figure, percent
-from fulcrum.views.plan_tables import plan_picture
-from fulcrum.views.report import report
-from fulcrum.views.silo_columns import first_rows, silo_table
+from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.theory.leakage import shown_nats
+from fulcrum.planning.theory.prior import lateral_floor
+from fulcrum.server.run_results import unkeyed_digest
+from fulcrum.views.charts.drawings import plan_drawings
+from fulcrum.views.charts.plan_charts import information_rows, information_words
+from fulcrum.views.report.dossier import answers_template, read_answers
+from fulcrum.views.report.html_report import report
+from fulcrum.views.terminal.plan_tables import plan_picture
+from fulcrum.views.terminal.silo_columns import first_rows, silo_table
+from fulcrum.words.alignment import aligned
+from fulcrum.words.numbers import figure, percent
+from fulcrum.words.verdict import verdict
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
@@ -122,7 +122,7 @@ def test_a_report_bears_a_date_and_the_same_date_gives_the_same_bytes(monkeypatc
 def test_the_command_takes_a_date_and_refuses_what_is_none(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     plan = fulcrum.plan("mild", rounds=3, epsilon=1.0)
-    plan.save("plan.json")
+    fulcrum.save_plan(plan, "plan.json")
     assert cli.run(["report", "plan.json", "-o", "report.html", "--date", "2025-12-31"]) == 0
     assert Path("report.html").read_text(encoding="utf-8") == report(plan, written=date(2025, 12, 31))
     capsys.readouterr()

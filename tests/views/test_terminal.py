@@ -5,8 +5,19 @@ import pytest
 from rich.cells import cell_len
 
 from fulcrum.errors import ParameterError
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import Result, check_format, counting, facts, progress, remarks, show, steps, table, working
+from fulcrum.views.terminal.screen import (
+    Result,
+    check_format,
+    counting,
+    facts,
+    progress,
+    remarks,
+    show,
+    steps,
+    table,
+    working,
+)
+from fulcrum.views.terminal.table_columns import Column
 
 
 def test_long_tables_are_cut_in_the_picture_alone(capsys):
@@ -64,7 +75,7 @@ def test_no_text_of_a_stranger_reaches_the_terminal_while_work_is_under_way(caps
 
 def test_a_long_round_tells_how_far_it_is_and_the_time_left(capsys, monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr("fulcrum.views.terminal.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("fulcrum.views.terminal.screen.time.monotonic", lambda: clock[-1])
     with progress("Training", 4) as tell:
         for now, done in ((5.0, 0.1), (30.0, 0.25), (35.0, 0.3), (50.0, 0.999), (600.0, 3.5), (9_000.0, 4.0)):
             clock.append(now)

@@ -7,7 +7,7 @@ import pytest
 import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.errors import DataError, MissingExtraError
-from fulcrum.simulation.results import RoundResult
+from fulcrum.server.run_results import RoundResult
 from fulcrum.views import tracking as module
 from fulcrum.views.tracking import EXPERIMENT, described, logged, tracking
 
@@ -115,7 +115,7 @@ def test_without_the_library_there_is_one_line_with_the_remedy(tmp_path, monkeyp
         tracking(about, **{"tensorboard": None, "mlflow": None, option: tmp_path / "x"}),
     ):
         pytest.fail("opened")
-    fulcrum.plan("mild", rounds=2, epsilon=5.0).save(tmp_path / "plan.json")
+    fulcrum.save_plan(fulcrum.plan("mild", rounds=2, epsilon=5.0), tmp_path / "plan.json")
     assert (
         run(["train", str(tmp_path / "plan.json"), f"--{option}", str(tmp_path / "x"), "-o", str(tmp_path / "r")]) == 2
     )
@@ -155,11 +155,11 @@ def test_training_in_process_is_told_as_well(tmp_path, capsys):
     pytest.importorskip("tensorboard", reason="needs the extra tensorboard")
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     plan = fulcrum.plan("mild", rounds=2, epsilon=5.0)
-    plan.save(tmp_path / "plan.json")
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
     folder = tmp_path / "tb"
     command = ["train", str(tmp_path / "plan.json"), "--data", "digits", "--seeds", "2", "--format", "json"]
     assert run([*command, "--tensorboard", str(folder), "-o", str(tmp_path / "run")]) == 0
-    rounds = fulcrum.simulation.results.read_results(tmp_path / "run", plan).run.rounds
+    rounds = fulcrum.server.run_results.read_results(tmp_path / "run", plan).run.rounds
     assert events(folder) == {
         "accuracy": [(row.round, row.accuracy) for row in rounds],
         "accuracy_se": [(row.round, row.accuracy_se) for row in rounds],

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.views.chart_style import svg
-from fulcrum.views.numbers import percent
-from fulcrum.views.region_charts import region_rows
-from fulcrum.views.tree_chart import stacked_tree_chart, tree_chart
+from fulcrum.views.charts.chart_style import svg
+from fulcrum.views.charts.region_charts import region_rows
+from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
+from fulcrum.words.numbers import percent
 
 JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258)
 SEVERE = fulcrum.plan("severe", rounds=10, epsilon=1.0)

@@ -3,9 +3,9 @@ import json
 import pytest
 
 import fulcrum
-from fulcrum.planning.weight_choices import equal_weights, own_choice, weight_choices
-from fulcrum.views.drawings import weights_drawing
-from fulcrum.views.weights_chart import CHOICE_HEADINGS, weights_chart
+from fulcrum.planning.weight_tradeoff import equal_weights, own_choice, weight_choices
+from fulcrum.views.charts.drawings import weights_drawing
+from fulcrum.views.charts.weights_chart import CHOICE_HEADINGS, weights_chart
 
 
 def drawn(federation="tcga-brca", **settings):

@@ -2,5 +2,5 @@
 
 Change it for another command or option.
 
-Imports from: base, storage, federation, privacy, planning, ledger, roles, simulation, audit, engines, views.
+Imports from: base, core, aggregation, readers, planning, server, words, simulation, engines, audit, views.
 """

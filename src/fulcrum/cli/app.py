@@ -225,7 +225,7 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         code = application(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (FulcrumError, CycloptsError) as error:
-        from fulcrum.views.numbers import printable
+        from fulcrum.words.numbers import printable
 
         message = str(error) if isinstance(error, FulcrumError) else _mistyped(error)
         sys.stderr.write(f"fulcrum: {printable(' '.join(message.split()))}\n")

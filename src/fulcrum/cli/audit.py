@@ -9,26 +9,26 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
+from fulcrum.audit.audit_run import Learning, whole_audit
 from fulcrum.audit.evidence.findings import EVERY_COLUMN, VIOLATED, save_audit
+from fulcrum.audit.integration.engine_runs import check_engine
+from fulcrum.audit.integration.recorded_noise import read_recorded_run
 from fulcrum.audit.learning.property_inference import LEAST_SHADOWS, MOST_SHADOWS
-from fulcrum.audit.real_parts.engine_runs import check_engine
-from fulcrum.audit.real_parts.recorded import read_recorded_run
-from fulcrum.audit.replays.auditing import CONFIDENCE, TRIALS
-from fulcrum.audit.whole import Learning, whole_audit
+from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS
 from fulcrum.cli.options import FormatOption, number, option, words_of
 from fulcrum.cli.training_options import TrainingOptions
+from fulcrum.core.silo.policy import Policy
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import MissingExtraError, ParameterError
+from fulcrum.planning.files.plan_from_file import plan_of, read_plan
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.policy import Policy
-from fulcrum.roles.site import read_site
-from fulcrum.simulation.runs import run_folder
-from fulcrum.simulation.tasks import load_task
-from fulcrum.storage.files import write_whole
-from fulcrum.views.audit_picture import audit_picture
-from fulcrum.views.audit_tables import audit_chart
-from fulcrum.views.chart_style import svg
-from fulcrum.views.terminal import Result, check_format, phases, show
+from fulcrum.server.run_results import run_folder
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.views.charts.chart_style import svg
+from fulcrum.views.terminal.audit_picture import audit_picture
+from fulcrum.views.terminal.audit_tables import audit_chart
+from fulcrum.views.terminal.screen import Result, check_format, phases, show
 
 
 def audit_command(
@@ -115,7 +115,7 @@ def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
         raise ParameterError(f"{where} is the site of silo {site.settings.name!r}, not of {silo!r}")
     if site.policy is not None:
         site.policy.check(site.plan, silo)  # before anybody waits for replays; releases ask it again
-    return site.plan, site.policy
+    return plan_of(site.plan.content()), site.policy
 
 
 def _learning(

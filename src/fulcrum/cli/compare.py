@@ -12,20 +12,21 @@ from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, num
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError, listing
-from fulcrum.federation.profiles import PROFILES
-from fulcrum.planning.comparing import Comparison, compared, summarised
+from fulcrum.planning.comparison import Comparison, compared, summarised
+from fulcrum.readers.profiles import PROFILES
+from fulcrum.server.run_results import run_folder
+from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
-from fulcrum.simulation.runs import notes_on, partition_of, run_folder
-from fulcrum.simulation.tasks import load_task
+from fulcrum.simulation.training_runs import notes_on, partition_of
 from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, compared_on, save_comparison, sized
-from fulcrum.views.plan_tables import (
+from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
     comparison_rows,
     learned,
     observers_in_words,
     voice_columns,
 )
-from fulcrum.views.terminal import Result, check_format, progress, remarks, show, table, tell_at_once, working
+from fulcrum.views.terminal.screen import Result, check_format, progress, remarks, show, table, tell_at_once, working
 
 
 def compare_command(

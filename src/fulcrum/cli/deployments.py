@@ -14,18 +14,18 @@ from cyclopts import Parameter
 
 from fulcrum.cli.options import FormatOption, number, option, words_of
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
-from fulcrum.engines.deployed_run import save_deployed_run, save_model
-from fulcrum.engines.sites import BUILT_IN, Deployment, LocalRun
-from fulcrum.engines.trainable import check_fits, loaded_module
+from fulcrum.core.silo.policy import read_policy
+from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
+from fulcrum.engines.training_check import check_fits, loaded_module
 from fulcrum.errors import DataError, EngineError, ParameterError, PlanError
 from fulcrum.parsing import toml_of
+from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.policy import read_policy
-from fulcrum.simulation.results import RoundResult
-from fulcrum.views.columns import Column
-from fulcrum.views.run_tables import round_table
-from fulcrum.views.terminal import Result, check_format, facts, remarks, show, steps, table
+from fulcrum.server.deployed_run import save_deployed_run, save_model
+from fulcrum.server.run_results import RoundResult
+from fulcrum.views.terminal.run_tables import round_table
+from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, steps, table
+from fulcrum.views.terminal.table_columns import Column
 
 
 @Parameter(name="*")

@@ -15,10 +15,11 @@ from fulcrum.cli.options import (
     WeightsOption,
     word_or_number,
 )
-from fulcrum.federation.structure import Federation
-from fulcrum.privacy.exposure import exposure_of, sum_by
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import Result, check_format, facts, show, table, working
+from fulcrum.core.remaining_noise import sum_by
+from fulcrum.core.topology import Topology
+from fulcrum.planning.theory.exposure import exposure_of
+from fulcrum.views.terminal.screen import Result, check_format, facts, show, table, working
+from fulcrum.views.terminal.table_columns import Column
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
@@ -96,7 +97,7 @@ def exposure(
         for profile in profiles
     ]
     if made is not None:
-        from fulcrum.views.plan_tables import weights_in_words
+        from fulcrum.views.terminal.plan_tables import weights_in_words
 
         told.append(("weights", weights_in_words(made)))
     picture = [
@@ -126,12 +127,12 @@ def exposure(
     return 0
 
 
-def _asked_alike(federation: Federation, asked: dict[str, Any], colluders: int, dropouts: int) -> "Plan":
+def _asked_alike(federation: Topology, asked: dict[str, Any], colluders: int, dropouts: int) -> "Plan":
     """Returns a plan with these weights and this server that asks the same of every silo.
 
     What silos count for and how exposed they are does not depend on how much that is.
     """
-    from fulcrum.planning.making import plan  # nobody waits for it who asks for neither
+    from fulcrum.planning.planner import plan  # nobody waits for it who asks for neither
 
     return plan(
         replace(federation, preferences=None),

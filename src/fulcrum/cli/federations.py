@@ -7,12 +7,12 @@ from typing import Annotated
 import numpy as np
 from cyclopts import Parameter
 
+from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
-from fulcrum.federation.column_names import columns_said
-from fulcrum.federation.reading import FederationReading, reading_of
-from fulcrum.federation.structure import Federation
-from fulcrum.views.numbers import printable
-from fulcrum.views.terminal import working
+from fulcrum.readers.federation_reader import FederationReading, reading_of
+from fulcrum.readers.spreadsheets.column_names import columns_said
+from fulcrum.views.terminal.screen import working
+from fulcrum.words.numbers import printable
 
 ColumnOption = Annotated[
     tuple[str, ...],
@@ -33,7 +33,7 @@ def given_federation(source: str, column: Sequence[str]) -> FederationReading:
     return found
 
 
-def told_of_coalitions(federation: Federation, *, colluders: int, dropouts: int) -> list[str]:
+def told_of_coalitions(federation: Topology, *, colluders: int, dropouts: int) -> list[str]:
     """Says on stderr, and returns, in which regions so many colluding or missing silos leave nobody to conceal one.
 
     A silo's own noise always counts, so planning goes on: it asks for as much there as of a silo that is alone.

@@ -9,12 +9,12 @@ from cyclopts import Parameter
 from fulcrum.cli.federations import ColumnOption, given_federation
 from fulcrum.cli.options import FormatOption, option, whole_numbers
 from fulcrum.errors import ParameterError
-from fulcrum.federation.reading import FederationReading
 from fulcrum.planning.targets import group_by_silo
-from fulcrum.privacy.leakage import cost_of_coupling, informativeness_of
-from fulcrum.privacy.prior import Coupling, lateral_floor
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import Result, check_format, show, table
+from fulcrum.planning.theory.leakage import cost_of_coupling, informativeness_of
+from fulcrum.planning.theory.prior import Coupling, lateral_floor
+from fulcrum.readers.federation_reader import FederationReading
+from fulcrum.views.terminal.screen import Result, check_format, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 
 def floor(

@@ -17,13 +17,13 @@ from fulcrum.cli.deployments import (
 )
 from fulcrum.cli.options import FormatOption, PlanArgument, number, option
 from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.engines.flower.kits import write_kits
-from fulcrum.engines.flower.loopback import free_port, run_here
-from fulcrum.engines.flower.simulation import simulate
-from fulcrum.engines.flower.sites import check_deployable, silos_of
-from fulcrum.engines.sites import Deployment, LocalRun
-from fulcrum.simulation.results import RoundResult
-from fulcrum.views.terminal import check_format, working
+from fulcrum.engines.flower.flower_kits import write_kits
+from fulcrum.engines.flower.flower_loopback import free_port, run_here
+from fulcrum.engines.flower.flower_simulation import simulate
+from fulcrum.engines.flower.flower_sites import check_deployable, silos_of
+from fulcrum.engines.site_folders import Deployment, LocalRun
+from fulcrum.server.run_results import RoundResult
+from fulcrum.views.terminal.screen import check_format, working
 
 
 def simulate_flower(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:

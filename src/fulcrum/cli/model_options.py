@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fulcrum.cli.options import look_here_for, option, words_of
 from fulcrum.errors import ParameterError
-from fulcrum.simulation.torch_model import TorchModel, load_torch_model
+from fulcrum.simulation.torch.torch_model import TorchModel, load_torch_model
 
 DeviceOption = Annotated[str | None, option("Where your own PyTorch model trains: cpu (default), cuda, cuda:1, ...")]
 

@@ -20,18 +20,17 @@ from fulcrum.cli.deployments import (
 )
 from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, option
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
-from fulcrum.engines.deployed_run import save_deployed_run
+from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.store.ledger import Ledger
 from fulcrum.engines.nvflare.console import follow
-from fulcrum.engines.nvflare.kits import write_kits
-from fulcrum.engines.nvflare.loopback import free_port, run_here
-from fulcrum.engines.sites import BUILT_IN, Deployment, LocalRun
-from fulcrum.ledger.ledger import Ledger
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.roles.site import ledger_name
-from fulcrum.simulation.results import RoundResult
-from fulcrum.simulation.runs import run_folder
-from fulcrum.views.run_tables import round_table
-from fulcrum.views.terminal import Result, check_format, facts, remarks, show, steps, working
+from fulcrum.engines.nvflare.nvflare_kits import write_kits
+from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.server.deployed_run import save_deployed_run
+from fulcrum.server.run_results import RoundResult, run_folder
+from fulcrum.views.terminal.run_tables import round_table
+from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, steps, working
 
 
 def deploy_nvflare(

@@ -22,11 +22,11 @@ from fulcrum.cli.options import (
     word_or_number,
 )
 from fulcrum.errors import ParameterError
-from fulcrum.views.page_app import application
-from fulcrum.views.page_guard import everywhere, hosts_of, loopback
-from fulcrum.views.page_server import listening, web_server
-from fulcrum.views.page_settings import PageSettings
-from fulcrum.views.terminal import check_format, working
+from fulcrum.views.page.page_app import application
+from fulcrum.views.page.page_guard import everywhere, hosts_of, loopback
+from fulcrum.views.page.page_server import listening, web_server
+from fulcrum.views.page.page_settings import PageSettings
+from fulcrum.views.terminal.screen import check_format, working
 
 
 def serve_command(

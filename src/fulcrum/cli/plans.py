@@ -12,24 +12,25 @@ from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coal
 from fulcrum.cli.model_options import ModelOptions
 from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, check_output, option
 from fulcrum.cli.target_options import TargetOptions
+from fulcrum.core.choices import Purpose
+from fulcrum.core.plan.plan_reader import federation_in, read_content
+from fulcrum.core.plan.signatures import issue_checks
+from fulcrum.core.plan.verification import verify
+from fulcrum.core.store.durable_files import write_whole
+from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, listing
-from fulcrum.federation.structure import SILO
 from fulcrum.parsing import toml_of
-from fulcrum.planning.content_reading import federation_in, read_content
-from fulcrum.planning.differences import Difference, differences, on_digests
-from fulcrum.planning.exporting import EXPORTS, exported
-from fulcrum.planning.flower_app import app_files
-from fulcrum.planning.making import plan
-from fulcrum.planning.plan import Plan, check_same_federation
-from fulcrum.planning.plan_reading import plan_of, read_plan, read_verified_content
-from fulcrum.planning.signing import issue_checks
-from fulcrum.planning.verdict import verdict
-from fulcrum.planning.verifying import verify
-from fulcrum.storage.files import write_whole
-from fulcrum.views.columns import Column
-from fulcrum.views.numbers import shown_epsilon
-from fulcrum.views.plan_tables import show_checks, show_plan
-from fulcrum.views.terminal import Result, check_format, remarks, show, table, working
+from fulcrum.planning.files.differences import Difference, differences, on_digests
+from fulcrum.planning.files.exports import EXPORTS, exported
+from fulcrum.planning.files.flower_export import app_files
+from fulcrum.planning.files.plan_from_file import plan_of, read_plan, read_verified_content
+from fulcrum.planning.plan import Plan, check_same_federation, save_plan
+from fulcrum.planning.planner import plan
+from fulcrum.views.terminal.plan_tables import show_checks, show_plan
+from fulcrum.views.terminal.screen import Result, check_format, remarks, show, table, working
+from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.numbers import shown_epsilon
+from fulcrum.words.verdict import verdict
 
 
 def plan_command(
@@ -38,7 +39,7 @@ def plan_command(
     column: ColumnOption = (),
     target: TargetOptions,
     own: ModelOptions | None = None,
-    purpose: Annotated[str, option("research, or deployment, which needs --parameters.")] = "research",
+    purpose: Annotated[Purpose, option("research, or deployment, which needs --parameters.")] = "research",
     keys: Annotated[Path | None, Parameter(help="A TOML file of public keys by name, for the plan to carry.")] = None,
     output: OutputOption = None,
     style: FormatOption = "table",
@@ -60,7 +61,7 @@ def plan_command(
     told_of_coalitions(found, colluders=made.colluders, dropouts=made.dropouts)
     if output is not None:
         with working("Writing the plan"):
-            made.save(output)
+            save_plan(made, output)
     show_plan(made, output, style)
     return 0
 

@@ -8,13 +8,13 @@ from cyclopts import Parameter
 
 from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.cli.options import FormatOption, PlanArgument, check_output, option
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import ParameterError
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.storage.files import write_whole
-from fulcrum.views.dossier import UNANSWERED, Answers, answers_template, read_answers
-from fulcrum.views.registry import as_yaml, registry_entry
-from fulcrum.views.report import report
-from fulcrum.views.terminal import Result, check_format, facts, show, working
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.views.report.dossier import UNANSWERED, Answers, answers_template, read_answers
+from fulcrum.views.report.html_report import report
+from fulcrum.views.report.registry import as_yaml, registry_entry
+from fulcrum.views.terminal.screen import Result, check_format, facts, show, working
 
 
 def report_command(

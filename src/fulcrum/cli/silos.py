@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from fulcrum.aggregation.site_setup import init_site
 from fulcrum.cli.federations import ColumnOption, given_federation
 from fulcrum.cli.options import (
     AllocationOption,
@@ -16,21 +17,21 @@ from fulcrum.cli.options import (
     number,
     option,
 )
+from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.plan.signatures import new_key, read_signed_plan, sign_plan
+from fulcrum.core.silo.policy import read_policy
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.store.earlier_ledgers import convert_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.errors import ParameterError, PolicyError
-from fulcrum.ledger.earlier_formats import convert_ledger
-from fulcrum.ledger.ledger import Allowance, Cost, Ledger, verify_ledger
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.planning.signing import new_key, read_signed_plan, sign_plan
-from fulcrum.privacy.accounting import epsilon_of_shift
-from fulcrum.roles.policy import read_policy
-from fulcrum.roles.records import init_site
-from fulcrum.roles.replanning import replan
-from fulcrum.roles.site import read_site
-from fulcrum.roles.terms import terms_of
-from fulcrum.views.columns import Column
-from fulcrum.views.numbers import shown_epsilon
-from fulcrum.views.plan_tables import show_checks, show_plan
-from fulcrum.views.terminal import Result, check_format, facts, remarks, show, table
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.plan import save_plan
+from fulcrum.planning.replanning import replan
+from fulcrum.views.terminal.plan_tables import show_checks, show_plan
+from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, table
+from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.numbers import shown_epsilon
 
 LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
 
@@ -153,7 +154,7 @@ def convert_ledger_command(
     plans = [read_plan(path) for path in plan]
 
     def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
-        terms = [terms_of(one, silo) for one in plans]
+        terms = [release_parameters_of(one, silo) for one in plans]
         return {one.plan_digest: (one.cost, one.allowance) for one in terms}
 
     done = convert_ledger(old, new, charges_of)
@@ -226,6 +227,6 @@ def replan_command(
     found = given_federation(federation, column).federation
     made = replan(read_plan(plan_file), found, ledgers, allocation=allocation)
     if output is not None:
-        made.save(output)
+        save_plan(made, output)
     show_plan(made, output, style)
     return 0

@@ -21,10 +21,10 @@ from fulcrum.cli.options import (
     option,
     word_or_number,
 )
+from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
-from fulcrum.federation.structure import SILO, Federation
 from fulcrum.planning.targets import Floor
-from fulcrum.privacy.prior import Coupling
+from fulcrum.planning.theory.prior import Coupling
 
 
 @Parameter(name="*")
@@ -59,7 +59,7 @@ class TargetOptions:
     )
     seed: Annotated[int, number("For the allocation `misallocated`.")] = 0
 
-    def arguments(self, federation: Federation) -> dict[str, Any]:
+    def arguments(self, federation: Topology) -> dict[str, Any]:
         """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""
         look_here_for(self.allocation)
         settings = {name: value for name, value in vars(self).items() if name not in ("allocation", "epsilon_inside")}

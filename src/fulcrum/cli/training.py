@@ -12,15 +12,25 @@ from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words, p
 from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, words_of
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions, count_of_seeds
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.simulation.embedding import check_features_path, embed_images, embed_texts, save_features
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.server.run_results import RoundResult, run_folder
+from fulcrum.simulation.data.embedding import check_features_path, embed_images, embed_texts, save_features
+from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
-from fulcrum.simulation.results import RoundResult
-from fulcrum.simulation.runs import run_folder, save_run, standard_error, train
-from fulcrum.simulation.tasks import load_task
-from fulcrum.views.columns import Column
-from fulcrum.views.numbers import printable
-from fulcrum.views.terminal import Result, check_format, counting, facts, progress, remarks, show, table, tell_at_once
+from fulcrum.simulation.training_runs import save_run, standard_error, train
+from fulcrum.views.terminal.screen import (
+    Result,
+    check_format,
+    counting,
+    facts,
+    progress,
+    remarks,
+    show,
+    table,
+    tell_at_once,
+)
+from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.numbers import printable
 
 
 def train_command(

@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from fulcrum.cli.options import number, option
 from fulcrum.errors import listing
 from fulcrum.planning.plan import Plan
-from fulcrum.simulation.engine import LocalTraining
-from fulcrum.simulation.results import RoundResult
-from fulcrum.simulation.runs import LEARNING_RATE
-from fulcrum.simulation.tasks import BUILT_IN, TARGETS
+from fulcrum.server.run_results import RoundResult
+from fulcrum.simulation.data.tasks import BUILT_IN, TARGETS
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.training_runs import LEARNING_RATE
 from fulcrum.views.tracking import described, tracking
 
 

@@ -10,11 +10,13 @@ from cyclopts import Parameter
 from fulcrum.cli.options import FormatOption, PlanArgument, check_output, number, option, whole_numbers
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError
-from fulcrum.planning.plan_reading import read_plan
-from fulcrum.simulation.tasks import load_task
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.plan import save_plan
+from fulcrum.planning.plan_document import guarantee_of
+from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.tuning import LEARNING_RATES, Try, tune
-from fulcrum.views.columns import Column
-from fulcrum.views.terminal import Result, check_format, counting, facts, remarks, show, table
+from fulcrum.views.terminal.screen import Result, check_format, counting, facts, remarks, show, table
+from fulcrum.views.terminal.table_columns import Column
 
 _PUBLIC = (
     "Tried on {data} alone, which must be public or synthetic: no epsilon counts what is tuned on silos' own data."
@@ -51,7 +53,7 @@ def tune_command(
             training=learning.training,
             on_try=advance,
         )
-    found.plan.save(output)
+    save_plan(found.plan, output)
     rows = [asdict(tried) for tried in found.tries]
     columns = (
         Column(key="recipe", heading="recipe", figures=False),
@@ -73,7 +75,7 @@ def tune_command(
         facts(
             [
                 ("taken", f"{taken}: {why}"),
-                ("guarantee", found.plan.statement),
+                ("guarantee", guarantee_of(found.plan).statement),
                 ("written to", f"{output}; sign it anew, and train with that learning rate"),
             ]
         ),

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
+from fulcrum.core.silo.training_module import Assignment
 from fulcrum.errors import DataError
-from fulcrum.noise.sources import SILOS_A_BLOCK
-from fulcrum.roles.learning import Assignment
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, batch_picks
-from fulcrum.simulation.models import Model, SoftmaxHead
-from fulcrum.simulation.runs import LEARNING_RATE, partition_of
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.planning.files.plan_from_file import plan_of
+from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, batch_picks
+from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.training_runs import LEARNING_RATE, partition_of
 
 SOFTMAX_HEAD = "head"
 """What the model is; its last axis are the classes."""
@@ -83,5 +84,5 @@ def _job(task: Task, assignment: Assignment) -> Job:
     key = (f"{task.name} {records}", plan.digest, seed)
     if key not in _JOBS:
         part = partition_of(task, plan.federation, seed=seed, records=records)
-        _JOBS[key] = Job(seed=seed, partition=part, arms=Arms.from_plans([plan]))
+        _JOBS[key] = Job(seed=seed, partition=part, arms=Arms.from_plans([plan_of(plan.content())]))
     return _JOBS[key]

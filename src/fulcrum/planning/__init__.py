@@ -1,6 +1,6 @@
-"""The plan: a target turned into noise for every silo, with what it promises in figures and words; its file.
+"""The planner: a target turned into noise for every silo, with figures, advice, variants and comparisons.
 
-Change it for another kind of target, another field of the plan file, another check of a plan.
+Change it for another kind of target, or another piece of advice.
 
-Imports from: base, storage, federation, privacy, estimation.
+Imports from: base, core, rules, readers.
 """

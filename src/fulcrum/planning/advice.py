@@ -12,25 +12,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.choices import BY_SILO, DECLARED
+from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
+from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.federation.editing import merged
-from fulcrum.federation.structure import SILO
-from fulcrum.planning.recipes import BY_SILO, DECLARED
-from fulcrum.planning.weighing import weighed
-from fulcrum.privacy.allocation import allocate
-from fulcrum.privacy.exposure import left_by_coalitions, sum_by
-from fulcrum.privacy.leakage import finest_resolution, informativeness, shown_nats
-from fulcrum.privacy.noise_bound import outer_coalitions
-from fulcrum.privacy.prior import prior_entropy
+from fulcrum.planning.plan_figures import PlanFigures, with_uniform_noise
+from fulcrum.planning.theory.allocation import allocate
+from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
+from fulcrum.planning.theory.noise_bound import outer_coalitions
+from fulcrum.planning.theory.prior import prior_entropy
+from fulcrum.planning.weighted_federation import weighed
+from fulcrum.readers.editing import merged
 from fulcrum.rounding import rounded_up, shown
-
-if TYPE_CHECKING:
-    from fulcrum.planning.plan import Plan
 
 LEVELS = 20
 """Resolution at which informativeness is judged unless told otherwise, the paper's R."""
@@ -87,7 +85,7 @@ class Merge:
     saving: float
 
 
-def advice_on(plan: "Plan", *, merges: bool = True) -> tuple[Advice, ...]:
+def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
     """Returns the advice on a plan, warnings first, and of these what undoes the promise before what costs utility.
 
     Args:
@@ -109,7 +107,7 @@ def advice_on(plan: "Plan", *, merges: bool = True) -> tuple[Advice, ...]:
     return tuple(sorted(found, key=lambda advice: not advice.warning))
 
 
-def advice_on_merges(plan: "Plan") -> list[Advice]:
+def advice_on_merges(plan: PlanFigures) -> list[Advice]:
     """Returns which two regions to merge, if that saves noise."""
     merge = best_merge(plan)
     if merge is None:
@@ -121,7 +119,7 @@ def advice_on_merges(plan: "Plan") -> list[Advice]:
     return [Advice(kind="merge", warning=False, text=text, offers=(("merge", merge.regions),))]
 
 
-def signal_to_noise(plan: "Plan", parameters: int) -> float:
+def signal_to_noise(plan: PlanFigures, parameters: int) -> float:
     """Returns the signal to noise of the whole training at its best, sqrt(T / (d U)): every update aligned, norm C.
 
     U is the noise that enters the model, by the plan's weights and by what its server does with the sums. One round has
@@ -134,7 +132,7 @@ def signal_to_noise(plan: "Plan", parameters: int) -> float:
     return math.sqrt(plan.rounds / (parameters * plan.model_noise))
 
 
-def most_parameters(plan: "Plan") -> int:
+def most_parameters(plan: PlanFigures) -> int:
     """Returns the largest d at which `signal_to_noise` is not below `WEAK_SIGNAL`; at least 1."""
     return max(1, math.floor(plan.rounds / (WEAK_SIGNAL**2 * plan.model_noise)))
 
@@ -150,7 +148,7 @@ def learnt_at(ratio: float) -> str:
     return f"Heads in our experiments that were predicted {said} of what they learn without privacy."
 
 
-def best_merge(plan: "Plan") -> Merge | None:
+def best_merge(plan: PlanFigures) -> Merge | None:
     """Returns the two regions under one parent whose merge saves most noise, or None if no merge saves any.
 
     Silos count after a merge for what the plan's rule then gives them. Where they count as before and the sums are
@@ -178,7 +176,7 @@ def best_merge(plan: "Plan") -> Merge | None:
     return best
 
 
-def _pairs(plan: "Plan", promising: FloatArray, candidates: int) -> Iterator[tuple[int, int]]:
+def _pairs(plan: PlanFigures, promising: FloatArray, candidates: int) -> Iterator[tuple[int, int]]:
     """Yields pairs of regions under one parent, out of those that are most promising."""
     federation = plan.federation
     regions = len(federation.innermost.nodes)
@@ -187,7 +185,7 @@ def _pairs(plan: "Plan", promising: FloatArray, candidates: int) -> Iterator[tup
     return (pair for pair in combinations(sorted(chosen), 2) if outer[pair[0]] == outer[pair[1]])
 
 
-def _saved_by_sums(plan: "Plan") -> Iterator[tuple[tuple[int, int], float]]:
+def _saved_by_sums(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]:
     """Yields by pair of regions what its merge saves where every silo counts as before and sums are added up."""
     federation, requirement = plan.federation, plan.requirement
     inner = federation.innermost
@@ -209,13 +207,13 @@ def _saved_by_sums(plan: "Plan") -> Iterator[tuple[tuple[int, int], float]]:
         yield (one, other), least(one) + least(other) - least(one, other)
 
 
-def _saved_by_planning(plan: "Plan") -> Iterator[tuple[tuple[int, int], float]]:
+def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]:
     """Yields by pair of regions what its merge saves, by the noise of the merged federation under the plan's rules."""
     inner, requirement = plan.federation.innermost, plan.requirement
     kept = plan.weights_rule in _KEPT
     promising = plan.node_noise(inner.name) if plan.server == "sum" else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
-        federation = merged(plan.federation, [inner.nodes[region] for region in pair])
+        federation: Topology = merged(plan.federation, [inner.nodes[region] for region in pair])
         if kept:
             federation = federation.weighted(plan.weights)
         else:
@@ -231,7 +229,7 @@ def _saved_by_planning(plan: "Plan") -> Iterator[tuple[tuple[int, int], float]]:
         yield pair, plan.model_noise - made.model_noise
 
 
-def information_ceiling(plan: "Plan") -> float:
+def information_ceiling(plan: PlanFigures) -> float:
     """Returns the entropy of a silo's class concentration at `LEVELS` levels, in nats: no bound above it says anything.
 
     Without a declared coupling it is the most that any prior allows.
@@ -251,7 +249,7 @@ def _shown(epsilon: float) -> str:
     return f"{shown(epsilon):g}"
 
 
-def _on_accountant(plan: "Plan") -> list[Advice]:
+def _on_accountant(plan: PlanFigures) -> list[Advice]:
     if plan.purpose != "deployment" or plan.accountant == "renyi":
         return []
     remedy = "Plan with --accountant renyi."
@@ -259,7 +257,7 @@ def _on_accountant(plan: "Plan") -> list[Advice]:
     return [Advice(kind="accountant", warning=True, text=text, remedy=remedy, offers=(("accountant", "renyi"),))]
 
 
-def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
+def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
     if plan.injection == "aggregator":
         text = (
@@ -282,7 +280,7 @@ def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
         )
         offered = (("colluders", 1),)
         return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offered)]
-    uniform = plan.uniform().worst_epsilon(SILO)
+    uniform = with_uniform_noise(plan).worst_epsilon(SILO)
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
     remedy = f"To hold it down, add a target on the tier 'silo', such as --epsilon-inside {_shown(uniform)}."
@@ -294,7 +292,7 @@ def _on_curious_aggregator(plan: "Plan") -> list[Advice]:
     return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offers)]
 
 
-def _on_signal(plan: "Plan") -> list[Advice]:
+def _on_signal(plan: PlanFigures) -> list[Advice]:
     if plan.parameters is None:
         return []
     ratio = signal_to_noise(plan, plan.parameters)
@@ -308,7 +306,7 @@ def _on_signal(plan: "Plan") -> list[Advice]:
     return [Advice(kind="signal", warning=False, text=text + ".")]
 
 
-def _on_information(plan: "Plan") -> list[Advice]:
+def _on_information(plan: PlanFigures) -> list[Advice]:
     if plan.floor is None:
         return []
     mechanism = plan.mechanism_information
@@ -340,7 +338,7 @@ def _on_information(plan: "Plan") -> list[Advice]:
     return [Advice(kind="information", warning=False, text=text + ".")]
 
 
-def _on_dropout(plan: "Plan") -> list[Advice]:
+def _on_dropout(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
     if len(plan.federation) > _DROPOUT_CHECK_UP_TO or plan.injection == "aggregator":
         return []
@@ -359,7 +357,7 @@ def _on_dropout(plan: "Plan") -> list[Advice]:
     return [Advice(kind="dropout", warning=False, text=text, remedy=remedy, offers=offers)]
 
 
-def _on_moves(plan: "Plan") -> list[Advice]:
+def _on_moves(plan: PlanFigures) -> list[Advice]:
     """Names who changed region since the plan before: coalitions of past and future then differ."""
     if not plan.moved:
         return []
@@ -376,7 +374,7 @@ def _on_moves(plan: "Plan") -> list[Advice]:
     return [Advice(kind="moved", warning=plan.colluders > 0, text=text)]
 
 
-def _on_coalitions_outside(plan: "Plan") -> list[Advice]:
+def _on_coalitions_outside(plan: PlanFigures) -> list[Advice]:
     """Says how far above the least noise the optimum may be where it is not proven to be the least."""
     outside = outer_coalitions(plan.federation, plan.requirement)
     ratio = plan.noise_budget / plan.noise_lower_bound
@@ -389,7 +387,7 @@ def _on_coalitions_outside(plan: "Plan") -> list[Advice]:
     return [Advice(kind="coalitions", warning=False, text=text)]
 
 
-def _on_delta(plan: "Plan") -> list[Advice]:
+def _on_delta(plan: PlanFigures) -> list[Advice]:
     silos = len(plan.federation)
     if plan.delta * silos <= 1:
         return []
@@ -399,7 +397,7 @@ def _on_delta(plan: "Plan") -> list[Advice]:
     return [Advice(kind="delta", warning=True, text=text, offers=(("delta", most),))]
 
 
-def _on_balance(plan: "Plan") -> list[Advice]:
+def _on_balance(plan: PlanFigures) -> list[Advice]:
     if plan.dispersion != 0 or plan.attainable_saving >= 1e-12 or abs(plan.saving) >= 1e-12:
         return []
     text = f"Every {plan.federation.innermost.name} is equally exposed: uniform noise is already optimal."

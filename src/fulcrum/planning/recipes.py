@@ -10,20 +10,7 @@ observer has seen.
 
 from dataclasses import dataclass
 
-from fulcrum.estimation.server import HEADS
-from fulcrum.privacy.weights import WEIGHTS
-
-SERVERS = ("sum", "random-effects")
-"""What the server does with regional sums: adds them up, or pools them over all rounds so far (`estimation`)."""
-
-DECLARED, BY_SILO = "declared", "by-silo"
-"""What silos count for where nobody chose a rule: what the federation declares, or weights given by silo."""
-
-WEIGHTS_NAMED = (*WEIGHTS, DECLARED, BY_SILO)
-"""All that a plan may name beside a number from 0 to 1."""
-
-SHRINKS = (True, False, HEADS)
-"""Whether a server that pools shrinks its estimate: whatever the model, never, or for softmax heads alone."""
+from fulcrum.core.choices import HEADS, ServerName, Shrink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +20,14 @@ class Recipe:
     Attributes:
         weights: What silos count for, as `weights_by` takes it.
         clip_norm: C, or "auto": C is 1, and the share of it at which updates are clipped follows from the noise.
-        server: One of `SERVERS`.
-        shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
+        server: The server's rule.
+        shrink: The models of which a pooling server takes off what does not stand out of the noise.
     """
 
     weights: str | float = "sizes"
     clip_norm: float | str = 1.0
-    server: str = "sum"
-    shrink: bool | str = False
+    server: ServerName = "sum"
+    shrink: Shrink = False
 
 
 RECIPES = {
@@ -50,7 +37,7 @@ RECIPES = {
 """The recipes that have a name."""
 
 
-def recipe_named(*, weights: str | float, clip_norm: float | str, server: str, shrink: bool | str) -> str | None:
+def recipe_named(*, weights: str | float, clip_norm: float | str, server: ServerName, shrink: Shrink) -> str | None:
     """Returns the name of the recipe that these parts make up, or None where no recipe has all of them.
 
     >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)

@@ -1,6 +1,6 @@
 """What a user asks for, turned into what each observer's tier requires of each silo.
 
->>> from fulcrum.federation.structure import Federation
+>>> from fulcrum.readers.federation import Federation
 >>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
 >>> target = Target(rounds=10, delta=1e-5, accountant="renyi", epsilon={"region": 0.99})
 >>> round(target.requirement(federation).multiplier["region"], 3)
@@ -19,12 +19,13 @@ from typing import TypeAlias
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
+from fulcrum.core.choices import Accountant, Aggregation, Bound
+from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
-from fulcrum.federation.structure import Federation
-from fulcrum.privacy.accounting import epsilon_of, noise_for
-from fulcrum.privacy.allocation import AllocationRule, Requirement, allocate, noise_variance
-from fulcrum.privacy.leakage import mechanism_information, multiplier_for_information
-from fulcrum.privacy.prior import Coupling, lateral_floor
+from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate, noise_variance
+from fulcrum.planning.theory.calibration import epsilon_of, noise_for
+from fulcrum.planning.theory.leakage import mechanism_information, multiplier_for_information
+from fulcrum.planning.theory.prior import Coupling, lateral_floor
 
 _LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
@@ -61,17 +62,17 @@ class Target:
 
     rounds: int
     delta: float = 1e-5
-    accountant: str = "exact"
+    accountant: Accountant = "exact"
     epsilon: Mapping[str, float] = field(default_factory=dict)
     information: float | None = None
     floor: FloatArray | None = None
     coupling: float | None = None
-    bound: str = "paper"
+    bound: Bound = "paper"
     parameters: int | None = None
     budget: float | None = None
     colluders: int = 0
     dropouts: int = 0
-    aggregation: str = "trusted"
+    aggregation: Aggregation = "trusted"
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
 
@@ -80,7 +81,7 @@ class Target:
         """The delta that accountants work with; below the promise even where the reserve is less than a rounding."""
         return min(self.delta - self.reserve, math.nextafter(self.delta, 0.0)) if self.reserve else self.delta
 
-    def requirement(self, federation: Federation, *, least: float | None = None) -> Requirement:
+    def requirement(self, federation: Topology, *, least: float | None = None) -> Requirement:
         """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
 
         Args:
@@ -107,7 +108,7 @@ class Target:
         masked = self.aggregation == "masked"
         return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts, masked=masked)
 
-    def reached_with_budget(self, federation: Federation, allocation: str | AllocationRule, seed: int) -> "Target":
+    def reached_with_budget(self, federation: Topology, allocation: str | AllocationRule, seed: int) -> "Target":
         """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
         budget = self.budget
         if budget is None or not 1 / _MOST_BUDGET <= budget <= _MOST_BUDGET:
@@ -141,7 +142,7 @@ class Target:
         return replace(self, information=highest + float(mechanism))
 
     def _multiplier_for_epsilon(
-        self, federation: Federation, tier: str, epsilon: float | FloatArray
+        self, federation: Topology, tier: str, epsilon: float | FloatArray
     ) -> float | FloatArray:
         """The effective multiplier at which the rounds to come, after all that was spent before, keep to an epsilon."""
         asked = noise_for(epsilon, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
@@ -159,7 +160,7 @@ class Target:
             )
         return 2 * math.sqrt(self.rounds) / np.sqrt(left)
 
-    def _multiplier_for_information(self, federation: Federation) -> float | FloatArray:
+    def _multiplier_for_information(self, federation: Topology) -> float | FloatArray:
         bound = self.information
         if bound is None or not 0 < bound <= _MOST_INFORMATION:
             raise ParameterError(f"information must be above 0 and at most {_MOST_INFORMATION:g} nats, got {bound}")
@@ -178,7 +179,7 @@ class Target:
         return float(asked[0]) if len(levels) == 1 else asked[where]
 
 
-def epsilon_by_tier(federation: Federation, epsilon: float | Mapping[str, float] | None) -> dict[str, float]:
+def epsilon_by_tier(federation: Topology, epsilon: float | Mapping[str, float] | None) -> dict[str, float]:
     """Returns epsilon targets by tier; a number targets the innermost tier."""
     if epsilon is None:
         return {}
@@ -194,12 +195,12 @@ def epsilon_by_tier(federation: Federation, epsilon: float | Mapping[str, float]
     return {tier: float(value) for tier, value in by_tier.items()}
 
 
-def group_by_silo(federation: Federation) -> IntArray:
+def group_by_silo(federation: Topology) -> IntArray:
     """Returns the group whose members' data resembles each silo's: the declared one, else its region."""
     return federation.innermost.parent_of if federation.group is None else federation.group.parent_of
 
 
-def floor_by_silo(federation: Federation, floor: Floor | None) -> FloatArray | None:
+def floor_by_silo(federation: Topology, floor: Floor | None) -> FloatArray | None:
     """Returns the lateral floor of each silo in nats."""
     if floor is None:
         return None

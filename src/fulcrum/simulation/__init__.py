@@ -1,6 +1,6 @@
 """The embedded engine: a plan trained in one process with seeded noise, for research.
 
-Change it for other data, another partition, another model.
+Change it for another way of training.
 
-Imports from: base, storage, federation, privacy, estimation, planning, noise.
+Imports from: base, core, rules, readers, planning, server.
 """

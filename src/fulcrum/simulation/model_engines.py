@@ -7,13 +7,13 @@ from typing import Any
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
-from fulcrum.simulation.engine import FederationRun, Job, LocalTraining, train_jobs
-from fulcrum.simulation.metrics import METRICS, name_of
-from fulcrum.simulation.models import Model, SoftmaxHead
-from fulcrum.simulation.reference import train_slowly
-from fulcrum.simulation.tasks import Task
-from fulcrum.simulation.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
-from fulcrum.simulation.torch_model import TorchModel, as_by_default, one_thread, seeded, torch_model
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.metrics import METRICS, name_of
+from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.reference_engine import train_slowly
+from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
+from fulcrum.simulation.torch.torch_model import TorchModel, as_by_default, one_thread, seeded, torch_model
 
 
 def model_of(given: Any) -> Model | TorchModel | None:

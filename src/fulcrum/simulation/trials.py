@@ -14,28 +14,28 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.store.durable_files import write_whole
+from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
-from fulcrum.federation.profiles import lognormal_sizes
-from fulcrum.federation.reading import read_federation
-from fulcrum.federation.structure import Federation
-from fulcrum.planning.comparing import AS_ASKED, BEYOND, Compared, Comparison, compared, row_plan, summarised
+from fulcrum.planning.comparison import AS_ASKED, BEYOND, Compared, Comparison, compared, row_plan, summarised
 from fulcrum.planning.targets import epsilon_by_tier
-from fulcrum.privacy.allocation import AllocationRule
-from fulcrum.simulation.datasets import read_data
-from fulcrum.simulation.engine import LocalTraining
+from fulcrum.planning.theory.allocation import AllocationRule
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.readers.profiles import lognormal_sizes
+from fulcrum.server.run_results import run_folder
+from fulcrum.simulation.data.datasets import read_data
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.model_engines import model_of, parameters_of
-from fulcrum.simulation.models import Model
-from fulcrum.simulation.runs import (
+from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_model import TorchModel
+from fulcrum.simulation.training_runs import (
     LEARNING_RATE,
     chosen_seeds,
-    run_folder,
     standard_error,
     train_arms,
 )
-from fulcrum.simulation.tasks import Task
-from fulcrum.simulation.torch_engine import TorchDevice
-from fulcrum.simulation.torch_model import TorchModel
-from fulcrum.storage.files import write_whole
 from fulcrum.version import package_version
 
 SIZE_LAWS = ("declared", "lognormal")
@@ -141,7 +141,7 @@ def compare_trained(
 
 def compared_on(
     task: Task,
-    federation: Federation,
+    federation: Topology,
     own: str | AllocationRule | None,
     target: Mapping[str, Any],
     model: Model | TorchModel | None = None,
@@ -165,7 +165,7 @@ def save_comparison(
     rows: Sequence[TrainedComparison],
     folder: str | Path,
     *,
-    federation: Federation,
+    federation: Topology,
     task: str,
     seeds: int | Sequence[int],
     size_law: str = "declared",
@@ -206,7 +206,7 @@ def save_comparison(
     )
 
 
-def sized(federation: Federation, size_law: str, seed: int) -> Federation:
+def sized(federation: Topology, size_law: str, seed: int) -> Topology:
     """Returns the federation that a seed trains: as declared, or with sizes drawn anew."""
     return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
 

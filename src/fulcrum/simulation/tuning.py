@@ -1,6 +1,6 @@
 """Rounds, learning rate and recipe tried on public data, and the plan made anew with what did best.
 
->>> from fulcrum.planning.making import plan
+>>> from fulcrum.planning.planner import plan
 >>> made = plan("mild", rounds=3, epsilon=5.0)
 >>> tuned = tune(made, "digits", rounds=[1, 3], learning_rates=[0.3], seeds=2)
 >>> len(tuned.tries), tuned.plan.epsilon_target["region"]
@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
-from fulcrum.planning.alternatives import kept_with
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import BY_SILO, DECLARED, RECIPES, Recipe
-from fulcrum.privacy.allocation import ALLOCATIONS
-from fulcrum.simulation.engine import LocalTraining
+from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.theory.allocation import ALLOCATIONS
+from fulcrum.planning.variants import kept_with
+from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import parameters_of
-from fulcrum.simulation.runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
-from fulcrum.simulation.tasks import Task, load_task
+from fulcrum.simulation.training_runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
 
 AS_PLANNED = "as planned"
 """The recipe that the plan has, where it is none of `TRIED`."""
@@ -168,7 +169,7 @@ def _check(plan: Plan, task: Task) -> int:
             f"{task.name} names silos, and what is tuned on silos' own data is counted by no epsilon. "
             "Use public or synthetic data, without a silo column"
         )
-    if plan.follows:
+    if plan.continues_previous_plan:
         raise PlanError("a plan that follows earlier rounds cannot be tuned: tune before the first round")
     if plan.allocation not in ALLOCATIONS:
         raise PlanError(f"the plan was made with the allocation {plan.allocation!r}, and what a plan names is not run")

@@ -1,6 +1,6 @@
-"""What people see: numbers in words, tables in the terminal, charts, the report, the page.
+"""What people see: tables in the terminal, charts, the report, the page.
 
 Change it for another picture of a plan. It computes nothing that a plan does not say.
 
-Imports from: base, federation, privacy, planning, simulation, audit.
+Imports from: base, core, readers, planning, server, words, simulation, audit.
 """

@@ -14,12 +14,13 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from fulcrum.federation.structure import SILO
-from fulcrum.planning.comparing import least_influence
+from fulcrum.core.topology import SILO
+from fulcrum.planning.comparison import least_influence
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
-from fulcrum.views.chart_style import PALETTE
-from fulcrum.views.numbers import figure, percent, shown_epsilon, shown_rate
+from fulcrum.views.charts.chart_style import PALETTE
+from fulcrum.words.numbers import figure, percent, shown_epsilon, shown_rate
 
 
 def template_text(name: str) -> str:
@@ -63,13 +64,14 @@ def claim(plan: Plan) -> Markup:
         epsilon = found["epsilon"]
         return f"<strong>{f'epsilon {shown_epsilon(float(epsilon))}' if epsilon else found[0]}</strong>"
 
-    said = str(escape(plan.statement.removesuffix(".")))
+    said = str(escape(guarantee_of(plan).statement.removesuffix(".")))
     number = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
     return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", set_off, said))  # noqa: S704
 
 
 def promise(plan: Plan) -> dict[str, Any]:
     """Returns what `promise.html` shows: the claim with its terms, and the figures of the first screen."""
+    guarantee = guarantee_of(plan)
     return {
         "plan": plan,
         "name": plan.federation.name,
@@ -77,7 +79,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "one_group": plan.one_group,
         "alone": plan.aggregation == "masked" and plan.smallest_group == 1,
         "claim": claim(plan),
-        "terms": f"neighbouring federations {plan.adjacency}; {plan.assumptions[-2]}",
+        "terms": f"neighbouring federations {guarantee.adjacency}; {guarantee.assumptions[-2]}",
         "above": plan.worst_epsilon(),
         "inside": plan.worst_epsilon(SILO),
         "infinite": math.inf,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from fulcrum.errors import DataError, MissingExtraError, in_one_line
 from fulcrum.planning.plan import Plan
-from fulcrum.simulation.results import RoundResult
+from fulcrum.server.run_results import RoundResult
 
 EXPERIMENT = "fulcrum"
 """The experiment that runs are filed under in MLflow."""

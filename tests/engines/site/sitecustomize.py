@@ -25,7 +25,7 @@ def record() -> None:
 
 def tell() -> None:
     """The silo writes down what it releases, so that a test knows what to look for."""
-    from fulcrum.exchange import sealing
+    from fulcrum.core.messages import sealing
 
     path = os.environ["FULCRUM_TEST_RECORD"]
     seal = sealing.Sealer.seal
@@ -39,8 +39,8 @@ def tell() -> None:
 
 def plain() -> None:
     """Releases travel as they are, without encryption."""
-    from fulcrum.exchange import sealing
-    from fulcrum.exchange.release import Release
+    from fulcrum.core.messages import sealing
+    from fulcrum.core.messages.release_message import Release
 
     sealing.Sealer.seal = lambda self, release: release.to_bytes()
     sealing.Opener.open = lambda self, data: Release.from_bytes(data)
@@ -48,7 +48,7 @@ def plain() -> None:
 
 def loud() -> None:
     """The silo sends ten times what it released."""
-    from fulcrum.exchange import sealing
+    from fulcrum.core.messages import sealing
 
     seal = sealing.Sealer.seal
     sealing.Sealer.seal = lambda self, release: seal(self, dataclasses.replace(release, values=10 * release.values))
@@ -58,7 +58,8 @@ def silent() -> None:
     """The silo that FULCRUM_TEST_SILENT names adds no noise to what it releases, and no region looks at norms."""
     import numpy as np
 
-    from fulcrum.roles import region, releasing
+    from fulcrum.aggregation import regional_aggregator as region
+    from fulcrum.core.silo import releasing
 
     region.norm_bounds = lambda *given: (0.0, np.inf)
 
@@ -80,7 +81,7 @@ def silent() -> None:
 
 def again() -> None:
     """Every silo draws in each round what it drew in the first."""
-    from fulcrum.noise.sources import SeededNoise, SeededNoiseBySilo
+    from fulcrum.core.noise.noise_sources import SeededNoise, SeededNoiseBySilo
 
     for kind in (SeededNoise, SeededNoiseBySilo):
         drawn = kind.standard_normal
@@ -91,7 +92,7 @@ def again() -> None:
 
 def replay() -> None:
     """From round 3 on, the silo sends what it sent in round 2."""
-    from fulcrum.roles import silo
+    from fulcrum.core.silo import silo_release as silo
 
     answer = silo.SiloStation.answer
     kept = {}
@@ -108,7 +109,7 @@ def late() -> None:
     """The silo trains for four seconds longer than others."""
     import time
 
-    from fulcrum.roles.learning import Learner
+    from fulcrum.core.silo.training_module import Learner
 
     update = Learner.update
 
@@ -129,7 +130,7 @@ def pose() -> None:
     from nvflare.edge.utils import message_topic_for_task_end
     from nvflare.private.fed.client import communicator
 
-    from fulcrum.engines.nvflare.common import DECLINE, RELEASE, TASK
+    from fulcrum.engines.nvflare.job_messages import DECLINE, RELEASE, TASK
 
     submit = communicator.Communicator.submit_update
     own_context = communicator.gen_new_peer_ctx
@@ -169,8 +170,8 @@ def ask_past() -> None:
 
 
 def _ask(when: int, instead: int) -> None:
+    from fulcrum.core.messages.model_message import pack_model, unpack_model
     from fulcrum.engines.nvflare import common, server
-    from fulcrum.exchange.model import pack_model, unpack_model
 
     start_task = server.PlanAssessor.start_task
 

@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fulcrum.engines.flower.silo import fulcrum_mod
+from fulcrum.engines.flower.client_mod import fulcrum_mod
 from quickstart.task import Network, records, train
 
 app = ClientApp(mods=[fulcrum_mod])

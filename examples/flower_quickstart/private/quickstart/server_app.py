@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fulcrum.engines.flower.server import FulcrumStrategy
+from fulcrum.engines.flower.strategy import FulcrumStrategy
 from quickstart.task import ROUNDS, Network, accuracy, public_records
 
 app = ServerApp()

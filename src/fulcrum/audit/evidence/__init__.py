@@ -2,5 +2,5 @@
 
 Change it for another test of noise, or another word in an audit's file. It plays no observer and knows no plan.
 
-Imports from: base, storage.
+Imports from: base, core.
 """

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import DataError
 from fulcrum.parsing import json_of
-from fulcrum.storage.files import write_whole
 
 VIOLATED, LOOSER, CONSISTENT = "violated", "looser than needed", "consistent"
 VERDICTS = (VIOLATED, LOOSER, CONSISTENT)

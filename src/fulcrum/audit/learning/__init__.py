@@ -2,6 +2,5 @@
 
 Change it for another attack on what silos train on.
 
-Imports from: base, federation, privacy, planning, noise, roles, simulation, audit.evidence, audit.replays,
-audit.real_parts.
+Imports from: base, core, planning, simulation, audit.evidence, audit.integration, audit.replays.
 """

@@ -24,14 +24,14 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, PropertyFinding
-from fulcrum.audit.real_parts.recorded import noise_of_sums
+from fulcrum.audit.integration.recorded_noise import noise_of_sums
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.targets import group_by_silo
-from fulcrum.privacy.prior import lateral_floor, prior_entropy
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, train_jobs
-from fulcrum.simulation.partition import partition_by_share
-from fulcrum.simulation.tasks import Task
+from fulcrum.planning.theory.prior import lateral_floor, prior_entropy
+from fulcrum.simulation.data.partition import partition_by_share
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
 
 COUPLING = 20.0
 """The coupling of the prior where the plan declares none, the paper's."""

@@ -21,16 +21,16 @@ from scipy import special
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, RecordFinding, finite
 from fulcrum.audit.evidence.guessing import rate_at_least, rate_at_most
-from fulcrum.audit.replays.observers import stages_of
-from fulcrum.federation.structure import SILO
-from fulcrum.noise.clipping import clip
-from fulcrum.noise.sources import SILOS_A_BLOCK, SeededNoise
+from fulcrum.audit.replays.played_observers import stages_of
+from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
+from fulcrum.core.silo.releasing import perturbed
+from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
-from fulcrum.roles.releasing import perturbed
-from fulcrum.simulation.engine import Arms, Job, LocalTraining, Servers, batch_picks, train_jobs
-from fulcrum.simulation.models import SoftmaxHead, with_bias
-from fulcrum.simulation.runs import partition_of
-from fulcrum.simulation.tasks import Task
+from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, Servers, batch_picks, train_jobs
+from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
+from fulcrum.simulation.training_runs import partition_of
 
 MOST_SILOS = 8
 """Silos whose records are attacked: the one with the highest epsilon inside of each region, the worst off first."""

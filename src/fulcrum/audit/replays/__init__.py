@@ -2,5 +2,5 @@
 
 Change it for another observer. What it measures, `evidence` judges.
 
-Imports from: base, federation, privacy, estimation, planning, noise, roles, simulation, audit.evidence.
+Imports from: base, core, planning, simulation, audit.evidence.
 """

@@ -11,10 +11,10 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray
 from fulcrum.audit.evidence.guessing import tally, thresholds_from
 from fulcrum.audit.evidence.noise_tests import BINS
-from fulcrum.audit.replays.mechanism import Mechanism
-from fulcrum.audit.replays.observers import Stage
+from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.played_observers import Stage
 from fulcrum.audit.replays.replaying import Reading, Replays, pattern_of
-from fulcrum.estimation.arms import PoolingArms
+from fulcrum.simulation.embedded.pooling_variants import PoolingArms
 
 MODEL = "model"
 """An observer who sees the models alone."""

@@ -16,8 +16,8 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.audit.evidence.guessing import Tally, Thresholds, tally, thresholds_from
 from fulcrum.audit.evidence.noise_tests import BINS, Width, binned, moduli, phases
-from fulcrum.audit.replays.mechanism import Mechanism, Values
-from fulcrum.audit.replays.observers import Stage, View, known_signal, silos_of
+from fulcrum.audit.replays.audited_path import Mechanism, Values
+from fulcrum.audit.replays.played_observers import Stage, View, known_signal, silos_of
 
 CHUNK = 16_384
 """Replays that are worked through together, at most."""

@@ -1,9 +1,6 @@
-"""Plans on Flower: a mod for any ClientApp, a strategy for any ServerApp, and federations of their own.
+"""Plans on Flower: an app of the user's runs under a plan, and the server gets masked sums and nothing finer.
 
-    ClientApp(mods=[fulcrum_mod])      # fulcrum.engines.flower.silo
-    FulcrumStrategy(site)              # fulcrum.engines.flower.server
+A mod stands before the app at every silo, a strategy at the server; the masking is that of `fulcrum.core.masking`.
 
-The server gets masked sums and nothing finer; see `fulcrum.masking`.
-
-Imports from: base, storage, planning, masking, roles, simulation, engines.
+Imports from: base, core, planning, server, engines.
 """

@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fulcrum.engines.flower.records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
-from fulcrum.engines.flower.server import FulcrumStrategy, server_site
-from fulcrum.engines.flower.silo import fulcrum_mod, own_site
-from fulcrum.engines.flower.telling import Telling
-from fulcrum.roles.learning import Assignment, load_learner
-from fulcrum.simulation.results import RoundResult
+from fulcrum.core.silo.training_module import Assignment, load_learner
+from fulcrum.engines.flower.client_mod import fulcrum_mod, own_site
+from fulcrum.engines.flower.flower_records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
+from fulcrum.engines.flower.run_recorder import Telling
+from fulcrum.engines.flower.strategy import FulcrumStrategy, server_site
+from fulcrum.server.run_results import RoundResult
 
 client_app = ClientApp(mods=[fulcrum_mod])
 """Trains by the module that the silo's site names."""

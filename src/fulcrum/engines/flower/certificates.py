@@ -5,8 +5,8 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import MissingExtraError
-from fulcrum.storage.files import write_whole
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
 """The authority's certificate, which every site has; the SuperLink's own certificate and private key."""

@@ -30,9 +30,9 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.engines.nvflare.common import APP, FOLDER, site_of
-from fulcrum.exchange.membership import members_of, region_of
-from fulcrum.roles.site import Role, Site
+from fulcrum.core.messages.membership import members_of, region_of
+from fulcrum.core.silo.site import Role, Site
+from fulcrum.engines.nvflare.job_messages import APP, FOLDER, site_of
 
 _ORDERS = (
     "CheckResourceProcessor",

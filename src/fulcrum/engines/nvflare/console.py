@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fulcrum.engines.deployed_run import run_from
-from fulcrum.engines.nvflare.common import ENDED, RUN
-from fulcrum.engines.nvflare.kits import ADMIN
+from fulcrum.engines.nvflare.job_endings import ENDED, RUN
+from fulcrum.engines.nvflare.nvflare_kits import ADMIN
 from fulcrum.errors import DataError, EngineError, MissingExtraError, in_one_line
-from fulcrum.simulation.results import RoundResult, RunResult
+from fulcrum.server.deployed_run import run_from
+from fulcrum.server.run_results import RoundResult, RunResult
 
 COMPLETED = "FINISHED:COMPLETED"
 

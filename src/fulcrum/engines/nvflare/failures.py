@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from fulcrum.core.silo.silo_release import FAILED
 from fulcrum.errors import in_one_line
-from fulcrum.roles.silo import FAILED
 
 _MARK = re.compile(re.escape(FAILED) + r" (\d+)")
 _LONGEST = 200

@@ -17,11 +17,12 @@ from nvflare.apis.workspace import Workspace
 from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
-from fulcrum.engines.nvflare.common import ENDED, FOLDER, RUN, read_ending, read_run
+from fulcrum.engines.nvflare.job_endings import ENDED, RUN, read_ending, read_run
+from fulcrum.engines.nvflare.job_messages import FOLDER
 from fulcrum.errors import EngineError
-from fulcrum.roles.site import read_site
-from fulcrum.storage.files import write_whole
 
 _RESTARTS = 20
 _CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)

@@ -13,14 +13,14 @@ from nvflare.edge.executors.hug import HierarchicalUpdateGatherer
 from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
+from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.core.messages.model_message import model_layout
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.silo.site import SUMS, Site, once_free
+from fulcrum.core.silo.site_records import own_record
 from fulcrum.engines.nvflare.admission import listening_from_the_start
-from fulcrum.engines.nvflare.common import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError, StorageError
-from fulcrum.exchange.answer import RegionalSum
-from fulcrum.exchange.model import model_layout
-from fulcrum.roles.records import own_record
-from fulcrum.roles.region import Region
-from fulcrum.roles.site import SUMS, Site, once_free
 
 _UPDATE_TIMEOUT = 10.0
 

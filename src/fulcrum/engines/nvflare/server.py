@@ -11,14 +11,16 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.engines.deployed_run import deployed_run, task_of
-from fulcrum.engines.nvflare.common import ANSWER, MODEL, ROUND, TASK, note_ending, note_run, site_of
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.silo.training_module import load_learner
+from fulcrum.engines.nvflare.job_endings import note_ending, note_run
+from fulcrum.engines.nvflare.job_messages import ANSWER, MODEL, ROUND, TASK, site_of
+from fulcrum.engines.site_folders import task_of
 from fulcrum.errors import EngineError, FulcrumError
-from fulcrum.exchange.answer import RegionalSum, Withheld
-from fulcrum.exchange.model import pack_model
-from fulcrum.roles.learning import load_learner
-from fulcrum.roles.measuring import Evaluation
-from fulcrum.roles.server import Coordinator
+from fulcrum.server.coordinator import Coordinator
+from fulcrum.server.deployed_run import deployed_run
+from fulcrum.server.evaluation import Evaluation
 
 _INTERVAL = 0.1
 _MARGIN = 1.5

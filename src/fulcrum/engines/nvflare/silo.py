@@ -9,10 +9,10 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 from nvflare.edge.constants import EdgeTaskHeaderKey
 
+from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.engines.nvflare.admission import listening_from_the_start
-from fulcrum.engines.nvflare.common import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.job_messages import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError
-from fulcrum.roles.silo import SiloStation
 
 
 class SiloExecutor(Executor):  # type: ignore[misc]

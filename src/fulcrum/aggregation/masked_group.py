@@ -1,0 +1,257 @@
+"""What the server does in a masked round: carries messages between members, adds up, and takes the masks off the sum.
+
+    aggregation = Aggregation(group, session, layout)
+    requests = aggregation.requests()
+    while isinstance(requests, dict):
+        for answer in carried(requests):        # by whatever engine; silos that do not answer are left out
+            aggregation.take(answer)
+        requests = aggregation.proceed()
+    # a RegionalSum, or Withheld
+
+Groups have nothing to do with each other: an engine sends the requests of all of them at once. A server that follows
+this learns the sum of a group and nothing finer. One that does not is what `fulcrum.core.masking.member_protocol`
+guards against.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from fulcrum.core.masking.harary_graph import Circle
+from fulcrum.core.masking.masking_group import Group
+from fulcrum.core.masking.masking_messages import (
+    ATTESTATION,
+    INPUT,
+    KEYS,
+    SHARES,
+    UNMASKING,
+    Attested,
+    Inbox,
+    PublicKeys,
+    Revealed,
+    Roster,
+    SealedShares,
+    Session,
+    Survivors,
+    answer_from_bytes,
+    body_of,
+)
+from fulcrum.core.masking.masks import add_mask, agreed, loaded_key, new_private_key, public_half
+from fulcrum.core.masking.member_protocol import (
+    circle_seed_of,
+    commitment,
+    own_key,
+    pair_key,
+    story_of,
+    told_before_inputs,
+)
+from fulcrum.core.masking.roster import DistinctKeys
+from fulcrum.core.masking.secret_sharing import secret_from
+from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld
+from fulcrum.errors import ExchangeError
+
+STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
+"""What is asked for, in this order."""
+
+
+class Aggregation:
+    """One masked round of one group, at the server.
+
+    Args:
+        group: Who is masked together.
+        session: `Group.session`: which round, on which model.
+        layout: The names and shapes of the model's arrays.
+    """
+
+    def __init__(self, group: Group, session: Session, layout: Layout) -> None:
+        if group.parameters not in (None, layout.parameters):
+            raise ExchangeError(f"the model has {layout.parameters} parameters, the plan is for {group.parameters}")
+        group.check_session(session)
+        self._group, self._session, self._layout = group, session, layout
+        self._stage = 0
+        self._asked: frozenset[str] = frozenset(group.regions)
+        self._taken: set[str] = set()
+        self._keys: dict[str, bytes] = {}
+        self._public: dict[str, PublicKeys] = {}
+        self._distinct = DistinctKeys()
+        self._shares: dict[str, SealedShares] = {}
+        self._sum = np.zeros(layout.parameters, dtype=group.dtype)
+        self._inputs: set[str] = set()
+        self._attestations: dict[str, bytes] = {}
+        self._revealed: dict[str, Revealed] = {}
+        self._probe = loaded_key(new_private_key())
+        self._circle_seed = b""
+        self._circle = Circle((), b"", 0)
+        self._requests = self._made_requests()
+
+    @property
+    def stage(self) -> str:
+        """What is asked for now, one of `STAGES`."""
+        return STAGES[self._stage]
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The silos that were asked and whose answers are not there."""
+        return self._asked - self._taken
+
+    def requests(self) -> dict[str, bytes]:
+        """Returns what is asked of whom now; asked again, it is the same."""
+        return dict(self._requests)
+
+    def _made_requests(self) -> dict[str, bytes]:
+        request: Any
+        if self.stage == KEYS:
+            request = self._group.begin(self._session)
+        elif self.stage == SHARES:
+            request = Roster(session=self._session, keys=self._roster)
+        elif self.stage == INPUT:
+            return {silo: self._inbox(silo).to_bytes() for silo in sorted(self._asked)}
+        elif self.stage == ATTESTATION:
+            request = Survivors(session=self._session, members=tuple(sorted(self._inputs)))
+        else:
+            enough = sorted(self._attestations)[: self._group.quorum]  # every silo checks each: no more than must be
+            request = Attested(session=self._session, attestations=tuple(self._attestations[silo] for silo in enough))
+        return dict.fromkeys(sorted(self._asked), request.to_bytes())
+
+    def take(self, data: bytes) -> str:
+        """Takes in an answer to what is asked for now, and returns whose it is.
+
+        Raises:
+            ExchangeError: It is not a good answer of a silo that was asked, or a second one; nothing of it was used.
+        """
+        answer = answer_from_bytes(data)
+        answer.check(self.stage, self._session, self._group.keys)
+        silo = answer.silo
+        if silo not in self._asked or silo in self._taken:
+            raise ExchangeError(f"silo {silo!r} was not asked, or has answered")
+        if self.stage == KEYS:
+            self._public[silo] = self._usable(body_of(answer, PublicKeys), silo)
+            self._keys[silo] = bytes(data)
+        elif self.stage == SHARES:
+            self._shares[silo] = body_of(answer, SealedShares)
+        elif self.stage == INPUT:
+            if len(answer.body) != self._sum.nbytes:
+                raise ExchangeError(f"the masked input of silo {silo!r} is not whole: it has {len(answer.body)} bytes")
+            np.add(self._sum, np.frombuffer(answer.body, dtype=self._sum.dtype), out=self._sum)
+            self._inputs.add(silo)
+        elif self.stage == ATTESTATION:
+            self._check_story(bytes(answer.body), silo)
+            self._attestations[silo] = bytes(data)
+        else:
+            self._revealed[silo] = body_of(answer, Revealed)
+        self._taken.add(silo)
+        return silo
+
+    def proceed(self) -> dict[str, bytes] | Answer:
+        """Ends a stage: returns what is asked next, or the sum, or that it is withheld."""
+        if self.stage == KEYS:
+            self._leave_out_other_settings()
+        present = frozenset(self._taken)
+        summed = self._inputs or present  # after the inputs, whoever goes is still in the sum
+        if reason := self._group.lacking(summed):
+            return self._withheld(reason, summed)
+        if self.stage == UNMASKING:
+            try:
+                return self._unmasked()
+            except ExchangeError as error:
+                return self._withheld(str(error), summed)
+        if self.stage == ATTESTATION and len(present) < self._group.quorum:
+            return self._withheld(f"{len(present)} silos attest the survivors, {self._group.quorum} must", summed)
+        if self.stage == KEYS:
+            self._circle_seed = circle_seed_of(self._session, self._roster)
+            self._circle = Circle(self._group.regions, self._circle_seed, self._group.neighbours)
+        self._asked, self._taken, self._stage = present, set(), self._stage + 1
+        self._requests = self._made_requests()
+        return self.requests()
+
+    def _leave_out_other_settings(self) -> None:
+        """Takes back the keys of members that were told other settings than most: with them no other would go on."""
+        told = Counter(keys.settings for keys in self._public.values())
+        for silo, keys in list(self._public.items()):
+            if keys.settings != told.most_common(1)[0][0]:
+                del self._public[silo], self._keys[silo]
+                self._taken.remove(silo)
+
+    def _usable(self, keys: PublicKeys, silo: str) -> PublicKeys:
+        """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
+        for key in (keys.masking, keys.sealing):
+            agreed(self._probe, key, silo)
+        self._distinct.add(silo, keys)
+        return keys
+
+    def _check_story(self, story: bytes, silo: str) -> None:
+        """Raises `ExchangeError` unless a member attests the roster, sharers and survivors of this round.
+
+        Every member refuses to unmask after a single attestation of other survivors.
+        """
+        sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
+        if story != story_of(self._session, self._circle_seed, sharers, survivors):
+            raise ExchangeError(f"silo {silo!r} attests other survivors than those that it was told of")
+
+    @property
+    def _roster(self) -> tuple[bytes, ...]:
+        return tuple(self._keys[silo] for silo in sorted(self._keys))
+
+    def _inbox(self, silo: str) -> Inbox:
+        near = [other for other in self._circle.neighbours(silo) if other in self._shares]
+        sealed = {other: self._shares[other].sealed.get(silo, b"") for other in near}
+        return Inbox(session=self._session, sharers=tuple(sorted(self._shares)), sealed=sealed)
+
+    def _unmasked(self) -> RegionalSum:
+        """Takes off the self-masks of those in the sum, and the pairs' masks of those that shared and dropped out."""
+        total = self._sum.copy()
+        told = told_before_inputs(self._session, self._circle_seed, tuple(sorted(self._shares)))
+        for silo in sorted(self._inputs):
+            own = self._secret(silo, "seeds")
+            if commitment(self._session, silo, own) != self._shares[silo].commitment:
+                raise ExchangeError(f"the shares of the seed of silo {silo!r} do not fit what it committed to")
+            add_mask(total, own_key(self._session, own, silo), negative=True)
+        for silo in sorted(set(self._shares) - self._inputs):
+            private = self._secret(silo, "keys")
+            if public_half(private) != self._public[silo].masking:
+                raise ExchangeError(f"the shares of the masking key of silo {silo!r} do not fit its public key")
+            loaded = loaded_key(private)
+            for other in self._circle.neighbours(silo):
+                if other in self._inputs:
+                    secret = agreed(loaded, self._public[other].masking, other)
+                    key = pair_key(self._session, secret, silo, other, told)
+                    add_mask(total, key, negative=other < silo)
+        whole = total.view(f"<i{self._group.bits // 8}").astype(np.int64)
+        return RegionalSum(
+            plan_digest=self._session.plan_digest,
+            region=self._group.name,
+            round_number=self._session.round_number,
+            members=tuple(sorted(self._inputs)),
+            layout=self._layout,
+            values=whole if self._group.deployed else whole * self._group.step,
+            step=self._group.step if self._group.deployed else None,
+        )
+
+    def _secret(self, silo: str, which: str) -> bytes:
+        """Returns a secret of a member, from as many of its holders' shares as give it back.
+
+        The holders next on the circle are asked first, so that most members' shares are at the same points.
+        """
+        shares: dict[int, bytes] = {}
+        nearest = sorted((self._circle.point(silo, holder), holder) for holder in self._circle.holders(silo))
+        for point, holder in nearest:
+            if holder in self._revealed and len(shares) < self._group.threshold:
+                share = getattr(self._revealed[holder], which).get(silo)
+                if share is not None:
+                    shares[point] = share
+        if len(shares) < self._group.threshold:
+            raise ExchangeError(
+                f"{len(shares)} silos gave shares of silo {silo!r}, {self._group.threshold} must, to unmask the sum"
+            )
+        return secret_from(shares)
+
+    def _withheld(self, reason: str, present: Any) -> Withheld:
+        return Withheld(
+            plan_digest=self._session.plan_digest,
+            region=self._group.name,
+            round_number=self._session.round_number,
+            missing=tuple(sorted(set(self._group.regions) - set(present))),
+            reason=reason,
+        )

@@ -1,0 +1,103 @@
+"""The file beneath a region: its format, and that it is bound to one region and plan.
+
+What a region takes in and sends up is in `fulcrum.aggregation.regional_aggregator`, which is the module to use. How the
+file is held, synced and copied is in `fulcrum.core.store.database`. Overwritten content is gone from the file and from
+its journal; it may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set aside.
+"""
+
+from typing import Self
+
+from fulcrum.core.store.database import Content, DatabaseFile, PathLike, Statement
+from fulcrum.errors import ExchangeError
+
+FORMAT = 5
+"""Of the file. Earlier formats were kept with a write-ahead log, and with large payloads in a file of their own."""
+
+MOST_ERASED = 2**26
+"""Bytes that are erased in one commit, or one release: memory and journal hold all that a commit erases."""
+
+_SCHEMA = """
+CREATE TABLE region (name TEXT NOT NULL, plan TEXT NOT NULL, layout BLOB);
+CREATE TABLE release (
+    round INTEGER NOT NULL, silo TEXT NOT NULL, digest TEXT NOT NULL, bytes BLOB, PRIMARY KEY (round, silo)
+);
+CREATE TABLE answer (round INTEGER PRIMARY KEY, status TEXT NOT NULL, digest TEXT NOT NULL, bytes BLOB NOT NULL);
+"""
+
+
+class RegionFile(DatabaseFile):
+    """The file of a region, held and connected to; made by `bound`."""
+
+    application = 0x46554C52  # "FULR"
+    version = FORMAT
+    schema = _SCHEMA
+    noun = "a region's file of sums"
+    wanted = "the region's file of sums"
+    advice = "Ask for a new plan"
+    older = "Finish its plan with the version that wrote it, or ask for a new plan and begin a new file"
+    erases = True
+    lost = "the record of the sums that went up"
+
+    @classmethod
+    def bound(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
+        """Opens the file of a region under a plan, creating it where there is none and `create` allows it."""
+        first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
+        with cls.writing(path, first if create else None) as file:
+            if file.rows("SELECT name, plan FROM region") != [(region, plan_digest)]:
+                raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
+        return file
+
+    @property
+    def unused(self) -> bool:
+        """True where the region never took in a model, a release or a sum."""
+        queries = (
+            "SELECT 1 FROM region WHERE layout IS NOT NULL LIMIT 1",
+            "SELECT 1 FROM release LIMIT 1",
+            "SELECT 1 FROM answer LIMIT 1",
+        )
+        return not any(self.rows(query) for query in queries)
+
+    def add_release(self, round_number: int, silo: str, digest: str, data: memoryview) -> None:
+        """Stores a release; synced and read back when it returns."""
+        sql = "INSERT INTO release VALUES (?, ?, ?, zeroblob(?))"
+        self.write(content=Content("release", sql, (round_number, silo, digest), data))
+        self.in_doubt = False  # a sum that is kept in memory is held against the file
+
+    def set_answer(self, round_number: int, status: str, digest: str, data: bytes) -> None:
+        """Stores the answer for a round; synced and read back when it returns."""
+        sql = "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, zeroblob(?))"
+        self.write(content=Content("answer", sql, (round_number, status, digest), data))
+        self.in_doubt = False
+
+    def set_layout(self, layout: bytes) -> None:
+        """Stores the names and shapes of the model; synced and read back when it returns."""
+        proof = ("SELECT layout FROM region", (), [(layout,)])
+        self.write(("UPDATE region SET layout = ?", (layout,)), proofs=(proof,))
+        self.in_doubt = False
+
+    def release_of(self, round_number: int, silo: str) -> tuple[str, bytes | None]:
+        """Returns the digest and the content, unchecked, of a release that is there."""
+        row = self.rows("SELECT rowid, digest FROM release WHERE round = ? AND silo = ?", round_number, silo)[0]
+        return row[1], self.content("release", row[0])
+
+    def answer_of(self, round_number: int) -> tuple[str, bytes | None] | None:
+        """Returns the digest and the content, unchecked, of the answer of a round; None where there is none."""
+        found = self.rows("SELECT digest FROM answer WHERE round = ?", round_number)
+        return (found[0][0], self.content("answer", round_number)) if found else None
+
+    def forget_releases(self, status: str) -> None:
+        """Erases the content of the releases of all rounds that have this status."""
+        query = (
+            "SELECT release.rowid, length(release.bytes) FROM release JOIN answer USING (round) "
+            "WHERE status = ? AND release.bytes NOTNULL"
+        )
+        releases = self.rows(query, status)
+        while releases:
+            erasures: list[Statement] = []
+            size = 0
+            while releases and (not erasures or size + releases[-1][1] <= MOST_ERASED):
+                row, length = releases.pop()
+                size += length
+                erasures.append(("UPDATE release SET bytes = NULL WHERE rowid = ?", (row,)))
+            self.write(*erasures)
+            self.in_doubt = False

@@ -1,0 +1,41 @@
+"""The training module of an audited federation: every silo's update is a canary that the auditor knows.
+
+It trains nothing and reads no records. A silo's update of a round points in a direction of its own that follows from
+the seed, and is far larger than the clip admits.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.messages.membership import index_of
+from fulcrum.core.silo.training_module import Assignment
+
+ARRAY = "audit"
+"""The name of the one array that the model has."""
+
+OVERSIZE = 1_000.0
+"""Norm of an update over the clip norm: what is not clipped is far beyond the noise."""
+
+_STREAM = 0x76
+
+
+def start(options: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """Returns the model before the first round: zeros, as many as the option `parameters` says."""
+    return {ARRAY: np.zeros(int(options["parameters"]))}
+
+
+def train(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+    """Returns the model plus the silo's canary of this round."""
+    place, plan = index_of(assignment.plan, assignment.silo), assignment.plan
+    seed = int(assignment.options["directions"])
+    along = direction(seed, place, assignment.round_number, model[ARRAY].size)
+    return {ARRAY: model[ARRAY] + OVERSIZE * plan.clip_norm * along}
+
+
+def direction(seed: int, silo: int, round_number: int, parameters: int) -> FloatArray:
+    """Returns where a silo's canary points in a round, of norm 1."""
+    drawn = np.random.default_rng([_STREAM, seed, silo, round_number]).standard_normal(parameters)
+    return np.asarray(drawn / np.linalg.norm(drawn))

@@ -1,0 +1,137 @@
+"""The canary game on a real engine: a federation whose silos all send canaries, and what its server's sums then hold.
+
+Every site runs as it would in earnest, on this machine: silos clip, perturb, account and seal or mask, and the server
+keeps the sums that it took (`fulcrum.server.sum_archive`). The auditor knows all updates and takes them off. What is
+left is noise, one value for each coordinate of a round's sum, and its width, its freshness and what arrives of the
+canaries beyond the clip carry the verdict. A run takes seconds and not microseconds, so it is repeated as long as there
+is time.
+"""
+
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.integration.masked_noise import canaries_of
+from fulcrum.audit.integration.release_noise import VALUES_A_SILO
+from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.engines.flower.flower_simulation import simulate
+from fulcrum.engines.flower.flower_sites import check_deployable as check_on_flower
+from fulcrum.engines.nvflare.job_messages import FOLDER
+from fulcrum.engines.nvflare.nvflare_kits import check_deployable as check_on_nvflare
+from fulcrum.engines.nvflare.nvflare_kits import write_kits
+from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.site_folders import Deployment
+from fulcrum.errors import EngineError, MissingExtraError, ParameterError
+from fulcrum.planning.engine_limits import SERVER
+from fulcrum.planning.plan import Plan
+from fulcrum.server.checkpoint import RoundSummary
+from fulcrum.server.sum_archive import read_kept_sums
+
+ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
+"""Engines that canaries are sent through, and what they are called."""
+
+CANARIES = "fulcrum.audit.integration.canary_training"
+"""The training module that every site is given."""
+
+SECONDS = 120.0
+"""No further run is begun that would end later than this."""
+
+_NEEDS = {"nvflare": ("nvflare",), "flower": ("flwr", "ray")}
+_MOST_SITES = {"nvflare": 40, "flower": 200}  # processes, each of its own interpreter; nodes on Ray
+_MOST_RUNS = 8
+_PATIENCE = 60.0  # seconds: canaries take no time to train
+
+OnRound = Callable[[str, int, int], None]
+
+
+def check_engine(engine: str, plan: Plan) -> None:
+    """Raises unless canaries can be sent through an engine under a plan, before anything is played."""
+    if engine not in ENGINES:
+        raise ParameterError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    (check_on_nvflare if engine == "nvflare" else check_on_flower)(Deployment(plan=plan, train=CANARIES))
+    if any(importlib.util.find_spec(name) is None for name in _NEEDS[engine]):
+        raise MissingExtraError(f"{ENGINES[engine]} is not installed. Run: pip install 'fulcrum-dp[{engine}]'")
+    regions = len(plan.federation.innermost.nodes) if engine == "nvflare" else 0
+    sites = len(plan.federation) + regions + 1
+    if sites > _MOST_SITES[engine]:
+        raise ParameterError(
+            f"an audit through {ENGINES[engine]} starts every site here, at most {_MOST_SITES[engine]}, and this plan "
+            f"has {sites}. Leave --engine out, or audit a plan of fewer silos"
+        )
+
+
+def engine_run_probes(
+    plan: Plan, errors: Errors, *, engine: str, seed: int, seconds: float = SECONDS, on_round: OnRound = lambda *_: None
+) -> list[Probe]:
+    """Returns, by region, whether the sums that an engine's server took hold the plan's noise and clipped canaries.
+
+    Args:
+        plan: What is run, to its last round; under masked sums on Flower, under trusted aggregators on NVIDIA FLARE.
+        errors: What each test may fail with.
+        engine: One of `ENGINES`.
+        seed: Of the canaries, and of the noise in research.
+        seconds: After which no run is begun any more.
+        on_round: Told which run it is, how many of its rounds are over, and of how many.
+    """
+    check_engine(engine, plan)
+    began, runs, longest = time.monotonic(), 0, 0.0
+    seen: dict[str, list[tuple[FloatArray, FloatArray]]] = {name: [] for name in senders_of(plan)}
+    while runs < _MOST_RUNS:
+        started = time.monotonic()
+        sums = _run(plan, engine, seed + runs, partial(on_round, f"{ENGINES[engine]}, run {runs + 1}"))
+        for name, found in seen.items():
+            found.append(canaries_of(plan, [total for total in sums if total.region == name], seed + runs))
+        runs, longest = runs + 1, max(longest, time.monotonic() - started)
+        enough = all(sum(sent.size for sent, _ in found) >= VALUES_A_SILO for found in seen.values())
+        if enough or time.monotonic() - began + longest > seconds:
+            break
+    return [_probe(engine, name, found, errors) for name, found in seen.items()]
+
+
+def _probe(engine: str, name: str, runs: Sequence[tuple[FloatArray, FloatArray]], errors: Errors) -> Probe:
+    sent = np.concatenate([sums for sums, _ in runs], axis=1)
+    known = np.concatenate([updates for _, updates in runs], axis=1)
+    return probe(ENGINES[engine], name, sent - known, errors, known, parameters=runs[0][0].shape[1])
+
+
+def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -> list[RegionalSum]:
+    """Runs a plan to its last round with silos that send canaries, and returns the sums that its server took."""
+    options = {"parameters": plan.parameters or -(-VALUES_A_SILO // plan.rounds), "directions": seed}
+    deployment = Deployment(
+        plan=plan,
+        train=CANARIES,
+        options=options,
+        patience=_PATIENCE,
+        seed=seed,
+        port=free_port(),
+        keep_sums=True,
+        runs_here=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
+        folder = Path(scratch) / "sites"
+        tell(0, plan.rounds)
+        if engine == "nvflare":
+            write_kits(deployment, folder)
+            done = run_here(
+                deployment, folder, on_round=lambda at: tell(at.round, plan.rounds), stall=60 + 3 * _PATIENCE
+            )
+            history: Sequence[RoundSummary] = done.history
+            sums = read_kept_sums(folder / SERVER / "local" / FOLDER / "state")
+        else:
+            history = simulate(deployment, folder, on_round=lambda at: tell(at.round, plan.rounds)).history
+            sums = read_kept_sums(folder / SERVER / "state")
+    for summary in history:
+        for name in senders_of(plan):
+            if name not in summary["summed"]:
+                why = summary["withheld"].get(name, "it did not answer")
+                raise EngineError(f"{ENGINES[engine]}: no sum of {name!r} came up in round {summary['round']}: {why}")
+    return sums

@@ -1,0 +1,121 @@
+"""The noise in a masked sum: silos release, mask and unmask as on a real federation, on scratch files alone.
+
+The server here follows the protocol and is given what any server is given: the sum of the group. What that holds beyond
+the silos' clipped updates is noise, and it must be all the noise that the plan says.
+"""
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.aggregation.masked_group import Aggregation
+from fulcrum.aggregation.site_setup import init_site
+from fulcrum.arrays import FloatArray
+from fulcrum.audit.evidence.findings import Probe
+from fulcrum.audit.evidence.judging import Errors, probe
+from fulcrum.audit.integration.canary_training import ARRAY, direction, start, train
+from fulcrum.audit.integration.release_noise import MOST_MEMBERS, REGION_ROUNDS, VALUES_A_SILO
+from fulcrum.core.masking.masking_group import group_of
+from fulcrum.core.messages.layout import Layout, in_units
+from fulcrum.core.messages.membership import group_name_of, members_of, senders_of
+from fulcrum.core.messages.model_message import model_digest
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.plan.signatures import new_key
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
+from fulcrum.core.silo.training_module import Learner
+from fulcrum.planning.plan import Plan
+
+
+def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
+    """Returns whether the masked sum of the smallest group holds the noise of its silos, all of it and nothing else.
+
+    Plans of several tiers have no such group that can be run here, nor have those whose groups are large.
+
+    Args:
+        plan: With masked sums.
+        errors: What each test may fail with.
+        seed: Of the updates, and of the noise in research.
+        silo: Run the group of this silo.
+    """
+    if plan.aggregation != "masked" or len(plan.federation.tiers) > 1:
+        return []
+    names = senders_of(plan) if silo is None else (group_name_of(plan, silo),)
+    fitting = [name for name in names if 2 <= len(members_of(plan, name)) <= MOST_MEMBERS]
+    if not fitting:
+        return []
+    name = min(fitting, key=lambda one: len(members_of(plan, one)))
+    members = members_of(plan, name)
+    rounds, parameters = min(plan.rounds, REGION_ROUNDS), plan.parameters or VALUES_A_SILO // REGION_ROUNDS
+    with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
+        sums = _masked_sums(plan, name, list(members), rounds, parameters, seed, Path(scratch))
+    sent, known = canaries_of(plan, sums, seed)
+    return [probe("a masked sum", name, sent - known, errors, known, parameters=parameters)]
+
+
+def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[FloatArray, FloatArray]:
+    """Returns sums of canaries of one group, (rounds, parameters), and what they should hold, in widths of their noise.
+
+    Args:
+        plan: What silos released under.
+        sums: Of one group, each of all its silos, or of as many as the plan asks for.
+        seed: Of the canaries' directions.
+    """
+    sent = np.array([in_units(total.values, total.step) for total in sums])
+    known = np.zeros_like(sent)
+    widths = []
+    for row, total in zip(known, sums, strict=True):
+        members = members_of(plan, total.region)
+        there = [members[silo] for silo in total.members]
+        for silo in there:
+            weight = float(plan.federation.weights[silo]) * plan.clip_norm
+            row += weight * direction(seed, silo, total.round_number, len(row))
+        widths.append(math.sqrt(float(plan.noise_variance[there].sum())) * plan.clip_norm)
+    scale = np.array(widths)[:, None]
+    return sent / scale, known / scale
+
+
+def _masked_sums(
+    plan: Plan, name: str, members: list[str], rounds: int, parameters: int, seed: int, scratch: Path
+) -> list[RegionalSum]:
+    """Returns the sums that a server unmasks of silos that send canaries."""
+    folders = {silo: scratch / str(place) for place, silo in enumerate(members)}
+    for folder in folders.values():
+        (folder / "state").mkdir(parents=True)
+    keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
+    keyed = verified(replace(plan, keys=keys))
+    options = {"parameters": parameters, "directions": seed}
+    learner, model = Learner(start=start, train=train), start(options)
+    silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}
+    group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
+    found = []
+    for number in range(1, rounds + 1):
+        aggregation = Aggregation(group, group.session(number, model_digest(model)), layout)
+        requests: Any = aggregation.requests()
+        while isinstance(requests, dict):
+            for silo, request in requests.items():
+                asked = silos[silo]
+                update = asked.asks_for_update(request)
+                aggregation.take(asked.masked_update(request, model) if update else asked.answer(request))
+            requests = aggregation.proceed()
+        if isinstance(requests, RegionalSum):
+            found.append(requests)
+    return found
+
+
+def _site(plan: VerifiedPlan, silo: str, folder: Path, seed: int, options: dict[str, Any]) -> Site:
+    """Returns a site of a silo on scratch files, with a ledger and a record of masked rounds in deployment."""
+    purpose: Any = plan.purpose
+    settings = SiteSettings(
+        format=FORMAT, role="silo", name=silo, issuer="", purpose=purpose, seed=seed, options=options
+    )
+    site = Site(folder=folder, settings=settings, plan=plan)
+    (folder / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    init_site(site)
+    return site

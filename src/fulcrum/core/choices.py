@@ -1,0 +1,48 @@
+"""The closed choices of a plan: types that files, Python, command line and page share.
+
+>>> ACCOUNTANTS, SERVERS
+(('exact', 'renyi'), ('sum', 'random-effects'))
+"""
+
+from typing import Literal, TypeAlias, get_args
+
+MOST_ROUNDS = 10**9
+
+LARGEST = 1e100
+SMALLEST = 1e-100
+"""Of numbers that are squared: the square of a larger or smaller one leaves double precision."""
+
+Purpose: TypeAlias = Literal["research", "deployment"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+"""Research draws seeded noise and deploys nothing; deployment draws secure noise on a lattice, through a ledger."""
+
+Accountant: TypeAlias = Literal["exact", "renyi"]
+ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
+"""`exact`: the tight Gaussian curve. `renyi`: the paper's Theorem 1, never tighter."""
+
+Bound: TypeAlias = Literal["paper", "capacity"]
+BOUNDS: tuple[Bound, ...] = get_args(Bound)
+"""The information bound: the paper's, or the capacity of the Gaussian channel, at most a quarter of it."""
+
+Injection: TypeAlias = Literal["silo", "aggregator"]
+INJECTIONS: tuple[Injection, ...] = get_args(Injection)
+"""The side that draws the noise: every silo its own, or once a trusted regional aggregator."""
+
+Aggregation: TypeAlias = Literal["trusted", "masked"]
+AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+"""The way sums are made: by trusted aggregators, which see single updates, or masked, so that the server gets sums."""
+
+ServerName: TypeAlias = Literal["sum", "random-effects"]
+SERVERS: tuple[ServerName, ...] = get_args(ServerName)
+"""The server's rule: it adds regional sums up, or pools them over all rounds so far."""
+
+HEADS: Literal["heads"] = "heads"
+Shrink: TypeAlias = bool | Literal["heads"]
+SHRINKS: tuple[Shrink, ...] = (True, False, HEADS)
+"""The models that a pooling server shrinks: all, none, or softmax heads alone."""
+
+WEIGHTS = ("sizes", "equal", "least-noise")
+"""The rules for weights that have a name; a number from 0 to 1 lies between the first and the last."""
+
+DECLARED, BY_SILO = "declared", "by-silo"
+"""Weights without a rule: those that the federation declares, or those that were given by silo."""

@@ -1,0 +1,34 @@
+"""The rule for the keys of a roster: all X25519 keys differ, between members and within a member.
+
+Silos refuse a roster against the rule. The server applies the rule to every answer, since a member with two equal keys
+would otherwise stop every attempt of the group.
+"""
+
+from fulcrum.core.masking.masking_messages import PublicKeys
+from fulcrum.errors import ExchangeError
+
+
+class DistinctKeys:
+    """The keys of a roster, by the member that has sent them."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, str] = {}
+
+    def add(self, silo: str, keys: PublicKeys) -> None:
+        """Adds the two keys of a member.
+
+        Raises:
+            ExchangeError: The two keys are equal, or a member has sent one of them before. No key is added.
+        """
+        numbers = {_number_of(keys.masking), _number_of(keys.sealing)}
+        if len(numbers) < 2:
+            raise ExchangeError(f"the two keys of silo {silo!r} are one key")
+        for number in numbers:
+            if number in self._owners:
+                raise ExchangeError(f"silos {self._owners[number]!r} and {silo!r} have one key")
+        self._owners |= dict.fromkeys(numbers, silo)
+
+
+def _number_of(key: bytes) -> int:
+    """Returns the number of a public key in X25519. Comparing bytes would miss keys with several encodings."""
+    return int.from_bytes(key, "little") % 2**255 % (2**255 - 19)

@@ -1,0 +1,119 @@
+"""What a region sends up for a round: the sum of its releases, or that it is withheld.
+
+>>> total = RegionalSum(
+...     plan_digest="3f2a",
+...     region="north",
+...     round_number=1,
+...     members=("lille", "metz"),
+...     layout=Layout(names=("head",), shapes=((2,),)),
+...     values=np.array([3, -1]),
+...     step=0.5,
+... )
+>>> received = answer_from_bytes(total.to_bytes())
+>>> received.members, received.values * received.step
+(('lille', 'metz'), array([ 1.5, -0.5]))
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from fulcrum.core.messages.framing import framed, header_of, unframed
+from fulcrum.core.messages.layout import Layout, payload_of
+from fulcrum.errors import ExchangeError
+
+_LONGEST_REASON = 2_000
+"""Characters: the server keeps every reason in its checkpoint, and a region could fill its disk with one."""
+
+
+class _Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.sum/1"):
+    plan_digest: str
+    region: str
+    round_number: int
+    members: tuple[str, ...]
+    layout: Layout
+    step: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RegionalSum:
+    """The sum of a region's releases in one round.
+
+    Attributes:
+        plan_digest: The plan they were made under.
+        region: Whose sum it is.
+        round_number: Of which round.
+        members: Whose releases are in it, sorted.
+        layout: The names and shapes of the arrays.
+        values: All coordinates: integers in units of `step`, or floating point in research.
+        step: The step of the region's lattice; None in research.
+    """
+
+    plan_digest: str
+    region: str
+    round_number: int
+    members: tuple[str, ...]
+    layout: Layout
+    values: np.ndarray[Any, Any]
+    step: float | None
+
+    def to_bytes(self) -> bytes:
+        """Returns the bytes to send: a header, then the values, little-endian."""
+        return framed(header_of(_Sum, self), payload_of(self.values, self.step))
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.withheld/1"):
+    """That a region sends up no sum for a round.
+
+    Attributes:
+        plan_digest: The plan it runs.
+        region: Which region.
+        round_number: Which round.
+        missing: The silos whose releases are not there, sorted.
+        reason: Why that is too many, in one line.
+    """
+
+    plan_digest: str
+    region: str
+    round_number: int
+    missing: tuple[str, ...]
+    reason: str
+
+    def to_bytes(self) -> bytes:
+        """Returns the bytes to send."""
+        return framed(self)
+
+
+Answer: TypeAlias = RegionalSum | Withheld
+"""What a region sends up for a round."""
+
+_Header: Any = _Sum | Withheld
+
+
+def answer_from_bytes(data: bytes) -> Answer:
+    """Returns what a region sent up, whole and in its one encoding, or raises `ExchangeError`."""
+    header, payload = unframed(data, _Header, "a region's answer")
+    names = header.members if isinstance(header, _Sum) else header.missing
+    if header.round_number < 1 or list(names) != sorted(set(names)):
+        raise ExchangeError("these bytes are not a region's answer: its header does not hold together")
+    if isinstance(header, Withheld):
+        if len(payload):
+            raise ExchangeError("these bytes are not a region's answer: something follows what is withheld")
+        if len(header.reason) > _LONGEST_REASON or not header.reason.isprintable():
+            raise ExchangeError(
+                "a region withholds its sum for a reason that cannot be printed, or has more than "
+                f"{_LONGEST_REASON:,} characters"
+            )
+        return header
+    if not names:
+        raise ExchangeError("a regional sum is of no silo")
+    if header.step is not None and not 0 < header.step < math.inf:
+        raise ExchangeError("a regional sum is on a lattice whose step is no length")
+    header.layout.check("a regional sum")
+    values = header.layout.values(payload, header.step, "a regional sum")
+    if not np.isfinite(values).all():
+        raise ExchangeError("a regional sum is not finite")
+    return RegionalSum(**msgspec.structs.asdict(header), values=values)

@@ -1,0 +1,95 @@
+"""The words that plan files had before some of them were known to be false, and the reasons for which those are.
+
+A plan file keeps its digest and its signatures as long as its words are true, so `fulcrum verify` takes these words as
+well. It refuses a file for which `untrue` names a reason: nobody shall sign, or rely on, a false sentence.
+
+>>> from fulcrum.core.plan.guarantee import Guarantee
+>>> masked = {"aggregation": "masked", "masked_tier": "federation", "regions": 2}
+>>> worst = {"region": 1.0, "silo": 1.5}
+>>> words = EarlierGuarantee.of(Guarantee(rounds=10, delta=1e-5, innermost="region", worst=worst, **masked))
+>>> words.untrue
+'a silo of another region is outside the region, sees the global sum and knows its own noise'
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from fulcrum.core.plan.guarantee import FILTERS, Guarantee, is_below_target
+from fulcrum.core.topology import ROOT, SILO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierGuarantee(Guarantee):
+    """The same figures in the earlier words."""
+
+    @classmethod
+    def of(cls, guarantee: Guarantee) -> "EarlierGuarantee":
+        """Returns the figures of a guarantee, to be told in the earlier words."""
+        return cls(**{field.name: getattr(guarantee, field.name) for field in fields(Guarantee)})
+
+    @property
+    def untrue(self) -> str:
+        """The reason for which the earlier words are not true of these figures; empty where they are true."""
+        if self.one_group and self.regions > 1 and not self.colluders:  # colluders of every region are counted
+            return "a silo of another region is outside the region, sees the global sum and knows its own noise"
+        # Silos that help the server take their updates off the sum, so many of each region, and others may be missing.
+        gone = (max(1, self.colluders) + self.dropouts) * (self.regions if self.one_group else 1)
+        if self.aggregation == "masked" and self.smallest_group - gone < 2:
+            return "in its smallest masked group somebody sees a single update"
+        if self.weights_given and not self.sizes_known:
+            return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"
+        if self.follows and not set(self.worst) <= set(self.targets):
+            return "privacy filters prove targets, and no epsilon of an observer without a target"
+        if self.follows and any(is_below_target(self.worst[tier], self.targets[tier]) for tier in self.worst):
+            return "privacy filters prove targets, and no epsilon below its target"
+        if self.less_spent_outside and self.server != "sum":
+            return "silos had spent less against observers further out, who have a smaller epsilon"
+        return ""
+
+    def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
+        return [
+            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.whom(tier)}"
+            for tier, epsilon in worst.items()
+        ]
+
+    @property
+    def _of_whom(self) -> str:
+        return f" of a {self.innermost}{', in any plan so far,' if self.follows else ''}"
+
+    @property
+    def _helped_sums(self) -> str:
+        return "its sums"
+
+    @property
+    def _on_past(self) -> str:
+        return (
+            "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
+            f"filters ({FILTERS[self.accountant]})"
+        )
+
+    def _further_out(self, observer: str) -> str:
+        return f"no epsilon smaller than that against {observer} is claimed further out"
+
+    @property
+    def _on_sizes(self) -> str:
+        return f", and their sizes {'are public' if self.sizes_known else 'stay secret'}"
+
+    @property
+    def _on_masks(self) -> str:
+        return (
+            f"no one sees single updates: the server gets {self._masked} from masked updates, and learns nothing finer "
+            "while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
+        )
+
+    @property
+    def _counted_once(self) -> str:
+        return ""  # left to the assumptions: whoever helps the server is one of the silos that help an observer
+
+    def whom(self, tier: str) -> str:
+        """Returns the observer of a tier in the earlier words."""
+        always = ", in this plan and all before," if self.follows else ""
+        if self.one_group and tier == ROOT:
+            return f"anyone outside the federation{always} who sees the global sum and no sum below it"
+        if self.one_group and tier != SILO:
+            return f"anyone outside its {tier}{always} who sees the global sum, the one sum that is not masked"
+        return Guarantee.whom(self, tier)

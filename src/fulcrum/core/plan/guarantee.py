@@ -1,0 +1,312 @@
+"""What a plan guarantees, in words that a data protection officer can sign, made from its figures alone.
+
+>>> import textwrap
+>>> worst = {"region": 0.99, "silo": None}
+>>> guarantee = Guarantee(rounds=10, delta=1e-5, innermost="region", worst=worst)
+>>> print(textwrap.fill(guarantee.statement, 118))
+Over 10 rounds, at delta 1e-05, every silo's whole dataset has epsilon 0.99 against anyone outside its region who sees
+the sums of its region, and no guarantee against whoever sees its own updates, such as its region aggregator.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fulcrum.core.topology import ROOT, SILO
+from fulcrum.errors import listing
+from fulcrum.rounding import rounded_up, shown
+
+FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
+"""Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
+
+_TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
+
+
+def is_below_target(epsilon: float | None, target: float) -> bool:
+    """Returns True where a stated epsilon is smaller than its target, so that privacy filters do not prove it.
+
+    >>> is_below_target(3.02, target=30.0), is_below_target(29.9999999999, target=30.0), is_below_target(None, 30.0)
+    (True, False, False)
+
+    Args:
+        epsilon: The worst epsilon of any silo; None where there is no guarantee.
+        target: The epsilon that was asked for before the first round.
+    """
+    return epsilon is not None and rounded_up(epsilon) < target * (1 - _TOLERANCE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """The figures that the words are made from.
+
+    Attributes:
+        rounds: T.
+        delta: The DP parameter.
+        innermost: The tier that silos report to.
+        worst: By tier, the worst epsilon of any silo, rounded up; None where there is no guarantee. Both observers
+            stand in it, and every other tier that has a target.
+        accountant: How noise becomes epsilon.
+        targets: By tier, the epsilon that was asked for.
+        injection: Who draws the noise, "silo" or "aggregator".
+        purpose: "research" or "deployment".
+        colluders: Silos of each region that may share their noise with the observer.
+        dropouts: Silos of each region that may be missing from a sum.
+        follows: Whether silos released before this plan, which the epsilons include.
+        sizes_known: Whether the sizes of silos are given, and so public.
+        weights_given: True where weights of silos were declared, or given by silo, and so are public.
+        server: What the server does with the sums, "sum" or how it pools them.
+        aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
+        masked_tier: The tier whose sums are masked, where they are.
+        smallest_group: How many silos the smallest sum holds that is masked, where sums are.
+        regions: How many nodes the innermost tier has.
+        complete_tier: The outermost tier whose sums hold the noise of every region below them in every round.
+        less_spent_outside: True where a silo had spent less before this plan against an observer further out than
+            `complete_tier` than against an observer of `complete_tier`.
+    """
+
+    rounds: int
+    delta: float
+    innermost: str
+    worst: Mapping[str, float | None]
+    accountant: str = "exact"
+    targets: Mapping[str, float] = field(default_factory=dict)
+    injection: str = "silo"
+    purpose: str = "research"
+    colluders: int = 0
+    dropouts: int = 0
+    follows: bool = False
+    sizes_known: bool = True
+    weights_given: bool = False
+    server: str = "sum"
+    aggregation: str = "trusted"
+    masked_tier: str = "region"
+    smallest_group: int = 2
+    regions: int = 1
+    complete_tier: str = ROOT
+    less_spent_outside: bool = False
+
+    @property
+    def adjacency(self) -> str:
+        """Which federations are neighbours; a clipped update moves by at most 2C between them."""
+        kept = "its declared size kept" if self.sizes_known else "of whatever size"
+        return f"replace one silo's whole dataset, {kept}"
+
+    @property
+    def statement(self) -> str:
+        """The guarantee in one sentence, as files hold it."""
+        return self._said(self.worst)
+
+    @property
+    def promise(self) -> str:
+        """The same sentence with epsilons as people are shown them: four digits, rounded up."""
+        return self._said({tier: None if epsilon is None else shown(epsilon) for tier, epsilon in self.worst.items()})
+
+    @property
+    def one_group(self) -> bool:
+        """True where all silos are masked as one group, so that the global sum is the only sum that anybody sees."""
+        return self.aggregation == "masked" and self.masked_tier == ROOT
+
+    def _said(self, worst: Mapping[str, float | None]) -> str:
+        rounds, colluders, dropouts = self.rounds, self.colluders, self.dropouts
+        over = "1 round" if rounds == 1 else f"{rounds} rounds"
+        if self.follows:
+            over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
+        clauses = self._clauses(worst)
+        said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
+        even = []
+        if colluders:
+            collude = "colludes" if colluders == 1 else "collude"
+            even.append(f"{self._coalition} {collude}{self._counted_once}")
+        if dropouts:
+            who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
+            even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
+        condition = f", even if {' and '.join(even)}" if even else ""
+        delta = rounded_up(self.delta)
+        return f"Over {over}, at delta {delta:g}, every silo's whole dataset has {said}{condition}."
+
+    def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
+        """Returns what holds against each observer; tiers that have one observer share a clause, with the worst."""
+        against: dict[str, float] = {}
+        for tier, epsilon in worst.items():
+            observer = self.whom(tier)
+            against[observer] = max(against.get(observer, 0.0), math.inf if epsilon is None else epsilon)
+        return [
+            f"{f'epsilon {epsilon:g}' if math.isfinite(epsilon) else 'no guarantee'} against {observer}"
+            for observer, epsilon in against.items()
+        ]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
+        return (
+            f"each silo reports to one {self.innermost} and no other",
+            "membership is fixed while this plan is in force",
+            f"the datasets of silos are disjoint{self._on_sizes}",
+            self._on_presence,
+            "observers are passive: they follow the protocol and read what they see",
+            self._on_collusion,
+            *([self._on_past] if self.follows else []),
+            *([] if self.server == "sum" else [self._on_server]),
+            *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions]),
+            self._on_trust,
+            self._on_noise,
+        )
+
+    @property
+    def _on_sizes(self) -> str:
+        if self.sizes_known:
+            return ", and their sizes are public"
+        if self.weights_given:
+            return (
+                "; their sizes are not declared, but their weights are public, and weights in proportion to sizes show "
+                "the sizes"
+            )
+        return ", and their sizes stay secret"
+
+    @property
+    def _on_presence(self) -> str:
+        if not self.dropouts:
+            return "every silo takes part in every round: no amplification by sampling is claimed"
+        return (
+            f"up to {_silos(self.dropouts)} of each {self.innermost} may miss a round, for reasons that do not depend "
+            "on records; no amplification by sampling is claimed"
+        )
+
+    @property
+    def _on_collusion(self) -> str:
+        if self.injection == "aggregator":
+            return "silos hold no noise, so none can collude it away"
+        if not self.colluders:
+            return (
+                f"no silo{self._of_whom} helps an observer of {self._helped_sums}, is one, or leaves out its noise: it "
+                "conceals the others by its noise"
+            )
+        alone = self.colluders == 1
+        helps = (
+            "helps an observer, is one, or leaves out its noise"
+            if alone
+            else "help an observer, are one, or leave out their noise"
+        )
+        return f"{self._coalition} {helps}"
+
+    @property
+    def _of_whom(self) -> str:
+        """The silos that conceal the others by their noise."""
+        of = " of the federation" if self.one_group else "" if self._outer_tiers else f" of a {self.innermost}"
+        qualifiers = ["in any plan so far"] if self.follows else []
+        if self.aggregation == "masked":  # the clause on the server states an epsilon that counts on less noise
+            qualifiers.append("but for those named with the server")
+        return of + "".join(f", {qualifier}" for qualifier in qualifiers) + ("," if qualifiers else "")
+
+    @property
+    def _helped_sums(self) -> str:
+        if self.one_group:
+            return "the global sum"
+        return "a sum that holds its updates" if self._outer_tiers else "its sums"
+
+    @property
+    def _outer_tiers(self) -> bool:
+        """True where an epsilon is stated against an observer of sums of several regions."""
+        return not set(self.worst) <= {self.innermost, SILO}
+
+    @property
+    def _coalition(self) -> str:
+        """Who may collude: where silos released before, those of every plan so far are counted."""
+        who = _silos(self.colluders)
+        if self.follows:
+            return f"no more than {who}, the same throughout, of any {self.innermost} of any plan so far"
+        return f"up to {who} of each {self.innermost}"
+
+    @property
+    def _counted_once(self) -> str:
+        """Says of masked sums that the colluders are the silos with the server, and not others beside them."""
+        return " (silos that help the server are counted in this number)" if self.aggregation == "masked" else ""
+
+    @property
+    def _on_past(self) -> str:
+        """A filter stops a composition at a budget that was fixed beforehand: it proves targets, no other figure."""
+        targets = listing([f"epsilon {rounded_up(epsilon):g} on {tier}" for tier, epsilon in self.targets.items()])
+        if not targets:
+            return "what was released before is counted in, as if outputs had no influence on this plan"
+        return (
+            f"what was released before is counted in; privacy filters ({FILTERS[self.accountant]}) prove the targets, "
+            f"{targets}, even if this plan was made after outputs were seen; an epsilon below its target, or without "
+            "one, holds if outputs had no influence on this plan"
+        )
+
+    @property
+    def _on_server(self) -> str:
+        inner = self.innermost
+        further_out = self._further_out("one of them")
+        return (
+            f"the server pools the sums of {inner}s, which tells an observer of those sums nothing new; {further_out}"
+        )
+
+    @property
+    def _on_absent_regions(self) -> str:
+        further_out = self._further_out(f"an observer of the sums of {self.complete_tier}s")
+        return f"a round goes on without a {self.complete_tier} that has no sum; {further_out}"
+
+    def _further_out(self, observer: str) -> str:
+        """Returns the claim against observers further out than the sums that are complete in every round."""
+        if self.less_spent_outside:  # the past adds less to their epsilon, which then is the smaller
+            return f"in these rounds an observer further out is counted as {observer}"
+        return f"no epsilon smaller than that against {observer} is claimed further out"
+
+    @property
+    def _on_trust(self) -> str:
+        aggregators = f"{self.innermost} aggregators"
+        if self.injection == "aggregator":
+            return f"{aggregators} are trusted to see what they aggregate and to add the noise"
+        if self.aggregation == "masked":
+            return self._on_masks
+        if SILO in self.targets:
+            return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
+        return f"{aggregators} are trusted to see what they aggregate; silos draw the noise themselves"
+
+    @property
+    def _on_masks(self) -> str:
+        whole = "the federation" if self.one_group else f"a {self.masked_tier}"
+        alone = f"; the sum of {whole} of one silo is that silo's own update" if self.smallest_group == 1 else ""
+        return (
+            f"sums are masked: the server gets {self._masked} from masked updates, and by itself learns nothing finer "
+            f"while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold{alone}"
+        )
+
+    @property
+    def _masked(self) -> str:
+        return "the global sum alone" if self.masked_tier == ROOT else f"the sum of each {self.masked_tier}"
+
+    @property
+    def _on_noise(self) -> str:
+        if self.purpose == "research":
+            return "noise is continuous and drawn from a seed, for research: whoever knows the seed can subtract it"
+        if self.accountant == "renyi":
+            return (
+                "noise is discrete Gaussian on a lattice from a cryptographic source; its distance is charged to delta"
+            )
+        return "the exact accountant is proven for continuous noise and not for the lattice noise that is drawn"
+
+    def whom(self, tier: str) -> str:
+        """Returns who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none.
+
+        Where sums are masked the observer inside is the server together with max(1, c) members of a region, or of each
+        region where all silos are masked as one group.
+        """
+        always = ", in this plan and all before," if self.follows else ""
+        if tier == SILO and self.aggregation == "masked":
+            count = max(1, self.colluders)
+            whose = "each" if self.one_group else "its"
+            return f"the server{always} together with {_silos(count)} of {whose} {self.innermost}"
+        if tier == SILO:
+            return f"whoever sees its own updates, such as its {self.innermost} aggregator"
+        if self.one_group:  # a silo of another region sees the sum as well, and knows its own noise
+            return f"anyone outside the federation{always} who sees the global sum, the one sum that is not masked"
+        if tier == ROOT:
+            return f"anyone outside the federation{always} who sees the global sum and no sum below it"
+        only = "" if tier == self.innermost else " and no sum below them"
+        return f"anyone outside its {tier}{always} who sees the sums of its {tier}{only}"
+
+
+def _silos(count: int) -> str:
+    return f"{count} silo" if count == 1 else f"{count} silos"

@@ -1,0 +1,63 @@
+"""Whether the groups of a plan file can be masked: which they are, and how many silos each can do without.
+
+>>> from fulcrum.planning.planner import plan
+>>> group_tier(plan("severe", rounds=10, epsilon=1.0, aggregation="masked").content())
+'region'
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from fulcrum.core.plan.plan_file import PlanFile, key_bytes
+from fulcrum.core.topology import ROOT, SILO
+
+
+def group_tier(content: PlanFile) -> str:
+    """Returns the tier whose sums are masked, where they are: the root where it alone has a target."""
+    asked = set(content.settings.required_multiplier) - {SILO}
+    return ROOT if asked == {ROOT} else content.federation.tiers[0]
+
+
+def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region: Sequence[str]) -> str:
+    """Returns which group cannot be masked as the settings say, or an empty string.
+
+    Of m silos t unmask a sum: more than two thirds, so many that any two sets of t share more silos than may collude,
+    more than may collude or be missing, and no more than are left.
+
+    Args:
+        content: The plan file.
+        path: By tier, the node that each silo is summed in.
+        region: The region of each silo.
+    """
+    settings = content.settings
+    if settings.injection != "silo":
+        return "aggregators cannot add noise to sums that they do not see"
+    if problem := _key_problem(content):
+        return problem
+    parts = Counter(zip(path[group_tier(content)], region, strict=True))
+    for group in sorted({group for group, _ in parts}):
+        sizes = [size for (name, _), size in parts.items() if name == group]
+        silos = sum(sizes)
+        colluding = min(sum(min(max(1, settings.colluders), size) for size in sizes), silos - 1)
+        missing = min(sum(min(settings.dropouts, size) for size in sizes), silos - 1)
+        left = silos - missing
+        if missing and (3 * left <= 2 * silos or 2 * left <= silos + colluding or left <= colluding + missing):
+            return f"{group!r} of {silos} silos cannot be unmasked with {missing} missing and {colluding} colluding"
+    return ""
+
+
+def _key_problem(content: PlanFile) -> str:
+    """Returns the silo whose text is no key, or the silos that share a key, or an empty string.
+
+    The owner of a key that two silos share would count as two members of a group.
+    """
+    owners: dict[bytes, str] = {}
+    for entry in content.silos:
+        if (text := content.keys.get(entry.silo)) is None:
+            continue
+        if (key := key_bytes(text)) is None:
+            return f"the key of silo {entry.silo!r} is not 32 bytes in base64"
+        if key in owners:
+            return f"silos {owners[key]!r} and {entry.silo!r} have one key"
+        owners[key] = entry.silo
+    return ""

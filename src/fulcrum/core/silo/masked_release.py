@@ -1,0 +1,193 @@
+"""A silo's answers in a masked round: its release, recorded in its ledger and then masked.
+
+The stages are those of `fulcrum.core.masking.masking_messages`. An engine hands every request to the silo and sends
+back what it returns; one of the five requests asks for an update, and comes with the model. Where a method raises,
+nothing is sent.
+
+    silo = MaskedSilo(site, learner)
+    if silo.asks_for_update(request):
+        answer = silo.masked_update(request, model)
+    else:
+        answer = silo.answer(request)
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.masking.masking_group import Group, check_sheltered, group_of
+from fulcrum.core.masking.masking_messages import Begin, Inbox, Request, Survivors, request_from_bytes
+from fulcrum.core.masking.member_protocol import Member
+from fulcrum.core.masking.member_replies import MaskingSilo
+from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.scratch_store import ScratchRecord
+from fulcrum.core.messages.membership import group_name_of
+from fulcrum.core.messages.model_message import basis_of
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.messages.sealing import own_key
+from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.silo_release import ReleasingSilo
+from fulcrum.core.silo.site import Site, once_free, record_name
+from fulcrum.core.silo.site_records import own_record
+from fulcrum.core.silo.training_module import Learner
+from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
+
+
+class MaskedSilo(ReleasingSilo):
+    """One silo whose server gets sums alone: it releases, and masks. It needs its ledger and its record of rounds.
+
+    Guarantees in deployment, against a server that asks for whatever it likes, together with the plan's colluders:
+
+    - what leaves is at most one masked vector a round, whose content is in the ledger, charged, before;
+    - it is unmasked only in a sum with all members of the group, or all but the plan's dropouts, and no fewer than the
+      policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model, and
+      were told the same beside it;
+    - it is in one sum: no second one of the round is unmasked, after a restart neither;
+    - the policy is read at every stage. Whatever of it is stricter holds at once, a smaller smallest region once a
+      round is next begun; while it cannot be read, or does not pass the plan, nothing is answered.
+
+    Args:
+        site: The silo's own folder.
+        learner: What trains; the module that the site names by default.
+
+    Raises:
+        FulcrumError: Plan or policy do not let this silo take part.
+    """
+
+    _masks = True
+
+    def __init__(self, site: Site, learner: Learner | None = None) -> None:
+        super().__init__(site, learner)
+        plan, silo = site.plan, site.settings.name
+        check_one_tier(plan)
+        check_aggregation(plan, "masked")
+        self._least_in_a_sum()
+        check_sheltered(plan, silo)
+        self._group = group_of(plan, group_name_of(plan, silo))
+        self._key = own_key(plan, silo, site.key, "signing")
+
+    def own_request(self, requests: Iterable[bytes]) -> bytes:
+        """Returns the request that is for this silo's group: a server that does not know yet who is who sends all."""
+        for request in requests:
+            if request_from_bytes(request).session.group == self._group.name:
+                return request
+        raise ExchangeError(f"nothing is asked of group {self._group.name!r}")
+
+    @staticmethod
+    def asks_for_update(request: bytes) -> bool:
+        """Returns whether a request asks for an update, so that it is for `masked_update`."""
+        return isinstance(request_from_bytes(request), Inbox)
+
+    def answer(self, request: bytes, *, settings: str = "") -> bytes:
+        """Returns the answer to a request that asks for no update.
+
+        Args:
+            request: As it came.
+            settings: The digest of what this silo's training goes by and no message of the round holds, such as the
+                settings of a run; see `Member`.
+        """
+        asked = request_from_bytes(request)
+        rounds = self._released_rounds(asked) if self._group.deployed else None
+        with self._masking(settings) as masking:
+            if rounds is not None:
+                self._check_agree(asked, rounds, masking)
+            return masking.answer(request)
+
+    def masked_update(
+        self, request: bytes, model: Mapping[str, FloatArray], *, beside: str = "", settings: str = ""
+    ) -> bytes:
+        """Trains on a model and returns the masked release; asked again, the same release is masked again.
+
+        Whether it is refused depends on request, model and what stands beside it, plan, policy, ledger and record,
+        never on the silo's records.
+
+        Args:
+            request: As it came.
+            model: What came with it.
+            beside: The digest of all else that came with it and that training is told.
+            settings: As in `answer`.
+        """
+        with self._masking(settings) as masking:
+            session = masking.check_inbox(request)
+        if basis_of(model, beside) != session.basis:
+            raise ExchangeError(
+                f"the model is not the one that round {session.round_number} was begun on, or what stands beside it is "
+                "not"
+            )
+        made = self._released(model, session.round_number, basis_of(model, beside, settings))
+        with self._masking(settings) as masking:
+            return masking.masked_input(request, whole_numbers(made, self._group))
+
+    def _released_rounds(self, request: Request) -> set[int] | None:
+        """Returns the rounds of a request's plan that are in the ledger, where what is asked depends on them."""
+        if not isinstance(request, Begin | Survivors):
+            return None
+        with self._ledger() as ledger:
+            plan = request.session.plan_digest
+            return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
+
+    def _check_agree(self, request: Request, rounds: set[int], masking: MaskingSilo) -> None:
+        """Raises `ReleaseError` where ledger and record do not belong together: one of them is new, or an old copy.
+
+        A round is in the record before its release is in the ledger, and is unmasked after that.
+        """
+        session = request.session
+        released, number = session.round_number in rounds, session.round_number
+        if isinstance(request, Begin) and released and not masking.has_begun(session):
+            raise ReleaseError(
+                f"the ledger holds a release of round {number}, and the record of masked rounds has forgotten that "
+                "round. Put the latest record back, or ask for a new plan"
+            )
+        if isinstance(request, Begin) and (lost := masking.unmasked_rounds(session) - rounds):
+            raise ReleaseError(
+                f"the ledger holds no release of round {min(lost)}, which silo {self._site.settings.name!r} has "
+                "unmasked. Put the latest ledger back, or ask for a new plan"
+            )
+        if isinstance(request, Survivors) and not released:
+            raise ReleaseError(
+                f"the ledger holds no release of round {number}, so silo {self._site.settings.name!r} is in no sum of "
+                "it. Put the latest ledger back, or ask for a new plan"
+            )
+
+    def _masking(self, settings: str = "") -> MaskingSilo:
+        """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
+        site, silo = self._site, self._site.settings.name
+        if site.settings.purpose == "research":
+            path = (site.state / record_name(silo)).with_suffix(".scratch")
+            return MaskingSilo(ScratchRecord(path), self._member(settings))
+
+        def opened() -> MaskingSilo:
+            record = own_record(site, record_name(silo), lambda path: MaskingRecord.bound(path, silo=silo))
+            try:
+                return MaskingSilo(record, self._member(settings))  # its policy may have changed meanwhile
+            except BaseException:
+                record.close()
+                raise
+
+        return once_free(opened)
+
+    def _member(self, settings: str) -> Member:
+        """Returns this silo as a member of its group, by its policy as it is now."""
+        silo, least = self._site.settings.name, self._least_in_a_sum()
+        return Member(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
+
+    def _least_in_a_sum(self) -> int:
+        """Returns how many silos the policy asks for in a sum, as it is on disk, once it has passed the plan."""
+        site, policy = self._site, self._site.policy
+        if site.settings.purpose == "deployment":
+            release_parameters_of(site.plan, site.settings.name, policy=policy)
+        elif policy is not None:
+            raise PolicyError("a silo with a policy releases under deployment plans alone")
+        return 1 if policy is None else policy.smallest_region
+
+
+def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:
+    """Returns a release as it is masked: in deployment as it is, in research rounded to a lattice of step 2^-40 C."""
+    if group.deployed:
+        if release.step != group.step:
+            raise ReleaseError(f"the release of silo {release.silo!r} is not on the lattice of group {group.name!r}")
+        return release.values
+    return np.rint(release.values / group.step).astype(np.int64)

@@ -1,0 +1,191 @@
+"""What a silo insists on, whoever made the plan: its own limits, checked on figures it recomputes itself.
+
+>>> policy = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=8.0, smallest_region=2)
+>>> from fulcrum.planning.planner import plan
+>>> policy.check(plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}), "region-1-1")
+>>> policy.check(plan("severe", rounds=10, epsilon=1.0), "region-1-1")
+Traceback (most recent call last):
+fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.48
+"""
+
+import tomllib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from fulcrum.core.masking.masking_thresholds import largest_minimum
+from fulcrum.core.plan.figures import is_one_group
+from fulcrum.core.plan.plan_reader import SupportsContent
+from fulcrum.core.plan.verification import Recomputed
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.topology import SILO
+from fulcrum.errors import PolicyError
+from fulcrum.parsing import toml_of
+from fulcrum.rounding import shown
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A silo's own limits.
+
+    Attributes:
+        largest_epsilon_above: Against anyone outside its region who sees the sums of its region; if all silos are
+            masked as one group, against anyone outside the federation who sees the global sum.
+        largest_epsilon_inside: Against whoever sees its own updates; where sums are masked, against the server together
+            with silos, and with it any silo that sees the sum and knows its own noise.
+        largest_delta: Of the plan.
+        smallest_region: Silos that must share its region, itself included; where sums are masked, silos that must be
+            in every sum with it.
+        largest_rounds: Releases in all, whatever plans they are made under: the rounds of a plan and what the silo's
+            ledger holds under other plans must not be more.
+        least_colluders: Silos of its region that the plan must hold out against, or do without.
+        peers: Names that must be in its region, each with its public key, or an empty string for any key.
+        region_key: The public key that its releases are sealed to, "x25519:...". A plan that carries another for the
+            region it puts the silo in is refused, so that neither another key nor another region opens them.
+        issuer: The public key that must have signed the plan; see `fulcrum.core.plan.signatures`.
+    """
+
+    largest_epsilon_above: float
+    largest_epsilon_inside: float
+    largest_delta: float = 1e-5
+    smallest_region: int = 1
+    largest_rounds: int | None = None
+    least_colluders: int = 0
+    peers: dict[str, str] = {}
+    region_key: str | None = None
+    issuer: str | None = None
+
+    def check(self, plan: SupportsContent, silo: str, *, before: int = 0) -> None:
+        """Raises `PolicyError` with the reason unless the plan keeps to the policy.
+
+        Epsilons are recomputed from multipliers and roster on the path of `fulcrum verify`, not taken from the plan.
+
+        Args:
+            plan: What the silo was handed.
+            silo: Whose policy it is.
+            before: The releases that it made under other plans, `Ledger.releases_besides`.
+        """
+        self._check(_Figures.of(plan), silo, before)
+
+    def check_every_silo(self, plan: SupportsContent) -> None:
+        """Raises `PolicyError` with the reason of the first silo for which the plan does not keep to the policy.
+
+        The plan is verified, and its figures are recomputed, once for all silos.
+        """
+        if type(self).check is not Policy.check:  # a class of the user's own asks more
+            for silo in verified(plan, error=PolicyError).index:
+                self.check(plan, silo)
+            return
+        figures = _Figures.of(plan)
+        for silo in figures.plan.index:
+            self._check(figures, silo, 0)
+
+    def _check(self, figures: "_Figures", silo: str, before: int) -> None:
+        """Holds the figures of a plan against the policy of one silo."""
+        plan, content = figures.plan, figures.plan.document
+        index, inner = plan.index_of(silo, PolicyError), content.federation.tiers[0]
+        if self.issuer is not None and plan.issuer != self.issuer:
+            raise PolicyError(
+                f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
+            )
+        above, inside = f"above its {inner}", f"inside its {inner}"
+        if is_one_group(plan):
+            above, inside = "outside the federation", "inside the federation"
+        limits = (
+            (above, figures.epsilon_above, self.largest_epsilon_above),
+            (inside, figures.epsilon_inside, self.largest_epsilon_inside),
+        )
+        for where, epsilon, largest in limits:
+            spent = epsilon[index]
+            if not spent <= largest:
+                raise PolicyError(f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {shown(spent):g}")
+        if not plan.delta <= self.largest_delta:
+            raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
+        self.check_releases(silo, plan.rounds, before)
+        if plan.colluders < self.least_colluders:
+            raise PolicyError(
+                f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
+            )
+        region = content.silos[index].node
+        members = figures.members[region]
+        if len(members) < self.smallest_region:
+            raise PolicyError(
+                f"silo {silo!r} asks for a {inner} of at least {self.smallest_region} silos, "
+                f"{region!r} has {len(members)}"
+            )
+        if plan.aggregation == "masked" and self.smallest_region > (most := largest_minimum(plan, silo)):
+            raise PolicyError(
+                f"silo {silo!r} asks for at least {self.smallest_region} silos in a sum, and the others would unmask a "
+                f"sum of {most} without it, which the plan allows. Ask for at most {most}, or for a plan with fewer "
+                "dropouts"
+            )
+        for peer, key in self.peers.items():
+            if peer not in members:
+                raise PolicyError(f"silo {silo!r} insists on the peer {peer!r}, who is not in its {inner} {region!r}")
+            if key and content.keys.get(peer) != key:
+                raise PolicyError(f"silo {silo!r} knows the peer {peer!r} by another key than the plan carries")
+        if self.region_key is not None and content.keys.get(region) != self.region_key:
+            carried = "another key" if region in content.keys else "no key"
+            raise PolicyError(
+                f"silo {silo!r} seals to the region_key of its policy alone, {_short(self.region_key)}, and the plan "
+                f"carries {carried} for its {inner} {region!r}. If it moved there, or the key was replaced, ask the "
+                f"{inner} for its key"
+            )
+
+    def check_releases(self, silo: str, rounds: int, before: int) -> None:
+        """Raises `PolicyError` unless the rounds of a plan, and the releases before it, are as few as allowed."""
+        if self.largest_rounds is not None and before + rounds > self.largest_rounds:
+            earlier = f", and {before} releases were made under others" if before else ""
+            raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {rounds}{earlier}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Figures:
+    """The figures of a plan that policies are held against, recomputed on the path of `fulcrum verify`.
+
+    Attributes:
+        plan: The plan, verified.
+        members: By region, the silos of it.
+        epsilon_above: By silo.
+        epsilon_inside: By silo.
+    """
+
+    plan: VerifiedPlan
+    members: dict[str, list[str]]
+    epsilon_above: list[float]
+    epsilon_inside: list[float]
+
+    @classmethod
+    def of(cls, plan: SupportsContent) -> Self:
+        """Returns the figures of a plan, or raises `PolicyError` where the plan does not verify."""
+        sound = verified(plan, error=PolicyError)
+        content = sound.document
+        members: dict[str, list[str]] = defaultdict(list)
+        for entry in content.silos:
+            members[entry.node].append(entry.silo)
+        # Of the accountants, renyi is the one proven for what a deployed silo draws.
+        proven = msgspec.structs.replace(content.settings, accountant="renyi")
+        deployed = content.purpose == "deployment"
+        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        return cls(
+            plan=sound,
+            members=members,
+            epsilon_above=seen.epsilon(content.federation.tiers[0]),
+            epsilon_inside=seen.epsilon(SILO),
+        )
+
+
+def read_policy(path: str | Path) -> Policy:
+    """Reads a policy from a TOML file."""
+    try:
+        return msgspec.convert(toml_of(Path(path).read_bytes()), Policy)
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise PolicyError(f"{path} is not a policy: {error}") from None
+
+
+def _short(key: str) -> str:
+    return f"{key[:15]}.."

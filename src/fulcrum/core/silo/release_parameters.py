@@ -1,0 +1,126 @@
+"""The numbers that one silo's releases under a plan are made from, taken from the plan once it is verified.
+
+>>> from fulcrum.planning.planner import plan
+>>> made = plan("isic-paper", rounds=2, epsilon=1.0, parameters=6, purpose="deployment")
+>>> parameters = release_parameters_of(made, "region-1-1")
+>>> parameters.region, parameters.rounds, parameters.clip_norm, parameters.width >= made.lattice_width(0)
+('region-1', 2, 1.0, True)
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import msgspec
+
+from fulcrum.core.lattice import check_fits
+from fulcrum.core.plan.figures import group_tier
+from fulcrum.core.plan.plan_data import PlanData
+from fulcrum.core.plan.plan_reader import SupportsContent
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.silo.policy import Policy
+from fulcrum.core.store.ledger import Allowance, Assumptions, Cost
+from fulcrum.errors import ReleaseError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseParameters:
+    """The numbers of one plan that a silo's releases are made from, and nothing else of the plan.
+
+    Attributes:
+        plan_digest: The digest of the plan.
+        silo: The silo that releases.
+        region: The region whose sum the releases go into.
+        parameters: Coordinates of an update.
+        clip_norm: C.
+        clip_share: The share of C at which an update is clipped before it is scaled up.
+        weight: Of the silo in the sum.
+        step: Of the lattice.
+        width: Of the noise, in steps: multiplier * weight * C / step, rounded up to a number of double precision.
+        cost: The squared shifts that a release spends.
+        allowance: The squared shifts that the plan allows in all.
+    """
+
+    plan_digest: str
+    silo: str
+    region: str
+    parameters: int
+    clip_norm: float
+    clip_share: float
+    weight: float
+    step: float
+    width: float
+    cost: Cost
+    allowance: Allowance
+
+    @property
+    def rounds(self) -> int:
+        """The number of releases that the plan allows."""
+        return self.allowance.rounds
+
+
+_PASSED: dict[tuple[str, str, str, type, bytes], ReleaseParameters] = {}
+
+
+def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | None = None) -> ReleaseParameters:
+    """Returns the numbers of a silo's releases, under a plan that verifies and that the silo's policy passes.
+
+    A policy is asked once for a plan, an issuer and a silo. The numbers come from the `VerifiedPlan` alone: a plan
+    object that somebody changed in memory has no part in them.
+
+    Raises:
+        ReleaseError: The plan does not know the silo, does not hold what it says, or is one for research.
+        PolicyError: The policy forbids it.
+    """
+    sound = verified(plan, error=ReleaseError)
+    rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
+    if (key := (sound.digest, sound.issuer, silo, type(policy), rules)) not in _PASSED:
+        _PASSED[key] = _checked_parameters(sound, silo, policy)
+    return _PASSED[key]
+
+
+def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
+    index = plan.index_of(silo, ReleaseError)
+    if policy is not None:
+        policy.check(plan, silo)
+    if plan.lattice_steps is None or plan.parameters is None:
+        raise ReleaseError("a research plan has no lattice. Make one with purpose='deployment'")
+    region = int(plan.federation.innermost.parent_of[index])
+    multiplier, weight = float(plan.noise_multiplier[index]), float(plan.federation.weights[index])
+    step = float(plan.lattice_steps[region])
+    width = _rounded_up(Fraction(multiplier) * Fraction(weight) * Fraction(plan.clip_norm) / Fraction(step))
+    check_fits(signal=weight * plan.clip_norm / step, width=width, members=len(plan.federation), silo=silo)
+    each = plan.release_cost(silo)
+    before = {tier: float(plan.spent[tier][index]) if tier in plan.spent else 0.0 for tier in each}
+    total = {tier: before[tier] + plan.rounds * each[tier] for tier in each}
+    return ReleaseParameters(
+        plan_digest=plan.digest,
+        silo=silo,
+        region=plan.federation.innermost.nodes[region],
+        parameters=plan.parameters,
+        clip_norm=plan.clip_norm,
+        clip_share=plan.clip_share,
+        weight=weight,
+        step=step,
+        width=width,
+        cost=Cost(shifts=each, alone=plan.release_cost_alone(silo)),
+        allowance=Allowance(
+            plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan)
+        ),
+    )
+
+
+def assumptions_of(plan: PlanData) -> Assumptions:
+    """Returns the assumptions of a plan about its observers, for the ledger to compare plans by."""
+    return Assumptions(
+        federation=plan.federation.digest,
+        colluders=plan.colluders,
+        group=group_tier(plan) if plan.aggregation == "masked" else "",
+        continuing=bool(plan.spent),
+    )
+
+
+def _rounded_up(exact: Fraction) -> float:
+    """The least number of double precision that is not below a fraction."""
+    near = float(exact)
+    return near if Fraction(near) >= exact else math.nextafter(near, math.inf)

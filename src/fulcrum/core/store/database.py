@@ -1,0 +1,478 @@
+"""The SQLite file beneath ledgers, masking records and regional sums: how it is made, opened, read and written.
+
+Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once; with
+a write-ahead log it would be written twice. SQLite does not notice that the journal of an interrupted commit was lost,
+damaged, or put back from another time. The mark of `fulcrum.core.store.commit_mark` does, for three syncs a commit
+beside the four of SQLite's own.
+
+While a file is open, and after a process was killed, its journal `<name>-journal` lies beside it: copy or move both or,
+better, a closed file, which has none.
+"""
+
+import contextlib
+import io
+import os
+import secrets
+import sqlite3
+import stat
+import struct
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+
+from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
+from fulcrum.core.store.durable_files import sync_file, sync_folder, synced_meanwhile
+from fulcrum.core.store.file_holding import OPENING, forget, in_use, is_named, remember, remember_reader, taken
+from fulcrum.core.store.recovery import files_beside, journal_of, mark_and_journal, settle
+from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive, read_only
+from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
+
+MOST_BYTES = 900_000_000
+"""The largest payload: 10^8 parameters, and what goes with them. SQLite takes values of up to 10^9 bytes."""
+
+PathLike: TypeAlias = str | os.PathLike[str]
+"""The name of a file."""
+
+Statement: TypeAlias = tuple[str, tuple[object, ...]]
+"""SQL, and the values in it."""
+
+
+class Content(NamedTuple):
+    """A row with a payload: its table, the SQL that inserts it with `zeroblob(?)` last, its values, the payload."""
+
+    table: str
+    sql: str
+    values: tuple[object, ...]
+    data: bytes | memoryview
+
+
+Proof: TypeAlias = tuple[str, tuple[object, ...], Sequence[tuple[object, ...]]]
+"""A query, the values in it, and the rows that it must find after a write."""
+
+_HEADER = (  # of every file: the size of pages and no log, the fourth format of schemas, no vacuum, UTF-8
+    (16, struct.pack(">HBBB", 1, 1, 1, 0)),  # 1 stands for 65,536
+    (44, struct.pack(">I", 4)),
+    (52, struct.pack(">II", 0, 1)),
+    (64, bytes(4)),
+    (72, bytes(20)),
+)
+_FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError, UnicodeDecodeError)
+_STEP_BYTES = 2**22
+_ENDS_BYTES = 2**16
+_PAYLOAD = "bytes"  # the column that holds a payload, in every table that has one
+
+
+class ClosedAtTheEnd:
+    """An object that a `with` closes at its end."""
+
+    def close(self) -> None:
+        """Closes the object; a subclass says how."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class DatabaseFile:
+    """A file held and connected to; made by `writing` and `reading`. A subclass says what the file holds.
+
+    Unless it is said otherwise, the methods are called with `lock` taken.
+
+    Attributes:
+        application: In the file's header: tells its kind from any other SQLite file.
+        version: In the file's header: of its format.
+        schema: The tables of an empty file.
+        noun: The kind of the file, in messages.
+        wanted: The file to name in place of another one, in messages.
+        advice: The remedy for a damaged file, in messages.
+        older: The remedy for a file of an earlier format, in messages.
+        states: By a number in the place of the format, why a file does not open, in messages.
+        lost: The knowledge that is lost with the file, in messages.
+        erases: True where overwritten content must be gone from the disk when a write returns.
+        error: The type of errors about the file.
+        in_use: The type of the error that another process holds the file.
+        path: The file.
+        connection: SQLite's.
+        hold: The descriptor whose lock lasts as long as the file is open.
+        journal: The rollback journal, where the file was opened to write to.
+        mark: The mark in the file.
+        lock: Taken by every user of the file, and while the process forks.
+        process: The process that opened the file.
+        closed: True once the file was let go.
+        in_doubt: True after a write failed, and while a write is not yet in the memory of the object that asked for it.
+    """
+
+    application: ClassVar[int]
+    version: ClassVar[int]
+    schema: ClassVar[str]
+    noun: ClassVar[str]
+    wanted: ClassVar[str]
+    advice: ClassVar[str]
+    older: ClassVar[str]
+    states: ClassVar[Mapping[int, str]] = MappingProxyType({})
+    lost: ClassVar[str] = ""
+    erases: ClassVar[bool] = False
+    error: ClassVar[type[FulcrumError]] = StorageError
+    in_use: ClassVar[type[FulcrumError]] = FileInUseError
+
+    def __init__(
+        self,
+        path: Path,
+        connection: BoundedConnection,
+        hold: io.FileIO,
+        *,
+        journal: io.FileIO | None = None,
+        mark: CommitMark | None = None,
+    ) -> None:
+        self.path = path
+        self.connection = connection
+        self.hold = hold
+        self.journal = journal
+        self.mark = mark or CommitMark()
+        self.lock = threading.RLock()
+        self.process = os.getpid()
+        self.closed = False
+        self.in_doubt = False
+
+    @classmethod
+    def whole_schema(cls) -> str:
+        """Returns the tables of a file, that of the mark included."""
+        return SCHEMA + cls.schema
+
+    @property
+    def writable(self) -> bool:
+        """True where the file was opened to write to."""
+        return self.journal is not None
+
+    @property
+    def identity(self) -> str:
+        """The random number that the file was made with: a file that takes its place has another."""
+        rows = self.rows("SELECT identity FROM mark")
+        if len(rows) != 1 or not isinstance(rows[0][0], bytes):
+            raise self.error(f"{self.path} is damaged: it does not say which file it is. {self.advice}")
+        return str(rows[0][0].hex())
+
+    @classmethod
+    def check_file(cls, file: Path, *, writable: bool) -> None:
+        """Refuses a path without a file, an empty file, and a read-only one that must be written to."""
+        if cls.lost and not os.path.lexists(file):
+            raise StorageError(f"{file} is not there, and with it {cls.lost}. {cls.advice}")
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name {cls.wanted}")
+        if about.st_size == 0:  # a new file appears under its name complete, so this one was emptied
+            raise StorageError(f"{file} is empty: it was {cls.noun} that lost its content, or never was one")
+        for place in (file, file.parent) if writable else ():
+            if not os.access(place, os.W_OK):
+                raise StorageError(f"{place} is read-only: a release cannot be recorded. Make it writable")
+
+    @classmethod
+    def check_header(cls, file: Path, hold: io.FileIO) -> None:
+        """Refuses a file of another kind or format, read without SQLite, and a file that asks for a log."""
+        hold.seek(0)
+        header = hold.read(100)
+        if not header.startswith(b"SQLite format 3\0") or header[21:24] != b"\x40\x20\x20" or len(header) < 100:
+            text = "a text file: it is " if min(header) >= ord("\t") else ""  # binary files have lower bytes early on
+            raise StorageError(f"{file} is {text}not {cls.noun}, or its first bytes are damaged. Name {cls.wanted}")
+        version, application = struct.unpack(">I4xI", header[60:72])
+        if application != cls.application:
+            raise StorageError(f"{file} is an SQLite file but not {cls.noun}")
+        if version in cls.states:
+            raise StorageError(f"{file} {cls.states[version]}")
+        if version > cls.version:
+            known = f"this Fulcrum knows format {cls.version}. Update Fulcrum"
+            raise StorageError(f"{file} is {cls.noun} of format {version}, {known}")
+        if version < cls.version:
+            raise StorageError(f"{file} is {cls.noun} of format {version}, of an earlier Fulcrum. {cls.older}")
+        if any(header[place : place + len(data)] != data for place, data in _HEADER):
+            raise StorageError(f"{file} is damaged: its header is not as Fulcrum writes it. {cls.advice}")
+
+    @classmethod
+    @contextlib.contextmanager
+    def writing(cls, path: PathLike, first: Statement | None) -> Iterator[Self]:
+        """Opens a file to write to, creating it where there is none; it stays open if the block ends well.
+
+        A commit that a killed process left is taken back. The block checks the content of the file.
+
+        Args:
+            path: The file.
+            first: The first row of a new file; None creates no file.
+        """
+        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
+        with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
+            if first is not None and not file.exists():
+                cls._create(file, first)
+            cls.check_file(file, writable=True)
+            hold = undo.enter_context(taken(file, exclusive=True))
+            cls.check_header(file, hold)
+            mark = cls._settled(file, hold)
+            journal = undo.enter_context(_new_file(journal_of(file), stat.S_IMODE(file.stat().st_mode)))
+            undo.callback(journal_of(file).unlink, missing_ok=True)
+            sync_folder(file.parent)  # the name of the journal: a mark of a commit rests on it
+            connection = undo.enter_context(contextlib.closing(exclusive(file, cls.whole_schema())))
+            held = cls(file, connection, hold, journal=journal, mark=mark)
+            undo.pop_all()
+            undo.callback(held.let_go)
+            yield held
+            remember(file, held)
+            undo.pop_all()
+
+    @classmethod
+    @contextlib.contextmanager
+    def reading(cls, path: PathLike) -> Iterator[Self]:
+        """Opens a file to look at, as `writing` does; it stays open if the block ends well."""
+        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
+        with cls.translated(file, "read"), OPENING, contextlib.ExitStack() as undo:
+            cls.check_file(file, writable=False)
+            hold = undo.enter_context(taken(file, exclusive=False))
+            cls.check_header(file, hold)
+            if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
+                hold.close()
+                with taken(file, exclusive=True) as locked:
+                    cls._settled(file, locked)
+                hold = undo.enter_context(taken(file, exclusive=False))
+                if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
+                    raise FileInUseError(in_use(file))
+            connection = undo.enter_context(contextlib.closing(read_only(file, cls.whole_schema())))
+            yield (held := cls(file, connection, hold))
+            remember_reader(held)
+            undo.pop_all()
+
+    @classmethod
+    def _settled(cls, file: Path, hold: io.FileIO) -> CommitMark:
+        """Takes back what a killed process left of a commit, and returns the mark of the file."""
+        return settle(file, hold, schema=cls.whole_schema(), advice=cls.advice, erases=cls.erases)
+
+    def close(self) -> None:
+        """Lets the file go; closing it again, or in a forked child, does nothing. It takes the lock itself.
+
+        It leaves no journal behind, unless a write failed: the next to open the file may need it then.
+        """
+        if self.let_go():
+            forget(self)
+
+    def let_go(self) -> bool:
+        """Does the work of `close` but for the list of open files; returns False where there was nothing to do."""
+        with self.lock:
+            if self.closed or os.getpid() != self.process:
+                return False
+            self.closed = True
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.close()
+            if self.journal is not None:
+                with contextlib.suppress(OSError):
+                    if self.mark.whole and is_named(journal_of(self.path), self.journal):
+                        journal_of(self.path).unlink()
+                self.journal.close()
+            self.hold.close()
+            return True
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.let_go()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Keeps other threads out, and refuses where the file cannot be relied on. It takes the lock itself."""
+        with self.lock:
+            if self.closed or self.in_doubt or os.getpid() != self.process:
+                raise StorageError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
+            yield
+
+    def rows(self, sql: str, *values: object) -> list[Any]:
+        """Returns the rows of a query; refuses more of them than the file has room for."""
+        with self.translated(self.path, "read"):
+            return self.connection.rows(sql, values)
+
+    def content(self, table: str, row: int) -> bytes | None:
+        """Returns the payload of a row, unchecked and copied once; None where there is none."""
+        with self.translated(self.path, "read"):
+            try:
+                with self.connection.blobopen(table, _PAYLOAD, row, readonly=True) as blob:
+                    if len(blob) > self.path.stat().st_size:  # overflow pages in a circle
+                        raise StorageError(f"{self.path} is damaged: a payload is longer than the file. {self.advice}")
+                    return blob.read()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_ERROR":  # no such row, or no bytes in it
+                    raise
+                return None
+
+    def write(self, *statements: Statement, content: Content | None = None, proofs: Iterable[Proof] = ()) -> None:
+        """Writes in one transaction, syncs, and reads back. The caller ends `in_doubt` once its own memory agrees.
+
+        Args:
+            statements: The statements of the transaction.
+            content: A row with its payload, of which SQLite makes no copy but its pages.
+            proofs: Queries whose rows must be found afterwards. Of a payload the length, the beginning and the end are
+                read back. To read all of it would take a third of the time of writing it, and no payload is used
+                before it was held against its digest.
+        """
+        row = 0
+        large = content is not None and len(memoryview(content.data).cast("B")) > _STEP_BYTES
+        with self._transaction(large=large):
+            for sql, values in statements:
+                self.connection.execute(sql, values)
+            if content is not None:
+                row = self._write_content(content)
+        proven = all(self.rows(sql, *values) == rows for sql, values, rows in proofs)
+        if not proven or (content is not None and not self._holds(content, row)):
+            raise self._unproven()
+
+    def _write_content(self, content: Content) -> int:
+        """Writes a row and its payload, and returns the number of the row."""
+        view = memoryview(content.data).cast("B")
+        row = self.connection.execute(content.sql, (*content.values, len(view))).lastrowid or 0
+        with self.connection.blobopen(content.table, _PAYLOAD, row) as blob:
+            if len(blob) != len(view):
+                raise self._unproven()
+            for begin in range(0, len(view), _STEP_BYTES):
+                blob.write(view[begin : begin + _STEP_BYTES])
+        return row
+
+    def _holds(self, content: Content, row: int) -> bool:
+        """Returns True if a row holds the payload that was written to it, as far as the payload is read back."""
+        view = memoryview(content.data).cast("B")
+        with self.translated(self.path, "read"), contextlib.ExitStack() as opened:
+            blob = opened.enter_context(self.connection.blobopen(content.table, _PAYLOAD, row, readonly=True))
+            sound = len(blob) == len(view) and blob.read(_ENDS_BYTES) == bytes(view[:_ENDS_BYTES])
+            blob.seek(max(0, len(view) - _ENDS_BYTES))
+            return sound and blob.read() == bytes(view[-_ENDS_BYTES:])
+
+    @contextlib.contextmanager
+    def _transaction(self, *, large: bool) -> Iterator[None]:
+        """Commits the statements of the block, synced and marked; if anything fails, nothing may be sent."""
+        self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
+        try:
+            with self.translated(self.path, "written, so nothing may be sent"):
+                self._check_in_place()  # before SQLite changes a file, or needs a journal, that nobody will find
+                self.connection.execute("BEGIN IMMEDIATE")
+                yield
+                self.connection.execute(f"PRAGMA user_version={self.version}")  # the first page is in the journal too
+                self._commit(large=large)
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):  # else the next to open takes it back
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+            raise
+
+    def _commit(self, *, large: bool) -> None:
+        """Takes the steps of `fulcrum.core.store.commit_mark`."""
+        if self.journal is None:
+            raise StorageError(f"{self.path} was opened to be read")
+        self._check_in_place()
+        self.mark = CommitMark.of_commit(self.journal, serial=self.mark.serial + 1)
+        self.mark.write(self.hold)
+        with synced_meanwhile(self.hold.fileno()) if large else contextlib.nullcontext():
+            self.connection.execute("COMMIT")
+        whole = self.mark.next_whole()
+        whole.write(self.hold)
+        self.mark = whole
+        self.journal.truncate(0)
+        if self.erases:
+            sync_file(self.journal.fileno())
+        self._check_in_place()
+
+    def _check_in_place(self) -> None:
+        """Refuses a write to a file or journal that nobody will find under its name again."""
+        for path, file in ((self.path, self.hold), (journal_of(self.path), self.journal)):
+            if file is None or not is_named(path, file):
+                lost = "was deleted, moved or replaced while it was open"
+                raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
+
+    def _unproven(self) -> FulcrumError:
+        unread = "does not hold what was written to it just now, so nothing may be sent"
+        return self.error(f"{self.path} is damaged: it {unread}. {self.advice}")
+
+    @classmethod
+    @contextlib.contextmanager
+    def translated(cls, file: Path, done: str) -> Iterator[None]:
+        """Turns errors of SQLite, the system and this floor into one line, and into the file's own type of error."""
+        try:
+            yield
+        except (StorageError, *_FAILURES) as error:
+            trouble = error if isinstance(error, StorageError) else cls._trouble(error, file, done)
+            kind = cls.in_use if isinstance(trouble, FileInUseError) else cls.error
+            if type(error) is kind:
+                raise
+            raise kind(str(trouble)) from error
+
+    @classmethod
+    def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
+        """Returns the meaning of an error of SQLite or of the system for a file."""
+        name = getattr(error, "sqlite_errorname", "")
+        said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
+        if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+            return FileInUseError(in_use(file))
+        if name == "SQLITE_NOTADB":
+            return StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+        if name == "SQLITE_INTERRUPT":  # nobody else interrupts a statement
+            endless = "to read it takes more work than a file of its size can hold"
+            return StorageError(f"{file} is damaged: {endless}. {cls.advice}")
+        unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
+        if name.startswith("SQLITE_CORRUPT") or unreadable:
+            return StorageError(f"{file} is damaged ({said}). {cls.advice}")
+        if name == "SQLITE_FULL":
+            said = "the disk is full"
+        elif name.startswith("SQLITE_READONLY"):
+            said = "it is read-only"
+        return StorageError(f"{file} cannot be {done} ({said})")
+
+    @classmethod
+    def _create(cls, file: Path, first: Statement) -> None:
+        """Makes a new file under another name and links it into place: a name never stands for half a file."""
+        if not file.parent.is_dir():
+            raise StorageError(f"the folder {file.parent} does not exist. Make it first")
+        for beside in files_beside(file):
+            if os.path.lexists(beside):
+                lost = f"{file} is not there, but {beside.name} is, which belongs to a file of that name"
+                raise StorageError(f"{lost}. Put the {file.name} back, or name another file")
+        made = cls.built(file, [first])
+        try:
+            with contextlib.suppress(FileExistsError):  # another process was first: its file is the one to open
+                file.hardlink_to(made)
+        finally:
+            made.unlink()
+
+    @classmethod
+    def built(cls, file: Path, statements: Iterable[Statement]) -> Path:
+        """Returns a new file under a name of its own in the same folder, filled and synced.
+
+        Args:
+            file: The name that the new file is meant for.
+            statements: The statements that fill it.
+        """
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".new", dir=file.parent)
+        os.close(handle)
+        made = Path(name)
+        try:
+            uri = f"{made.as_uri()}?mode=rw"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+                connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+                connection.execute("PRAGMA auto_vacuum=NONE")  # the second page is the mark's
+                connection.execute("PRAGMA journal_mode=OFF")
+                connection.execute(f"PRAGMA application_id={cls.application}")
+                connection.execute(f"PRAGMA user_version={cls.version}")
+                connection.executescript(cls.whole_schema())
+                identity = secrets.token_bytes(IDENTITY_BYTES)
+                connection.execute("INSERT INTO mark VALUES (?, ?)", (identity, first_value()))
+                for sql, values in statements:
+                    connection.execute(sql, values)
+            with made.open("rb+") as written:
+                sync_file(written.fileno())
+        except BaseException:
+            made.unlink()
+            raise
+        return made
+
+
+def _new_file(path: Path, mode: int) -> io.FileIO:
+    """Makes a file with these permissions."""
+    return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, mode))

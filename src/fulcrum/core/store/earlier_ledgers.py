@@ -1,0 +1,382 @@
+"""Ledgers of formats 1 to 4: read once, checked whole, and written anew in the format of today.
+
+Those ledgers knew two observers, inside and above the region, and no names of tiers. The plans of the releases tell the
+charge of every tier. A release of a plan that is not given is charged to the observer inside alone, and so counts in
+full for everybody further out (`Cost.charged`).
+
+A conversion never leaves two ledgers that both release. The new file stands under its name, complete but marked as
+unfinished, before the old one is marked as converted, and only then is the new one marked as finished. A conversion
+that was interrupted is finished when it is called again.
+
+The old file must have been closed by the version that wrote it: a log beside it is not read.
+"""
+
+import contextlib
+import glob
+import hashlib
+import io
+import json
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from fulcrum.core.store.database import PathLike, Statement
+from fulcrum.core.store.durable_files import sync_file, sync_folder
+from fulcrum.core.store.file_holding import taken
+from fulcrum.core.store.ledger import chain_hash, checks_of_file, genesis
+from fulcrum.core.store.ledger_entries import INSIDE, Allowance, Cost, Entry
+from fulcrum.core.store.ledger_file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
+from fulcrum.core.store.recovery import files_beside
+from fulcrum.core.store.sqlite_connection import BoundedConnection, read_only
+from fulcrum.errors import StorageError, in_one_line
+
+Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
+"""By digest of a plan: the cost of a release of the silo under it, and its allowance."""
+
+_PAGE_BYTES, _SLOT_BYTES, _BLOCK_BYTES = 32_768, 4096, 4096
+_MARK = struct.Struct(">QQQ32s24s")
+_STAMP = struct.Struct(">Q32s")
+_TABLES = """
+CREATE TABLE silo (name TEXT NOT NULL, plan TEXT);
+CREATE TABLE plan (
+    digest TEXT PRIMARY KEY, rounds INTEGER NOT NULL, shift_above REAL NOT NULL, shift_inside REAL NOT NULL
+);
+CREATE TABLE entry (
+    sequence INTEGER PRIMARY KEY, plan TEXT NOT NULL, round INTEGER NOT NULL, basis TEXT NOT NULL,
+    payload_digest TEXT NOT NULL, shift_above REAL NOT NULL, shift_inside REAL NOT NULL,
+    spent_above REAL NOT NULL, spent_inside REAL NOT NULL, hash TEXT NOT NULL, UNIQUE (plan, round)
+);
+CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
+"""
+_WITH_MARK = "CREATE TABLE mark (bytes BLOB NOT NULL);" + _TABLES
+_WITH_PAYLOADS = _WITH_MARK + (
+    "CREATE TABLE beside (identity BLOB NOT NULL, changes INTEGER NOT NULL, nonce BLOB NOT NULL);"
+    "CREATE TABLE outside (place INTEGER PRIMARY KEY, length INTEGER NOT NULL);"
+)
+_ENTRY_TYPES = (int, str, int, str, str, float, float, float, float, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """The result of a conversion.
+
+    Attributes:
+        silo: Whose ledger it is.
+        releases: How many it holds.
+        unnamed: How many of them were made under plans that were not given: they count in full for everybody.
+        former_head: The hash of the last entry in the old ledger; empty where there is none.
+    """
+
+    silo: str
+    releases: int
+    unnamed: int
+    former_head: str
+
+
+def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Charges] = lambda _: {}) -> Conversion:
+    """Writes a ledger of an earlier format anew; afterwards the old file releases nothing any more.
+
+    The chain and every payload are checked before anything is written. The new ledger keeps the hash that each entry
+    had, so that what a witness saw of the old one is found in the new one.
+
+    Args:
+        old: The ledger, closed by the version of Fulcrum that wrote it.
+        new: The file to write, which is not there yet, or unfinished since a conversion of the same ledger was
+            interrupted.
+        charges_of: By plan, the cost of a silo's release for every observer, and the plan's allowance.
+
+    Raises:
+        LedgerError: The old ledger is damaged, was not closed, or was converted before; a plan does not charge what
+            the ledger holds. Both files are unchanged.
+    """
+    source, target = Path(os.path.realpath(old)), Path(os.path.realpath(new))
+    with LedgerFile.translated(source, "converted"), contextlib.ExitStack() as held:
+        LedgerFile.check_file(source, writable=True)
+        hold = held.enter_context(taken(source, exclusive=True))
+        version, successor = _header(source, hold)
+        unfinished = _check_target(target)
+        if version == CONVERTED:
+            if not unfinished or _identity(target) != successor:
+                raise StorageError(f"{source} was converted before: the ledger that was written then is the one to use")
+        else:
+            try:
+                ledger = _read(source, hold, version)
+            except (TypeError, ValueError, struct.error):  # values of other types than those that were written
+                raise _damaged(source, "it does not hold what a ledger holds") from None
+            entries, allowances = _named(source, ledger, charges_of(ledger.silo))
+            if unfinished and not _is_of(target, ledger):  # it may be the one ledger of another silo that is left
+                theirs = "is of a conversion of another ledger, which was interrupted"
+                raise StorageError(f"{target} {theirs}. Finish that conversion, and name a new file for this one")
+            _write(target, ledger, entries, allowances, replaces=unfinished)
+            _patch(hold, struct.pack(">I4xI16s", CONVERTED, LedgerFile.application, _identity(target)))
+        with io.FileIO(target, "r+") as made:
+            _patch(made, struct.pack(">I", FORMAT))
+    with LedgerFile.reading(target) as ledger_file:
+        contents = ledger_file.contents()
+    ledger_file.close()
+    return Conversion(
+        silo=contents.silo,
+        releases=len(contents.entries),
+        unnamed=sum(tuple(entry.cost.shifts) == (INSIDE,) for entry in contents.entries),
+        former_head=(contents.entries[-1].former_hash or "") if contents.entries else "",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Former:
+    """The content of a ledger of an earlier format: rows in the order of its columns, and every payload."""
+
+    silo: str
+    plan: str | None
+    plans: list[tuple[str, int, float, float]]
+    entries: list[tuple[Any, ...]]
+    payloads: list[bytes | tuple[int, int]]
+    beside: Path
+
+    def payload(self, index: int) -> bytes:
+        """Returns the payload of an entry; a large one is in a file of its own."""
+        held = self.payloads[index]
+        if isinstance(held, bytes):
+            return held
+        with self.beside.open("rb") as file:
+            file.seek(held[0])
+            return file.read(held[1])
+
+
+def _header(file: Path, hold: io.FileIO) -> tuple[int, bytes]:
+    """Returns a ledger's format, and the identity of the file that it was converted to."""
+    hold.seek(0)
+    header = hold.read(100)
+    version, application, successor = struct.unpack(">I4xI16s", header[60:88]) if len(header) == 100 else (0, 0, b"")
+    if not header.startswith(b"SQLite format 3\0") or application != LedgerFile.application:
+        raise StorageError(f"{file} is not a ledger. Name {LedgerFile.wanted}")
+    if version != CONVERTED and not 1 <= version < FORMAT:
+        raise StorageError(f"{file} is a ledger of format {version}, and formats 1 to {FORMAT - 1} are converted")
+    return version, successor
+
+
+class _UnfinishedFile(LedgerFile):
+    """A ledger that a conversion writes. Nobody else opens it: a killed conversion leaves no second ledger in use."""
+
+    version = UNFINISHED
+    states = MappingProxyType({})
+
+
+def _check_target(target: Path) -> bool:
+    """Returns True for an unfinished ledger at the place of the new one; refuses anything else there and beside it.
+
+    A journal beside it would be found out once both ledgers are marked, when there is no way back.
+    """
+    if not target.parent.is_dir():
+        raise StorageError(f"the folder {target.parent} does not exist. Make it first")
+    for beside in files_beside(target):
+        if os.path.lexists(beside):
+            raise StorageError(f"{beside} would change the new ledger. Move it away, or name another new file")
+    if not os.path.lexists(target):
+        return False
+    header = b""
+    if stat.S_ISREG(target.lstat().st_mode):  # to open a pipe would wait for ever
+        with io.FileIO(target) as hold:
+            header = hold.read(100)
+    if header[60:64] != bytes(4) or header[68:72] != struct.pack(">I", LedgerFile.application):
+        raise StorageError(f"{target} is there already. Name a new file")
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
+        if path.samefile(target):  # its first name: a conversion was killed before that name was removed
+            path.unlink()
+    return True
+
+
+def _is_of(target: Path, ledger: _Former) -> bool:
+    """Returns True if an unfinished file holds the releases of a ledger, by the hashes that they have there."""
+    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+        silos = file.rows("SELECT name FROM silo")
+        hashes = [row[0] for row in file.rows("SELECT former_hash FROM entry ORDER BY sequence")]
+    return silos == [(ledger.silo,)] and hashes == [row[-1] for row in ledger.entries]
+
+
+def _identity(target: Path) -> bytes:
+    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+        return bytes.fromhex(file.identity)
+
+
+def _patch(file: io.FileIO, data: bytes) -> None:
+    """Writes into the header of a file, from its format on, and syncs; it lies in one block of the disk."""
+    file.seek(60)
+    file.write(data)
+    sync_file(file.fileno())
+
+
+def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
+    """Returns the content of a closed ledger of an earlier format, its chain and every payload checked."""
+    unclosed = StorageError(f"{file} was not closed. Open and close it once with the version of Fulcrum that wrote it")
+    for name in ("-wal", "-journal"):
+        beside = file.with_name(file.name + name)
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise StorageError(f"{beside} is no file, and stands where one of {file.name} belongs. Move it away")
+        if os.path.lexists(beside) and beside.stat().st_size:
+            raise unclosed
+    if version > 1 and not _is_marked_whole(hold):
+        raise unclosed
+    beside = file.with_name(f"{file.name}-payloads")
+    schema = _TABLES if version == 1 else _WITH_PAYLOADS if os.path.lexists(beside) else _WITH_MARK
+    with contextlib.closing(read_only(file, schema, grown=True)) as connection:
+        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise _damaged(file, in_one_line(found))
+        silos = connection.rows("SELECT name, plan FROM silo")
+        plans = connection.rows("SELECT digest, rounds, shift_above, shift_inside FROM plan")
+        entries = connection.rows("SELECT * FROM entry ORDER BY sequence")
+        payloads = connection.rows("SELECT sequence, bytes FROM payload ORDER BY sequence")
+        lengths = _lengths(file, beside, connection) if schema == _WITH_PAYLOADS else {}
+    if len(silos) != 1 or [number for number, _ in payloads] != list(range(1, len(entries) + 1)):
+        raise _damaged(file, "it does not hold what a ledger holds")
+    ledger = _Former(
+        silo=silos[0][0],
+        plan=silos[0][1],
+        plans=plans,
+        entries=entries,
+        payloads=[(held, lengths.get(held, 0)) if isinstance(held, int) else held for _, held in payloads],
+        beside=beside,
+    )
+    _check(file, ledger)
+    return ledger
+
+
+def _is_marked_whole(hold: io.FileIO) -> bool:
+    """Returns True if the mark of a file says that it is whole without a log."""
+    hold.seek(2 * _PAGE_BYTES - 2 * _SLOT_BYTES)
+    slots, marks = hold.read(2 * _SLOT_BYTES), []
+    for data in (slots[:_SLOT_BYTES], slots[_SLOT_BYTES:]):
+        fields = data[: _MARK.size]
+        if hashlib.sha256(fields).digest() == data[_MARK.size : _MARK.size + 32]:
+            marks.append(_MARK.unpack(fields)[:2])
+    return bool(marks) and bool(max(marks)[1])
+
+
+def _lengths(file: Path, beside: Path, connection: BoundedConnection) -> dict[int, int]:
+    """Returns the places and lengths of large payloads; refuses a file of payloads of another ledger or time."""
+    identity, changes, nonce = connection.execute("SELECT identity, changes, nonce FROM beside").fetchone()
+    lengths = dict(connection.rows("SELECT place, length FROM outside ORDER BY place"))
+    ends = [end for place, size in lengths.items() for end in (place, place + size)]
+    packed = struct.pack(f">{len(ends)}Q", *ends)
+    if not beside.is_file():
+        raise StorageError(f"{beside} is not a file. Put the file itself there")
+    with beside.open("rb") as payloads:
+        head = payloads.read(4 * _BLOCK_BYTES)
+    number, digest = _STAMP.unpack(head[3 * _BLOCK_BYTES :][: _STAMP.size].ljust(_STAMP.size, b"\0"))
+    if head[: len(identity)] != identity or (
+        changes and (number, digest) != (changes, hashlib.sha256(nonce + packed).digest())
+    ):
+        other = f"{beside.name} is of another ledger, or of this one at another time"
+        raise StorageError(f"{file} is an older copy, or {other}. Put back the two that belong together")
+    return lengths
+
+
+def _check(file: Path, ledger: _Former) -> None:
+    """Refuses a ledger whose entries, sums or payloads are not those that were recorded."""
+    previous = _digest(["fulcrum.ledger", 1, ledger.silo])
+    rounds = {digest: allowed for digest, allowed, _, _ in ledger.plans}
+    if ledger.plan is not None and ledger.plan not in rounds:
+        raise _damaged(file, "it does not hold its current plan")
+    for number, row in enumerate(ledger.entries, 1):
+        if tuple(map(type, row)) != _ENTRY_TYPES or row[0] != number:
+            raise _damaged(file, f"entry {number} is missing, or not as it was recorded")
+        if row[9] != _digest([previous, *row[:5], *(figure.hex() for figure in row[5:9])]):
+            raise _damaged(file, f"entry {number} does not follow from those before it")
+        if not 1 <= row[2] <= rounds.get(row[1], 0):
+            raise _damaged(file, f"entry {number} is beyond its plan")
+        if hashlib.sha256(ledger.payload(number - 1)).hexdigest() != row[4]:
+            raise _damaged(file, f"the bytes of entry {number} are not those released")
+        previous = row[9]
+    costs = [Cost(shifts={"inside": row[6], "above": row[5]}) for row in ledger.entries]
+    stated = [Cost(shifts={"inside": row[8], "above": row[7]}) for row in ledger.entries[-1:]]
+    if costs and [Cost.total(costs, ("inside", "above"))] != stated:
+        raise _damaged(file, "costs do not add up to what its last entry says was spent")
+
+
+def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], list[Allowance]]:
+    """Returns entries and plans with every observer that is known by name."""
+    allowances, costs = {}, {}
+    for digest, rounds, above, inside in ledger.plans:
+        allowance = Allowance(plan_digest=digest, rounds=rounds, shifts={INSIDE: inside})
+        if digest in charges:
+            cost, known = charges[digest]
+            if (known.rounds, *tuple(known.shifts.values())[:2]) != (rounds, inside, above):
+                raise StorageError(f"plan {digest} allows other than {file} holds: {known}. Give the plan file of then")
+            costs[digest], allowance = cost, known
+        allowances[digest] = allowance
+    entries: list[Entry] = []
+
+    def charged(entry: Entry, plan: str, observers: Sequence[str]) -> Cost:
+        before, later = allowances[entry.plan_digest].assumptions, allowances[plan].assumptions
+        return entry.cost.charged(observers, before, later)
+
+    for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
+        cost = costs.get(plan, Cost(shifts={INSIDE: inside}))
+        if plan in costs and tuple(cost.shifts.values())[:2] != (inside, above):
+            raise StorageError(f"plan {plan} charges other than {file} holds: {cost}. Give the plan file of then")
+        observers = tuple(cost.shifts)
+        entry = Entry(
+            sequence=sequence,
+            plan_digest=plan,
+            round_number=number,
+            basis=basis,
+            payload_digest=digest,
+            cost=cost,
+            spent=Cost.total([*(charged(entry, plan, observers) for entry in entries), cost], observers),
+            former_hash=former,
+        )
+        previous = entries[-1].chain_hash if entries else genesis(ledger.silo)
+        entries.append(replace(entry, chain_hash=chain_hash(previous, entry)))
+    return entries, list(allowances.values())
+
+
+def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list[Allowance], *, replaces: bool) -> None:
+    """Writes the new ledger, checks it, and gives it its name; it opens once it is marked as finished.
+
+    Args:
+        target: The name.
+        ledger: The old ledger.
+        entries: Its entries, as the new one has them.
+        allowances: The allowances of its plans.
+        replaces: True to put it in the place of an unfinished file.
+    """
+
+    def statements() -> Iterator[Statement]:
+        head = entries[-1].chain_hash if entries else genesis(ledger.silo)
+        yield "INSERT INTO silo VALUES (?, ?, ?, ?)", (ledger.silo, ledger.plan, len(entries), head)
+        for allowance in allowances:
+            yield "INSERT INTO plan VALUES (?, ?, ?, ?)", plan_row(allowance)
+        for index, entry in enumerate(entries):
+            yield INSERT_ENTRY, row_of(entry)
+            yield "INSERT INTO payload VALUES (?, ?)", (entry.sequence, ledger.payload(index))
+
+    made = _UnfinishedFile.built(target, statements())
+    try:
+        for check in checks_of_file(_UnfinishedFile, made):
+            if not check.holds:
+                unnamed = sorted({entry.plan_digest[:12] for entry in entries if tuple(entry.cost.shifts) == (INSIDE,)})
+                remedy = (
+                    f" Give the plans of all releases with --plan: {', '.join(unnamed)} are missing" if unnamed else ""
+                )
+                raise StorageError(f"{target} was not written: {check.name}, {check.detail}.{remedy}")
+        if replaces:
+            made.replace(target)
+        else:
+            target.hardlink_to(made)
+        sync_folder(target.parent)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _damaged(file: Path, what: str) -> StorageError:
+    return StorageError(f"{file} is damaged: {what}. Nothing was written")
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,508 @@
+"""What one silo has spent: every release and its cost, on disk before a byte of it leaves the silo.
+
+>>> import tempfile
+>>> folder = tempfile.TemporaryDirectory()
+>>> cost = Cost(shifts={"silo": 0.06, "region": 0.006})
+>>> allowed = Allowance(plan_digest="3f2a", rounds=10, shifts={"silo": 0.6, "region": 0.06})
+>>> with Ledger.open(f"{folder.name}/lyon.ledger", silo="lyon") as ledger:
+...     ledger.enter_plan(allowed)
+...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
+...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
+>>> sent.fresh, again.fresh, again.payload, ledger.spent.shifts["region"]
+(True, False, b'update', 0.006)
+>>> folder.cleanup()
+
+A silo has one SQLite file, with a journal beside it while it is open (`fulcrum.core.store.database` says why, and how
+to copy them). Costs are squared mean shifts, mu² = 4 / s² a release and observer, which add up over releases whatever
+their multipliers (`fulcrum.core.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never
+stored, only what is sent anyway.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Self
+
+from fulcrum.checks import Check
+from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
+from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entry, text, whole
+from fulcrum.core.store.ledger_file import LedgerFile, row_of
+from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
+
+__all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
+
+HASH_FORMAT = 2
+"""Of the hashes of entries. The first format covered two observers without names."""
+
+_SLACK = 1e-12  # relative: a budget is a product, the spending a sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A release that is on disk and may be sent.
+
+    Attributes:
+        sequence: Its number in the ledger, from 1.
+        payload: The bytes to send, these and no others.
+        fresh: Whether it was charged now; False where an earlier call stored it.
+    """
+
+    sequence: int
+    payload: bytes
+    fresh: bool
+
+
+class Ledger(ClosedAtTheEnd):
+    """The ledger of one silo; made by `open` and `read`.
+
+    Guarantees, on a disk that keeps what it says it has synced:
+
+    - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
+    - a ledger that was left in the middle of a write does not open without the journal it was left with, whole, and
+      none opens with a journal of another file or time, rather than forget what was sent;
+    - a ledger whose tables are not exactly those of a ledger does not open, so that nothing in it runs;
+    - a file or journal that was deleted, moved or replaced while it was open takes nothing that may be sent;
+    - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
+      charge; on another basis it is refused;
+    - a release is filed under the plan it is said to be made under, whichever plan another thread enters meanwhile;
+    - the spending recorded is never less than that of what was sent, for every observer; a release that was recorded
+      and not sent counts, and an observer that an earlier plan did not name is charged as the next one inside;
+    - a write that fails records nothing that may be sent. The object then still says what it said before, and refuses
+      further work until the ledger is opened again, since only the file knows what a failed sync left behind.
+
+    One process holds a ledger at a time, and the kernel releases it however the process ends. Threads may share the
+    object, and keep each other out over several calls with `held`; a forked child may not. `spent`, `sequence`, `head`
+    and `entries` keep answering after `close`.
+    """
+
+    def __init__(self, file: LedgerFile) -> None:
+        self._file = file
+        self._path = file.path
+        self._lock = file.lock
+        self._silo, self._plan, self._recorded, self._head, self._plans, self._entries = file.contents()
+        self._of_round = {(entry.plan_digest, entry.round_number): entry for entry in self._entries}
+
+    @classmethod
+    def open(cls, path: PathLike, *, silo: str, create: bool = True) -> Self:
+        """Opens a silo's ledger to release from.
+
+        Args:
+            path: The file.
+            silo: Whose ledger it is.
+            create: Whether one that is not there is begun anew; otherwise it is refused, as what was spent is lost.
+
+        Raises:
+            LedgerInUseError: Another process holds it.
+            LedgerError: It is another silo's, of another format, read-only, damaged, or no ledger at all.
+        """
+        text("silo", silo)
+        with LedgerFile.opened(path, silo=silo, head=genesis(silo), create=create) as file:
+            ledger = cls(file)
+            if ledger.silo != silo:
+                raise LedgerError(f"{file.path} is the ledger of silo {ledger.silo!r}, not of {silo!r}")
+            ledger._refuse_damage("Nothing may be released from it")
+            file.forget_unrecorded(ledger.sequence)
+        return ledger
+
+    @classmethod
+    def read(cls, path: PathLike) -> Self:
+        """Opens a ledger to look at; no writer can open it meanwhile.
+
+        A write that a killed process left unfinished is taken back first, as `open` does. A ledger of which a check
+        of `verify_ledger` fails is refused, payloads aside: forged spending must be neither shown nor planned with.
+        """
+        with LedgerFile.reading(path) as file:
+            ledger = cls(file)
+            ledger._refuse_damage("Run fulcrum ledger verify for all of its checks")
+        return ledger
+
+    def close(self) -> None:
+        """Lets the ledger go; closing it again does nothing."""
+        self._file.close()
+
+    @property
+    def silo(self) -> str:
+        """Whose ledger it is."""
+        return self._silo
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """What the plan last entered allows; None before the first."""
+        with self._lock:
+            return None if self._plan is None else self._plans[self._plan]
+
+    @property
+    def identity(self) -> str:
+        """The random number that tells this ledger from every other, one of the same silo too."""
+        return self._file.identity
+
+    @property
+    def unused(self) -> bool:
+        """True where nothing was ever recorded, not even a plan."""
+        with self._lock:
+            return not self._entries and not self._plans
+
+    @property
+    def spent(self) -> Cost:
+        """The silo's spending under every plan, by the observers of the plan it released under last."""
+        with self._lock:
+            return self._entries[-1].spent if self._entries else Cost(shifts={})
+
+    def spent_at(self, observers: Sequence[str], assumptions: Assumptions | None = None) -> Cost:
+        """Returns the silo's spending under every plan against some observers, named from the inside outward.
+
+        An observer that a plan did not name, or that may have seen more than the plan of a release assumed, is charged
+        as the next one inside (`Cost.charged`).
+
+        Args:
+            observers: The tiers.
+            assumptions: Whom a plan counts as these observers.
+        """
+        with self._lock:
+            return Cost.total((self._charged(entry, observers, assumptions) for entry in self._entries), observers)
+
+    def _charged(self, entry: Entry, observers: Sequence[str], assumptions: Assumptions | None) -> Cost:
+        plan = self._plans.get(entry.plan_digest)
+        return entry.cost.charged(observers, None if plan is None else plan.assumptions, assumptions)
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last release, 0 before the first; an outside witness should keep it."""
+        with self._lock:
+            return len(self._entries)
+
+    @property
+    def head(self) -> str:
+        """The hash of the last entry, which stands for all of them."""
+        with self._lock:
+            return self._entries[-1].chain_hash if self._entries else genesis(self._silo)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Returns every release, oldest first."""
+        with self._lock:
+            return tuple(self._entries)
+
+    def releases_besides(self, plan_digest: str) -> int:
+        """Returns how many releases were made under other plans than this one."""
+        return sum(entry.plan_digest != plan_digest for entry in self.entries())
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets other threads wait until several calls that belong together are done."""
+        with self._lock:
+            yield
+
+    def enter_plan(self, allowance: Allowance) -> None:
+        """Lets releases be made under a plan; on disk when it returns. Entering the current plan again changes nothing.
+
+        What was spent under earlier plans counts against the new budget. Earlier plans stay entered: each release
+        names the plan it is made under.
+
+        Raises:
+            RefusedReleaseError: The spending so far exceeds the budget of an observer.
+            LedgerError: The plan is known with other numbers, or its observers are not those of earlier plans.
+        """
+        with self._lock:
+            self._check_works()
+            digest = allowance.plan_digest
+            if digest in self._plans and not self._is_entered(allowance):
+                known = self._plans[digest]
+                raise LedgerError(f"plan {digest} is in {self._path} with another allowance: {known}, got {allowance}")
+            if reason := _over(allowance, self.spent_at(allowance.observers, allowance.assumptions)):
+                raise RefusedReleaseError(f"plan {digest} does not cover what silo {self._silo!r} spent: {reason}")
+            if digest == self._plan:
+                return
+            self._file.add_plan(allowance)
+            self._plans[digest] = allowance
+            self._plan = digest
+            self._file.in_doubt = False
+
+    def would_exceed(
+        self, allowance: Allowance, cost: Cost, round_number: int, *, basis: str | None = None
+    ) -> str | None:
+        """Returns why a release would be refused, to ask before any work is done; None where it would not be.
+
+        Args:
+            allowance: Of the plan it would be made under, as it was entered.
+            cost: What it would spend.
+            round_number: Its round, from 1.
+            basis: What it would answer; a round already released on this basis is a resend, and never refused.
+        """
+        round_number = whole("round", round_number)
+        with self._lock:
+            if reason := self._idle():
+                return reason
+            digest = allowance.plan_digest
+            if not self._is_entered(allowance):
+                return f"silo {self._silo!r} has not entered plan {digest} with these numbers. Call enter_plan"
+            known = self._released(allowance, round_number)
+            if known is not None:
+                return None if known.basis == basis else f"round {round_number} is released, on basis {known.basis}"
+            if round_number > allowance.rounds:
+                return f"round {round_number} is past the {allowance.rounds} rounds of plan {digest}"
+            if tuple(cost.shifts) != allowance.observers:
+                theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
+                return f"a release of plan {digest} is charged to {ours}, got a cost for {theirs}"
+            try:
+                return _over(allowance, self._spent_with(allowance, cost))
+            except LedgerError as error:  # a release under another plan names the same observers in another order
+                return str(error)
+
+    def stored(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
+        """Returns the bytes released in a round of a plan on this basis, to resend; None if there are none.
+
+        The bytes are checked against their digest: damaged ones raise and are never resent.
+        """
+        with self._lock:
+            self._check_works()
+            known = self._released(allowance, round_number)
+            return self._payload(known) if known is not None and known.basis == basis else None
+
+    def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
+        """Charges a release and stores its bytes; when it returns they are on disk and may be sent.
+
+        Check and entry are one step for other threads. Send `payload` of the result, not the argument: a round already
+        released on this basis comes back as it was.
+
+        Args:
+            allowance: Of the plan it is made under, as it was entered.
+            round_number: The round of that plan, from 1.
+            basis: What was asked, such as the digest of the global model the update was computed from.
+            payload: What is to be sent, noise included.
+            cost: What it spends.
+
+        Raises:
+            RefusedReleaseError: The plan does not allow it. Nothing was recorded.
+            LedgerError: It could not be written. Nothing may be sent; open the ledger again and ask `stored`.
+        """
+        round_number = whole("round", round_number)
+        text("basis", basis)
+        if not isinstance(payload, bytes) or len(payload) > MOST_BYTES:
+            raise LedgerError(f"a payload is bytes, at most {MOST_BYTES:,} of them, got {_shape(payload)}")
+        with self._lock:
+            self._check_works()
+            known = self._released(allowance, round_number)
+            if known is not None and known.basis == basis:
+                return Recorded(sequence=known.sequence, payload=self._payload(known), fresh=False)
+            reason = self.would_exceed(allowance, cost, round_number)
+            if reason is not None:
+                raise RefusedReleaseError(f"{self._path}: {reason}")
+            sequence = len(self._entries) + 1
+            digest, unstored = self._file.store_payload(sequence, payload)
+            entry = Entry(
+                sequence=sequence,
+                plan_digest=allowance.plan_digest,
+                round_number=round_number,
+                basis=basis,
+                payload_digest=digest,
+                cost=cost,
+                spent=self._spent_with(allowance, cost),
+            )
+            entry = replace(entry, chain_hash=chain_hash(self.head, entry))
+            self._file.add_entry(entry, unstored)
+            self._entries.append(entry)
+            self._recorded, self._head = entry.sequence, entry.chain_hash
+            self._of_round[entry.plan_digest, entry.round_number] = entry
+            self._file.in_doubt = False
+            return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
+
+    def checks(self, *, least_sequence: int | None = None, witnessed_hash: str | None = None) -> tuple[Check, ...]:
+        """Returns what `verify_ledger` does, for a ledger that is open."""
+        with self._lock:
+            if reason := self._idle(writes=False):
+                raise LedgerError(reason)
+            file_check = _file_check(self._file)
+            if not file_check.holds:
+                return (file_check,)
+            return (file_check, *self._content_checks(least_sequence, witnessed_hash))
+
+    def _content_checks(self, least_sequence: int | None, witnessed_hash: str | None) -> tuple[Check, ...]:
+        """Returns the checks of all rows and payloads, and of a witness; the pages of the file are sound."""
+        checks = [*self._entry_checks(), self._payload_check()]
+        if least_sequence is not None:
+            detail = f"{self.sequence} releases, {least_sequence} were seen by a witness"
+            checks.append(Check(name="witness", holds=self.sequence >= least_sequence, detail=detail))
+        if witnessed_hash is not None:
+            hashes = {hash_ for entry in self._entries for hash_ in (entry.chain_hash, entry.former_hash)}
+            seen = witnessed_hash in hashes | {genesis(self._silo)}
+            detail = f"hash {witnessed_hash[:12]} is {'' if seen else 'not '}in the chain"
+            checks.append(Check(name="witnessed hash", holds=seen, detail=detail))
+        return tuple(checks)
+
+    def _idle(self, *, writes: bool = True) -> str | None:
+        """Why this object does no work, if so."""
+        if self._file.closed:
+            return f"{self._path} is closed. Open it again"
+        if os.getpid() != self._file.process:
+            return f"{self._path} was opened before a fork. Open it in the process that releases"
+        if self._file.in_doubt:
+            return f"{self._path} could not be written earlier. Open it again, and ask what is stored"
+        if writes and not self._file.writable:
+            return f"{self._path} was opened to be read"
+        return None
+
+    def _check_works(self) -> None:
+        if reason := self._idle():
+            raise LedgerError(reason)
+
+    def _is_entered(self, allowance: Allowance) -> bool:
+        """Returns True if a plan was entered with these numbers, for these observers in this order."""
+        known = self._plans.get(allowance.plan_digest)
+        return known is not None and known == allowance and known.observers == allowance.observers
+
+    def _released(self, allowance: Allowance, round_number: int) -> Entry | None:
+        """The entry of a round of a plan that was entered with these numbers."""
+        return self._of_round.get((allowance.plan_digest, round_number)) if self._is_entered(allowance) else None
+
+    def _payload(self, entry: Entry) -> bytes:
+        payload = self._file.payload(entry.sequence)
+        if payload is None or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
+            raise LedgerError(f"{self._path} is damaged: the bytes of entry {entry.sequence} are not those released")
+        return payload
+
+    def _spent_with(self, allowance: Allowance, cost: Cost) -> Cost:
+        observers, assumed = allowance.observers, allowance.assumptions
+        before = (self._charged(entry, observers, assumed) for entry in self._entries)
+        return Cost.total((*before, cost.charged(observers)), observers)
+
+    def _refuse_damage(self, remedy: str) -> None:
+        """Raises LedgerError for the first check of the entries that fails."""
+        for check in self._entry_checks():
+            if not check.holds:
+                raise LedgerError(f"{self._path} is damaged: {in_one_line(check.detail)}. {remedy}")
+
+    def _entry_checks(self) -> Iterator[Check]:
+        """The checks that need no payload, cheap enough for every opening."""
+        entries = self._entries
+        gap = next((number for number, entry in enumerate(entries, 1) if entry.sequence != number), None)
+        lacking = gap or (min(len(entries), self._recorded) + 1 if len(entries) != self._recorded else None)
+        yield Check(
+            name="sequence",
+            holds=lacking is None,
+            detail=f"{len(entries)} releases" if lacking is None else f"entry {lacking} is missing",
+        )
+        previous, broken = genesis(self._silo), None
+        for entry in entries:
+            if broken is None and chain_hash(previous, entry) != entry.chain_hash:
+                broken = entry.sequence
+            previous = entry.chain_hash
+        headed = broken is not None or previous == self._head
+        yield Check(
+            name="chain",
+            holds=broken is None and headed,
+            detail=(f"head {previous[:12]}" if headed else "its last entry is not the one that was recorded last")
+            if broken is None
+            else f"entry {broken} does not follow from those before it",
+        )
+        yield self._sums_check()
+        twice = len(entries) - len(self._of_round)
+        yield Check(name="rounds", holds=not twice, detail=f"{twice} releases of a round already released")
+        outside = [entry.sequence for entry in entries if not self._allowed(entry)]
+        yield Check(
+            name="allowance",
+            holds=not outside,
+            detail=f"entry {outside[0]} is beyond its plan" if outside else "every release was within its plan",
+        )
+
+    def _allowed(self, entry: Entry) -> bool:
+        plan = self._plans.get(entry.plan_digest)
+        if plan is None or not plan.observers == tuple(entry.cost.shifts) == tuple(entry.spent.shifts):
+            return False
+        return 1 <= entry.round_number <= plan.rounds and not _over(plan, entry.spent)
+
+    def _sums_check(self) -> Check:
+        """Adds up what was spent, by the observers of the last entry."""
+        stated = self.spent
+        plan = self._plans.get(self._entries[-1].plan_digest) if self._entries else None
+        try:
+            true = self.spent_at(tuple(stated.shifts), None if plan is None else plan.assumptions)
+        except LedgerError as error:
+            return Check(name="sums", holds=False, detail=str(error))
+        more = "" if true == stated else f", stated {_listed(stated)}"
+        return Check(name="sums", holds=true == stated, detail=f"costs add up to {_listed(true)}{more}")
+
+    def _payload_check(self) -> Check:
+        damaged = ""
+        for entry in self._entries:
+            try:
+                self._payload(entry)
+            except LedgerError as error:
+                damaged = damaged or str(error).removeprefix(f"{self._path} is damaged: ")
+        known = {entry.sequence for entry in self._entries}
+        known.add(self._recorded + 1)  # of a release that was interrupted before it was recorded, and sent
+        more = [number for number in self._file.payload_numbers() if number not in known]
+        detail = f"{len(self._entries)} payloads" + (f", {len(more)} too many" if more else "")
+        return Check(name="payloads", holds=not damaged and not more, detail=damaged or detail)
+
+
+def verify_ledger(
+    path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
+) -> tuple[Check, ...]:
+    """Returns the checks of a ledger file, every payload read; it holds up if all of them do.
+
+    A ledger restored from an old copy, with all files beside it, is sound in itself: only whoever saw a later state can
+    tell.
+
+    Args:
+        path: The ledger; no process may be releasing from it.
+        least_sequence: The highest `Ledger.sequence` that a witness outside the silo saw.
+        witnessed_hash: A `Ledger.head` that a witness saw, which must still be in the chain: a restored copy that
+            went on to release something else has lost it, even where its sequence has caught up.
+
+    Raises:
+        LedgerError: It cannot be read as a ledger at all.
+    """
+    return checks_of_file(LedgerFile, path, least_sequence=least_sequence, witnessed_hash=witnessed_hash)
+
+
+def checks_of_file(
+    kind: type[LedgerFile], path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
+) -> tuple[Check, ...]:
+    """Returns the checks of a file as `verify_ledger` does, for a kind of ledger file.
+
+    SQLite's own check comes first. Where it fails the rows are not read: a damaged b-tree may give any rows, and any
+    number of them.
+    """
+    with kind.reading(path) as file, closing(file):
+        file_check = _file_check(file)
+        if not file_check.holds:
+            return (file_check,)
+        return (file_check, *Ledger(file)._content_checks(least_sequence, witnessed_hash))
+
+
+def _file_check(file: LedgerFile) -> Check:
+    faults = file.integrity()
+    return Check(name="file", holds=faults == ["ok"], detail=in_one_line(" ".join(faults)))
+
+
+def _shape(payload: object) -> str:
+    return f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
+
+
+def _over(allowance: Allowance, spent: Cost) -> str | None:
+    """Returns the reason why spending is more than a plan allows; None where it is not."""
+    for observer, budget in allowance.shifts.items():
+        if (total := spent.shifts[observer]) > budget * (1 + _SLACK):
+            return f"the squared shift against the observer {observer!r} would be {total:g}, its budget is {budget:g}"
+    return None
+
+
+def _listed(cost: Cost) -> str:
+    return ", ".join(f"{shift:g} against {observer!r}" for observer, shift in cost.shifts.items()) or "nothing"
+
+
+def _digest(parts: list[object]) -> str:
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
+
+
+def genesis(silo: str) -> str:
+    """Returns the hash that the first entry of a silo's ledger follows."""
+    return _digest(["fulcrum.ledger", HASH_FORMAT, silo])
+
+
+def chain_hash(previous: str, entry: Entry) -> str:
+    """Returns the hash of an entry that follows another; it covers every column but itself."""
+    return _digest([previous, *row_of(entry)[:-1]])

@@ -1,0 +1,226 @@
+"""The file beneath a ledger: its format, its rows and payloads.
+
+The rules of a ledger are in `fulcrum.core.store.ledger`, which is the module to use. How the file is held, synced and
+copied is in `fulcrum.core.store.database`.
+"""
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeAlias
+
+from fulcrum.core.store.database import Content, DatabaseFile, PathLike, Statement
+from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entry
+from fulcrum.errors import LedgerError, LedgerInUseError
+
+FORMAT = 5
+"""Of the file. Earlier formats kept two observers and no names of tiers; `fulcrum ledger convert` writes them anew."""
+
+MOST_AT_ONCE = 2**20
+"""Bytes of a payload that is still written in one commit with its entry.
+
+The digest of a larger payload is computed while SQLite writes and syncs it, and its entry follows in a commit of its
+own: at 80 MB that takes a third less time.
+"""
+
+UNFINISHED, CONVERTED = 0, 2**31 - 1
+"""In the place of the format, in a ledger that a conversion writes and in one that was converted."""
+
+_SCHEMA = """
+CREATE TABLE silo (name TEXT NOT NULL, plan TEXT, entries INTEGER NOT NULL, head TEXT NOT NULL);
+CREATE TABLE plan (digest TEXT PRIMARY KEY, rounds INTEGER NOT NULL, shifts TEXT NOT NULL, assumptions TEXT);
+CREATE TABLE entry (
+    sequence INTEGER PRIMARY KEY, plan TEXT NOT NULL, round INTEGER NOT NULL, basis TEXT NOT NULL,
+    payload_digest TEXT NOT NULL, cost TEXT NOT NULL, spent TEXT NOT NULL, former_hash TEXT, hash TEXT NOT NULL,
+    UNIQUE (plan, round)
+);
+CREATE TABLE payload (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL);
+"""
+_PLANS = "SELECT digest, rounds, shifts, assumptions FROM plan"
+_Row: TypeAlias = tuple[int, str, int, str, str, str, str, str | None, str]
+_TYPES: tuple[Any, ...] = (int, str, int, str, str, str, str, str | None, str)
+
+
+class Contents(NamedTuple):
+    """The content of a ledger: silo, current plan, number and head of its entries, all plans, all entries."""
+
+    silo: str
+    plan: str | None
+    recorded: int
+    head: str
+    plans: dict[str, Allowance]
+    entries: list[Entry]
+
+
+class LedgerFile(DatabaseFile):
+    """A ledger's file, held and connected to; made by `opened` and `reading`.
+
+    It knows the content of a ledger, not the rules for it. Its methods are called with `lock` taken.
+    """
+
+    application = 0x46554C43  # "FULC"
+    version = FORMAT
+    schema = _SCHEMA
+    noun = "a ledger"
+    wanted = "the file of the ledger"
+    advice = "Restore a copy and compare it with a witness"
+    older = "Run: fulcrum ledger convert OLD NEW"
+    states = MappingProxyType(
+        {
+            UNFINISHED: "is of a conversion that was interrupted. Run fulcrum ledger convert with the same names again",
+            CONVERTED: "was converted, and releases nothing any more. Use the ledger that was written then",
+        }
+    )
+    error = LedgerError
+    in_use = LedgerInUseError
+
+    @classmethod
+    def opened(cls, path: PathLike, *, silo: str, head: str, create: bool) -> contextlib.AbstractContextManager[Self]:
+        """Opens a file to release from, creating it for the silo where there is none and `create` allows it."""
+        return cls.writing(path, first_row(silo, head) if create else None)
+
+    def contents(self) -> Contents:
+        """Returns all but the payloads, each of the type it was written as."""
+        damaged = LedgerError(f"{self.path} is damaged: it does not hold what a ledger holds")
+        silos = self.rows("SELECT name, plan, entries, head FROM silo")
+        if len(silos) != 1 or not _are(silos[0], (str, str | None, int, str)):
+            raise damaged
+        plans, entries = {}, []
+        try:
+            for digest, rounds, shifts, assumed in self.rows(_PLANS):
+                plans[digest] = Allowance(
+                    plan_digest=digest,
+                    rounds=rounds,
+                    shifts=Cost.from_text(shifts).shifts,
+                    assumptions=None if assumed is None else Assumptions.from_text(assumed),
+                )
+            for row in self.rows("SELECT * FROM entry ORDER BY sequence"):
+                if not _are(row, _TYPES):
+                    raise damaged
+                entries.append(_entry_of(row))
+        except LedgerError:
+            raise damaged from None
+        if silos[0][1] is not None and silos[0][1] not in plans:
+            raise damaged
+        silo, plan, recorded, head = silos[0]
+        return Contents(silo=silo, plan=plan, recorded=recorded, head=head, plans=plans, entries=entries)
+
+    def payload(self, sequence: int) -> bytes | None:
+        """Returns the bytes of an entry, unchecked; None where there are none."""
+        return self.content("payload", sequence)
+
+    def payload_numbers(self) -> list[Any]:
+        """Returns the entries that have payloads, and one more where a release was interrupted."""
+        return [row[0] for row in self.rows("SELECT sequence FROM payload ORDER BY sequence")]
+
+    def integrity(self) -> list[str]:
+        """Returns the first thing that SQLite finds wrong with the file, or "ok"."""
+        return [str(row[0]) for row in self.rows("PRAGMA integrity_check(1)")]
+
+    def add_plan(self, allowance: Allowance) -> None:
+        """Stores a plan, unless it is there, and makes it the current one; synced when it returns."""
+        row = plan_row(allowance)
+        self.write(
+            ("INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?)", row),
+            ("UPDATE silo SET plan = ?", (allowance.plan_digest,)),
+            proofs=(
+                (_PLANS + " WHERE digest = ?", row[:1], [row]),
+                ("SELECT plan FROM silo", (), [row[:1]]),
+            ),
+        )
+
+    def store_payload(self, sequence: int, payload: bytes) -> tuple[str, bytes | None]:
+        """Stores a large payload, which the next entry makes a release; synced and read back when it returns.
+
+        Returns:
+            The digest, and the payload where it is still to be stored with its entry.
+        """
+        sha = hashlib.sha256()
+        if len(payload) <= MOST_AT_ONCE:
+            sha.update(payload)
+            return sha.hexdigest(), payload
+        with _meanwhile(sha, payload):
+            self.write(content=_content(sequence, payload))
+        return sha.hexdigest(), None
+
+    def add_entry(self, entry: Entry, payload: bytes | None) -> None:
+        """Stores an entry, and its payload unless that is there; synced and read back when it returns."""
+        row = row_of(entry)
+        last = (entry.sequence, entry.chain_hash)
+        self.write(
+            (INSERT_ENTRY, row),
+            ("UPDATE silo SET entries = ?, head = ?", last),
+            content=None if payload is None else _content(entry.sequence, payload),
+            proofs=(
+                ("SELECT * FROM entry WHERE sequence = ?", row[:1], [row]),
+                # Not by its index: opening reads every row of the table, and SQLite counts an endless index for ever.
+                ("SELECT count(*) FROM entry NOT INDEXED", (), [row[:1]]),
+                ("SELECT entries, head FROM silo", (), [last]),
+            ),
+        )
+
+    def forget_unrecorded(self, count: int) -> None:
+        """Erases the payload of a release that was interrupted: it has no entry, and was not sent."""
+        if any(number > count for number in self.payload_numbers()):
+            self.write(("DELETE FROM payload WHERE sequence > ?", (count,)))
+            self.in_doubt = False
+
+
+def _content(sequence: int, payload: bytes) -> Content:
+    return Content("payload", "INSERT OR REPLACE INTO payload VALUES (?, zeroblob(?))", (sequence,), payload)
+
+
+INSERT_ENTRY = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+def first_row(silo: str, head: str) -> Statement:
+    """Returns the statement that writes the first row of a silo's new ledger."""
+    return "INSERT INTO silo VALUES (?, NULL, 0, ?)", (silo, head)
+
+
+def plan_row(allowance: Allowance) -> tuple[str, int, str, str | None]:
+    """Returns a plan as it is in the file, in the order of its columns."""
+    assumed = None if allowance.assumptions is None else allowance.assumptions.to_text()
+    return allowance.plan_digest, allowance.rounds, Cost(shifts=allowance.shifts).to_text(), assumed
+
+
+def row_of(entry: Entry) -> _Row:
+    """Returns an entry as it is in the file, in the order of its columns."""
+    made = (entry.sequence, entry.plan_digest, entry.round_number, entry.basis, entry.payload_digest)
+    return (*made, entry.cost.to_text(), entry.spent.to_text(), entry.former_hash, entry.chain_hash)
+
+
+def _entry_of(row: _Row) -> Entry:
+    return Entry(
+        sequence=row[0],
+        plan_digest=row[1],
+        round_number=row[2],
+        basis=row[3],
+        payload_digest=row[4],
+        cost=Cost.from_text(row[5]),
+        spent=Cost.from_text(row[6]),
+        former_hash=row[7],
+        chain_hash=row[8],
+    )
+
+
+def _are(values: tuple[object, ...], types: tuple[Any, ...]) -> bool:
+    return all(isinstance(value, kind) for value, kind in zip(values, types, strict=True))
+
+
+@contextlib.contextmanager
+def _meanwhile(sha: Any, data: bytes) -> Iterator[None]:
+    """Adds data to a hash in a thread of its own, and waits for it."""
+    thread = threading.Thread(target=sha.update, args=(data,))
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads
+        sha.update(data)
+        yield
+        return
+    try:
+        yield
+    finally:
+        thread.join()

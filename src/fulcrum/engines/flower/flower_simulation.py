@@ -1,0 +1,92 @@
+"""A plan on Flower's simulation: every silo a virtual node on Ray, with the messages of a deployment.
+
+For research, and for trying an app: all sites stand on one machine, so they protect nobody from each other.
+"""
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fulcrum.core.silo.site import read_site
+from fulcrum.engines.flower.flower_sites import APP, silos_of, write_sites
+from fulcrum.engines.flower.run_recorder import local_run
+from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
+from fulcrum.errors import EngineError, MissingExtraError, in_one_line
+from fulcrum.planning.engine_limits import SERVER
+from fulcrum.server.run_results import RoundResult
+
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def simulate(
+    deployment: Deployment, folder: Path, *, on_round: Callable[[RoundResult], None] = lambda _: None
+) -> LocalRun:
+    """Runs a plan to its last round with every silo a virtual node, and returns what became of it.
+
+    Args:
+        deployment: What is run; the training module must be importable here.
+        folder: A new folder for the sites: their ledgers, records and the checkpoint stay there.
+        on_round: Told what became of each round, and what the server measured after it.
+    """
+    with made_whole(folder) as work:
+        plan, _ = write_sites(replace(deployment, runs_here=True), work)
+    server = read_site(folder / SERVER, "server")
+    moments: list[float] = []
+
+    def told(found: RoundResult) -> None:
+        moments.append(time.monotonic())
+        on_round(found)
+
+    places = {"FULCRUM_SITES": str(folder.resolve()), "FULCRUM_SITE": str(folder.resolve() / SERVER)}
+    with _environment(_QUIET | places):
+        run_apps(len(silos_of(deployment)), told)
+    if len(moments) < plan.rounds:
+        raise EngineError(f"the simulation ended after {len(moments)} of {plan.rounds} rounds")
+    return local_run(server, moments[-1] - moments[0])
+
+
+def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
+    """Runs the built-in apps on so many virtual nodes; the environment names their sites."""
+    try:
+        import ray
+        from flwr.serverapp import ServerApp
+        from flwr.simulation import run_simulation
+
+        app = importlib.import_module(APP)
+    except ImportError:
+        raise MissingExtraError(
+            "Flower's simulation is not installed. Run: pip install 'fulcrum-dp[flower-simulation]'"
+        ) from None
+    server_app = ServerApp()
+
+    @server_app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Any, context: Any) -> None:
+        del context
+        app.run_plan(grid, on_round)
+
+    try:
+        run_simulation(server_app, app.client_app, num_supernodes=nodes)
+    except Exception as error:  # whatever Flower makes of what the server's thread raised
+        raise EngineError(f"the simulation broke off: {in_one_line(error.__cause__ or error)}") from error
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Sets environment variables for a while: Flower has no other way to hand them to a server's and a node's app."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

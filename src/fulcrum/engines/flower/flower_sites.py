@@ -1,0 +1,61 @@
+"""The sites of a plan on Flower: one for the server and one for every silo. Regions are who is masked together."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fulcrum.core.masking.masking_group import check_sheltered
+from fulcrum.core.plan.signatures import new_key
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.engines.site_folders import THIS_MACHINE, Deployment, signed_plan, write_site
+from fulcrum.errors import PlanError
+from fulcrum.planning.engine_limits import SERVER, refusals_on_flower
+
+APP = "fulcrum.engines.flower.app"
+"""The module of the apps that are built in."""
+
+
+def silos_of(deployment: Deployment) -> list[str]:
+    """Returns the silos in the plan's order."""
+    names: list[str] = deployment.plan.federation.silo_names.tolist()
+    return names
+
+
+def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None = None) -> tuple[VerifiedPlan, bool]:
+    """Writes the folder of every site, with the plan beside them; returns the signed plan, and whether keys were made.
+
+    A plan that carries no keys gets them here, and every silo its own private half; one that carries keys leaves room
+    for the private halves that silos made themselves, and keeps the signature that stands beside it.
+
+    Args:
+        deployment: What to deploy.
+        work: The folder that the sites' folders go to.
+        issuer_key: The private key to sign the plan with; see `signed_plan`.
+    """
+    check_deployable(deployment)
+    for name in (SERVER, *silos_of(deployment)):
+        (work / name).mkdir(mode=0o700)
+    keys = {} if deployment.plan.keys else _new_keys(deployment, work)
+    plan = signed_plan(deployment, work, keys, issuer_key)
+    write_site(deployment, plan, work / SERVER, SERVER, "server", source=work, train=deployment.train)
+    for name in silos_of(deployment):
+        check_sheltered(plan, name)
+        write_site(deployment, plan, work / name, name, "silo", source=work, train=deployment.train)
+    return plan, bool(keys)
+
+
+def check_deployable(deployment: Deployment) -> None:
+    """Raises `PlanError` unless this engine can run the plan."""
+    for reason in refusals_on_flower(deployment.plan):
+        raise PlanError(reason)
+    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
+        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
+
+
+def _new_keys(deployment: Deployment, work: Path) -> Mapping[str, str]:
+    """Makes a key for every silo, puts the private half into its folder, and returns the public ones."""
+    public = {}
+    for name in silos_of(deployment):
+        private = work / name / "site.key"
+        public[name] = new_key(private)
+        private.with_name("site.key.pub").unlink()
+    return public

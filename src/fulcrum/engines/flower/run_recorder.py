@@ -1,0 +1,91 @@
+"""What the server of a plan on Flower tells of its rounds: run.json in its site, with what it measured after each.
+
+The built-in ServerApp measures the global model on the server's own records, by the `evaluate` of the training module
+that its site names, and writes down what came of all rounds so far. Whoever started it reads that.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.silo.site import Site
+from fulcrum.core.silo.training_module import Learner
+from fulcrum.engines.site_folders import LocalRun, task_of
+from fulcrum.errors import DataError, FulcrumError, in_one_line
+from fulcrum.parsing import json_of
+from fulcrum.server.checkpoint import RoundSummary, history_of
+from fulcrum.server.coordinator import Coordinator
+from fulcrum.server.deployed_run import deployed_run, save_deployed_run
+from fulcrum.server.evaluation import Evaluation
+from fulcrum.server.run_results import RoundResult, RunResult
+
+_logger = logging.getLogger("flwr.fulcrum")  # beneath Flower's own, so that `flwr log` shows it
+
+
+class Telling:
+    """Follows the rounds of a server: is told of each, measures the model after it, and writes run.json.
+
+    Args:
+        site: The server's.
+        learner: The training module, which has the server's `evaluate`.
+        on_round: Told what came of each round that this server ran.
+    """
+
+    def __init__(self, site: Site, learner: Learner, on_round: Callable[[RoundResult], None]) -> None:
+        self._site, self._on_round = site, on_round
+        self._evaluation = Evaluation(site, learner)
+        self._history = list(history_of(site.state, site.plan))
+        self._untold = False
+
+    def ended(self, summary: RoundSummary) -> None:
+        """Takes what became of a round."""
+        self._history.append(summary)
+        self._untold = True
+
+    def measured(self, round_number: int, model: Mapping[str, FloatArray]) -> dict[str, float]:
+        """Measures the model after a round, tells of all rounds so far, and returns what was measured."""
+        self._evaluation.measure(model, round_number)
+        run = deployed_run(
+            self._site.plan,
+            self._history,
+            self._evaluation.metrics,
+            task=task_of(self._site),
+            seed=self._site.settings.seed,
+            engine="flower",
+            notes=self._evaluation.notes,
+        )
+        try:
+            save_deployed_run(run, self._site.folder)
+        except FulcrumError as error:  # the rounds themselves are in the checkpoint
+            _logger.warning("nobody is told of the rounds so far: %s", error)
+        if self._untold:
+            self._on_round(run.rounds[-1])
+            self._untold = False
+        return self._evaluation.metrics.get(round_number, {})
+
+
+def run_of(site: Site) -> RunResult | None:
+    """Returns what a server tells of its rounds; None where it has not told anything yet."""
+    try:
+        return json_of((site.folder / "run.json").read_bytes(), RunResult)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataError(f"{site.folder / 'run.json'} is not what the server writes: {in_one_line(error)}") from None
+
+
+def local_run(site: Site, seconds: float) -> LocalRun:
+    """Returns what came of a plan whose server ended on this machine, by its site.
+
+    Args:
+        site: The server's.
+        seconds: From the end of the first round to that of the last.
+    """
+    done, run = Coordinator.read(site.state, site.plan), run_of(site)
+    if run is None:
+        run = deployed_run(
+            site.plan, done.history, {}, task=task_of(site), seed=site.settings.seed, engine="flower", notes=()
+        )
+    return LocalRun(run=run, history=done.history, model=done.model, seconds=seconds, failed="")

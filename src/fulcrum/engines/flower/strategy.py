@@ -1,0 +1,246 @@
+"""The server on Flower: a strategy that any ServerApp uses in one line.
+
+    strategy = FulcrumStrategy("/path/of/site")
+    result = strategy.start(grid=grid, initial_arrays=arrays)
+
+A round is five stages, each sent to all silos of all groups at once. Which node is which silo is known by the
+signatures of answers: a node that has not answered yet is sent what is asked of every group, and answers for its own.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.site import Site, read_site
+from fulcrum.engines.flower.flower_records import (
+    ARRAYS,
+    CONFIG,
+    MESSAGE_TYPE,
+    ROUND,
+    answer_in,
+    arrays_in,
+    as_record,
+    parameters_in,
+    records_digest,
+    request_content,
+)
+from fulcrum.errors import DataError, EngineError, ExchangeError
+from fulcrum.planning.plan import Plan
+from fulcrum.server.checkpoint import RoundSummary
+from fulcrum.server.masked_server import MaskedServer, Take
+
+SITE = "FULCRUM_SITE"
+"""The environment variable that names the server's site where the strategy is not given one."""
+
+_INTERVAL = 1.0
+
+_logger = logging.getLogger("flwr.fulcrum")  # beneath Flower's own, so that `flwr log` shows it
+
+
+class FulcrumStrategy(Strategy):  # type: ignore[misc]
+    """Runs a plan whose sums are masked, in the place of `FedAvg` and its like.
+
+    Args:
+        site: The folder of the server's site, as `fulcrum deploy flower` writes it; that of $FULCRUM_SITE by default.
+            Or a plan, for whoever keeps no site.
+        state: Where the checkpoint is kept; by default where the site says. With a plan it must be given.
+        patience: Seconds that silos have to answer in a stage; by default what the site says, or 120.
+        classes: Where the model is a softmax head, the last axis of all its arrays; see `Coordinator.open`.
+        on_round: Told what became of each round.
+
+    Raises:
+        FulcrumError: Site or plan cannot be read, or the plan's sums are not masked.
+    """
+
+    def __init__(
+        self,
+        site: str | Path | Plan | VerifiedPlan | None = None,
+        *,
+        state: str | Path | None = None,
+        patience: float | None = None,
+        classes: int | None = None,
+        on_round: Callable[[RoundSummary], None] = lambda _: None,
+    ) -> None:
+        if isinstance(site, Plan | VerifiedPlan):
+            if state is None:
+                raise DataError("a plan without a site says nowhere to keep the checkpoint. Give state=")
+            self._plan, self._state, wait = verified(site), Path(state), 120.0
+        else:
+            found = server_site(site)
+            self._plan, wait = found.plan, found.settings.patience
+            self._state = found.state if state is None else Path(state)
+        self._patience = wait if patience is None else patience
+        self._classes, self._on_round = classes, on_round
+        self._nodes: dict[str, int] = {}
+
+    @property
+    def plan(self) -> VerifiedPlan:
+        """What is run."""
+        return self._plan
+
+    def summary(self) -> None:
+        """Logs what is run."""
+        plan = self._plan
+        _logger.info("\tplan %s: %d silos, %d rounds", plan.digest[:16], len(plan.federation), plan.rounds)
+        _logger.info("\tThe server gets masked sums; metrics and counts of examples stay with the silos.")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Runs the rounds that are left, and returns the model and what `evaluate_fn` measured.
+
+        Args:
+            grid: How nodes are reached.
+            initial_arrays: The model before round 1. Arrays of whole numbers, such as counts of batches, are sent to
+                silos as they are here and never change.
+            num_rounds: After which round to stop; by default the plan's last, and never later.
+            timeout: Seconds that silos have to answer in a stage; the strategy's patience by default.
+            train_config: Settings for the apps' train functions, the same for all silos. A round that is run again
+                must be run with the same.
+            evaluate_config: Not used: silos send no metrics.
+            evaluate_fn: Measures the global model at the server, on public records: before the first round that is
+                run and after each.
+        """
+        del evaluate_config
+        given = arrays_in(initial_arrays)
+        parameters = parameters_in(given)
+        if fixed := sorted(set(given) - set(parameters)):
+            _logger.warning("not trained, as they are not real numbers: %s", ", ".join(fixed))
+        last = self._plan.rounds if num_rounds is None else num_rounds
+        if not 1 <= last <= self._plan.rounds:
+            raise DataError(f"num_rounds must be from 1 to the plan's {self._plan.rounds}, got {last}")
+        server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes)
+        _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
+        self.summary()
+        result = Result()
+        record = _in_form(given, server.model)
+        _measure(result, evaluate_fn, server.round_number - 1, record)
+        wait = self._patience if timeout is None else timeout
+        self._wait_for_nodes(grid, wait)
+        while server.round_number <= last:
+            number = server.round_number
+            told = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
+
+            def carry(requests: Mapping[str, bytes], take: Take) -> None:
+                self._carry(grid, requests, take, told=told, number=number, wait=wait)  # noqa: B023 this round's alone
+
+            done = server.run_round(carry, records_digest(told))
+            self._on_round(done)
+            _logger.info("[ROUND %d/%d] summed %s, withheld %s", number, last, done["summed"], done["withheld"])
+            record = _in_form(given, server.model)
+            _measure(result, evaluate_fn, number, record)
+        result.arrays = record
+        return result
+
+    def _carry(
+        self,
+        grid: Grid,
+        requests: Mapping[str, bytes],
+        take: Take,
+        *,
+        told: Mapping[str, Any],
+        number: int,
+        wait: float,
+    ) -> None:
+        """Sends a stage to all nodes that it is for, and hands in what comes back within the time."""
+        messages = []
+        for node, asked in self._addressed(grid, requests).items():
+            content = request_content(asked)
+            if any(MaskedSilo.asks_for_update(request) for request in asked):
+                for name, record in told.items():
+                    content[name] = record
+            messages.append(
+                Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=2 * wait)
+            )
+        for reply in grid.send_and_receive(messages, timeout=wait):
+            if reply.has_error():
+                _logger.warning("round %d: a node answered with error %d", number, reply.error.code)
+                continue
+            try:
+                silo = take(answer_in(reply.content))
+            except ExchangeError as error:
+                _logger.warning("round %d: %s", number, error)
+                continue
+            if silo is not None:
+                self._nodes[silo] = reply.metadata.src_node_id
+
+    def _addressed(self, grid: Grid, requests: Mapping[str, bytes]) -> dict[int, list[bytes]]:
+        """Returns what is asked of which node: its silo's request, or, of a node not known yet, those of all groups."""
+        online = set(grid.get_node_ids())
+        known = {node: silo for silo, node in self._nodes.items()}
+        found = {node: [requests[silo]] for node, silo in known.items() if node in online and silo in requests}
+        if set(requests) - {known[node] for node in found}:
+            found |= dict.fromkeys(sorted(online - set(known)), sorted(set(requests.values())))
+        return found
+
+    def _wait_for_nodes(self, grid: Grid, wait: float) -> None:
+        """Waits until as many nodes are there as the plan has silos, or the time is up."""
+        wanted, deadline = len(self._plan.federation), time.monotonic() + wait
+        while (there := len(list(grid.get_node_ids()))) < wanted:
+            if time.monotonic() > deadline:
+                if not there:
+                    raise EngineError(f"no node is there after {wait:g} s. Start the SuperNodes of the silos")
+                _logger.warning("%d of %d nodes are there: the others are left out for now", there, wanted)
+                return
+            time.sleep(_INTERVAL)
+
+    def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
+        """Refused: a masked round is more than one message, and `start` runs it."""
+        raise _by_start_alone()
+
+    def aggregate_train(self, *_: Any, **__: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Refused: a masked round is more than one message, and `start` runs it."""
+        raise _by_start_alone()
+
+    def configure_evaluate(self, *_: Any, **__: Any) -> Iterable[Message]:
+        """Asks nothing: silos send no metrics."""
+        return ()
+
+    def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord | None:
+        """Returns nothing: silos send no metrics."""
+        return None
+
+
+def server_site(folder: str | Path | None = None) -> Site:
+    """Returns the server's site: that in a folder, or in the one that the environment names."""
+    place = os.environ.get(SITE) if folder is None else folder
+    if place is None:
+        raise DataError(f"no site is named. Give FulcrumStrategy its folder, or set ${SITE}")
+    return read_site(place, "server")
+
+
+def _by_start_alone() -> EngineError:
+    return EngineError("a masked round is five messages to each silo. Call start, which runs all rounds of the plan")
+
+
+def _in_form(given: Mapping[str, np.ndarray[Any, Any]], model: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
+    """Returns the model with the names, order and types of the arrays given; what is not trained stays as it was."""
+    trained = {name: array.astype(given[name].dtype) for name, array in model.items()}
+    return as_record({name: trained.get(name, array) for name, array in given.items()})
+
+
+def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord) -> None:
+    """Has the server measure a model, as Flower's own strategies do."""
+    if evaluate_fn is None:
+        return
+    measured = evaluate_fn(number, record)
+    if measured is not None:
+        _logger.info("round %d: %s", number, dict(measured))
+        result.evaluate_metrics_serverapp[number] = measured

@@ -1,0 +1,35 @@
+"""The names of fields that silo, region and server exchange on NVIDIA FLARE, and the folder of a site."""
+
+from pathlib import Path
+from typing import Any
+
+from fulcrum.core.silo.site import Role, Site, read_site
+
+TASK = "train"
+
+MODEL = "fulcrum_model"
+"""Server to silos: the global model."""
+
+ROUND = "fulcrum_round"
+"""Server to regions and silos: the round, from 1."""
+
+RELEASE = "fulcrum_release"
+"""Silo to region: the sealed release."""
+
+DECLINE = "fulcrum_decline"
+"""Silo to region, in place of a release: the silo's signed statement that there is none."""
+
+ANSWER = "fulcrum_answer"
+"""Region to server: the regional sum, or that it was withheld."""
+
+APP = "config/config_fed_client.json"
+"""The one file of the app that a job brings to a silo or region; the kit has its own copy."""
+
+FOLDER = "fulcrum"
+"""The site's folder inside the kit's local folder."""
+
+
+def site_of(fl_ctx: Any, role: Role) -> Site:
+    """Returns the site that this process serves, read from the kit's local folder."""
+    workspace = fl_ctx.get_engine().get_workspace()
+    return read_site(Path(workspace.get_site_config_dir()) / FOLDER, role)

@@ -1,0 +1,167 @@
+"""A plan as a recipe of NVIDIA FLARE's, for a script that runs recipes: `nvflare.recipe`.
+
+    recipe = PlanRecipe(plan="plan.json", train="learning")
+    run = recipe.execute(LoopbackEnv("out"))            # every site a process on this machine
+    run = recipe.execute(ProdEnv("kits/admin", username=ADMIN))    # sites that were started from their kits
+
+A recipe's job usually carries settings, filters and code to the sites. This one says which component runs where and
+carries nothing else, since a site does what its own kit says: whatever is added to it is refused, not left out.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from nvflare.job_config.api import FedJob
+from nvflare.recipe import PocEnv, SimEnv
+from nvflare.recipe.spec import ExecEnv, Recipe
+
+from fulcrum.engines.nvflare.console import COMPLETED
+from fulcrum.engines.nvflare.nvflare_kits import ADMIN, PROJECT, check_deployable, write_job, write_kits
+from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.site_folders import Deployment
+from fulcrum.engines.training_check import check_fits, loaded_module
+from fulcrum.errors import EngineError
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.plan import Plan
+from fulcrum.server.deployed_run import save_deployed_run, save_model
+from fulcrum.server.run_results import RoundResult, RunResult, run_folder
+
+__all__ = ["ADMIN", "LoopbackEnv", "PlanJob", "PlanRecipe"]
+
+
+class PlanJob(FedJob):  # type: ignore[misc]
+    """The job of a plan, the same as `fulcrum deploy nvflare` writes beside the kits."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        super().__init__(name=PROJECT)
+        self.deployment = deployment
+
+    def export_job(self, job_root: str) -> None:
+        """Writes the job into a folder of its name."""
+        write_job(self.deployment, Path(job_root) / self.name)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise EngineError(
+            "the job of a plan carries no filter, component, file or setting: sites would refuse it. Give the training "
+            "module options, and let the plan say what is clipped and perturbed"
+        )
+
+    to = to_server = to_clients = _refuse
+    add_file_to = add_file_to_server = add_file_to_clients = add_file_source = set_app_packages = _refuse
+    add_component = add_controller = add_executor = add_filter = add_params = add_resources = _refuse
+
+    def simulator_run(self, *_: Any, **__: Any) -> NoReturn:
+        """The simulator has no regions and no keys."""
+        raise EngineError("the simulator of NVIDIA FLARE runs no plans. Run the recipe in LoopbackEnv()")
+
+
+class PlanRecipe(Recipe):  # type: ignore[misc]
+    """Runs a plan; in the place of `FedAvgRecipe` and its kin.
+
+    Args:
+        plan: A plan, or the file of one; for deployment, or for research in `LoopbackEnv` alone.
+        train: The training module, by the name it is imported under: `start`, `train` and, if there is one, `evaluate`.
+        options: Its options. In `ProdEnv` every site has its own, in its kit.
+        patience: Seconds a region waits for its silos; in `ProdEnv` that of the kits.
+        policy: The policy file that silos start with in `LoopbackEnv`.
+        seed: Of a research plan.
+
+    Raises:
+        PlanError: NVIDIA FLARE cannot run the plan.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan | str | Path,
+        train: str,
+        options: Mapping[str, Any] | None = None,
+        patience: float = 120.0,
+        policy: str | Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        deployment = Deployment(
+            plan=plan if isinstance(plan, Plan) else read_plan(plan),
+            train=train,
+            options=dict(options or {}),
+            patience=patience,
+            policy=None if policy is None else Path(policy),
+            seed=seed,
+            port=free_port(),
+        )
+        check_deployable(deployment)
+        super().__init__(PlanJob(deployment))
+
+    def _validate_before_use(self) -> None:
+        if self._job.job.meta_props:
+            self._job.to(self._job.job.meta_props)
+
+    def process_env(self, env: ExecEnv) -> None:
+        """Refuses environments whose sites have no kit."""
+        if isinstance(env, SimEnv | PocEnv):
+            raise EngineError(
+                f"{type(env).__name__} makes sites without regions, keys and plan. Run the recipe in LoopbackEnv()"
+            )
+        if self._job.deployment.plan.purpose == "research" and not isinstance(env, LoopbackEnv):
+            raise EngineError("a research plan protects nobody and stays on this machine. Run it in LoopbackEnv()")
+
+    def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:
+        self._job.to(config)
+
+
+class LoopbackEnv(ExecEnv):  # type: ignore[misc]
+    """Runs a plan with every site a process on this machine, mutual TLS between them, and stops them all at the end.
+
+    Args:
+        folder: A new folder for kits, logs, model.npz and run.json.
+        on_round: Told what came of each round; one line on stderr by default.
+
+    Attributes:
+        result: What came of the last run, by round; None before there was one.
+    """
+
+    def __init__(self, folder: str | Path, *, on_round: Callable[[RoundResult], None] | None = None) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.result: RunResult | None = None
+        self._on_round = on_round
+
+    def deploy(self, job: FedJob) -> str:
+        """Runs the job of a plan to its last round, after asking whether the training module fits it."""
+        if not isinstance(job, PlanJob):
+            raise EngineError(
+                f"LoopbackEnv runs the jobs of plans, got that of {type(job).__name__}. Give a PlanRecipe"
+            )
+        deployment = job.deployment
+        learner = loaded_module(deployment.train)
+        check_fits(learner, deployment.plan, learner.starting_model(deployment.options))
+        kits = run_folder(self.folder) / "kits"
+        write_kits(replace(deployment, runs_here=True), kits)
+
+        def tell(found: RoundResult) -> None:
+            sys.stderr.write(found.in_words(of=deployment.plan.rounds) + "\n")
+
+        done = run_here(deployment, kits, on_round=self._on_round or tell, stall=60 + 3 * deployment.patience)
+        if done.failed:
+            sys.stderr.write(f"{done.failed}\n")
+        save_model(done.model, self.folder)
+        save_deployed_run(done.run, self.folder)
+        self.result = done.run
+        return str(job.name)
+
+    def get_job_status(self, job_id: str) -> str | None:
+        """Returns that the run is complete, once it is: `deploy` returns no earlier."""
+        del job_id
+        return COMPLETED if self.result else None
+
+    def get_job_result(self, job_id: str, timeout: float = 0.0) -> str | None:
+        """Returns the folder of the run; it stays."""
+        del job_id, timeout
+        return str(self.folder) if self.result else None
+
+    def abort_job(self, job_id: str) -> None:
+        """Does nothing: a run is over when `deploy` returns."""
+        del job_id

@@ -1,0 +1,221 @@
+"""A deployment, and the folder of every site: its settings, the signed plan, and an empty folder for its records.
+
+A site's folder is as `fulcrum.core.silo.site` reads it. What an engine needs beside it is for the engine to write.
+"""
+
+import contextlib
+import dataclasses
+import ipaddress
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fulcrum.aggregation.site_setup import init_site
+from fulcrum.arrays import FloatArray
+from fulcrum.core.messages.membership import regions_of
+from fulcrum.core.plan.signatures import new_key, read_signed_plan, signer_of, write_signature
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.silo.policy import read_policy
+from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings, site_toml
+from fulcrum.errors import DataError, ParameterError, in_one_line
+from fulcrum.planning.engine_limits import SERVER
+from fulcrum.planning.plan import Plan, save_plan
+from fulcrum.server.checkpoint import RoundSummary
+from fulcrum.server.run_results import RunResult
+from fulcrum.server.sum_archive import KEPT
+
+THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine: research plans stay on it."""
+
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # RFC 1123
+_LONGEST_HOST = 253
+
+BUILT_IN = "fulcrum.engines.built_in_training"
+"""The training module that comes with Fulcrum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What is deployed, and where.
+
+    Attributes:
+        plan: What is run.
+        plan_file: Where it was read from, if it was; a signature beside it is kept.
+        train: The training module, installed at silos and server.
+        options: Its options, the same at every site; operators change their own site.toml.
+        host: Under what name sites reach the server.
+        port: The server's port; the next one is the operators'.
+        patience: Seconds a region waits for its silos.
+        seed: Of a research plan.
+        policy: The policy file every silo starts with, if any.
+        keep_sums: Whether the server keeps every sum that it takes, for an audit.
+        runs_here: True to run every site on this machine: each is initialised as it is written. Kits for operators hold
+            no ledger, masking record or sums; their operators make these, once, with `fulcrum site init`.
+    """
+
+    plan: Plan
+    train: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "localhost"
+    port: int = 8002
+    patience: float = 120.0
+    seed: int = 0
+    policy: Path | None = None
+    plan_file: Path | None = None
+    keep_sums: bool = False
+    runs_here: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks host and port, which reach scripts and certificates.
+
+        Raises:
+            ParameterError: The host is neither a name nor an address, or there is no such port, or none after it.
+        """
+        if not _is_host(self.host):
+            raise ParameterError(
+                f"the host must be a name such as fl.example.org or an address such as 192.0.2.7 or 2001:db8::7, got "
+                f"{in_one_line(self.host)[:60]!r}"
+            )
+        if not 1 <= self.port < 65_535:
+            raise ParameterError(f"the port must be from 1 to 65534, since the next one is used too, got {self.port}")
+
+    @property
+    def address(self) -> str:
+        """Host and port as one text. Brackets around an IPv6 address keep its colons apart from the port's."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def answer_time(self) -> float:
+        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
+        return max(5.0, self.patience / 10)
+
+    @property
+    def regions(self) -> dict[str, list[str]]:
+        """The members of every region."""
+        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
+        for silo, region in regions_of(self.plan.federation).items():
+            found[region].append(silo)
+        return found
+
+    @property
+    def sites(self) -> dict[str, Role]:
+        """Every site and its role."""
+        found: dict[str, Role] = {SERVER: "server"}
+        for region, members in self.regions.items():
+            found[region] = "region"
+            found.update(dict.fromkeys(members, "silo"))
+        return found
+
+
+def _is_host(host: str) -> bool:
+    """Returns True for a host's name or an IP address. A shell finds no commands in either."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return len(host) <= _LONGEST_HOST and _HOST_NAME.fullmatch(host) is not None
+    return "%" not in host  # the name of a network interface has no meaning on other machines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalRun:
+    """What came of a plan on this machine.
+
+    Attributes:
+        run: As run.json has it.
+        history: What became of every round, by the names of regions and silos.
+        model: The final one.
+        seconds: From the end of the first round to that of the last.
+        failed: At how many silos training failed, and where to look; empty if at none.
+    """
+
+    run: RunResult
+    history: tuple[RoundSummary, ...]
+    model: dict[str, FloatArray]
+    seconds: float
+    failed: str
+
+
+@contextlib.contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """Gives a folder to work in that takes the place of a new or empty one when all went well, and else is gone."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        yield work
+        if folder.exists():
+            folder.rmdir()
+        work.rename(folder)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> VerifiedPlan:
+    """Writes the plan with its keys and its signature, and returns it; every silo's policy must pass it."""
+    path, signature = work / "plan.json", Path(f"{deployment.plan_file}.sig")
+    if deployment.plan_file is not None and signature.exists() and issuer_key is None and not keys:
+        shutil.copy(deployment.plan_file, path)
+        shutil.copy(signature, f"{path}.sig")
+    else:
+        save_plan(dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)), path)
+        if issuer_key is None:
+            issuer_key = work / "issuer.key"
+            new_key(issuer_key)
+        # A research plan gets this far on its own machine alone (`check_deployable`), and its sites state the purpose.
+        write_signature(path, issuer_key, purpose=deployment.plan.purpose)
+    plan = read_signed_plan(path, signer_of(path))
+    if deployment.policy is not None:
+        read_policy(deployment.policy).check_every_silo(plan)
+    return plan
+
+
+def write_site(
+    deployment: Deployment, plan: VerifiedPlan, home: Path, name: str, role: Role, *, source: Path, train: str
+) -> None:
+    """Writes one site's folder: the signed plan, the settings, the policy, and an empty folder for its records.
+
+    Args:
+        deployment: What is deployed.
+        plan: As `signed_plan` returned it.
+        home: The site's folder.
+        name: The site's name.
+        role: What it is.
+        source: The folder with the signed plan.
+        train: The training module; none where the site trains nothing, or its engine's app does.
+    """
+    for file in ("plan.json", "plan.json.sig"):
+        shutil.copy(source / file, home)
+    if role == "silo" and deployment.policy is not None:
+        shutil.copy(deployment.policy, home / "policy.toml")
+    settings = SiteSettings(
+        format=FORMAT,
+        role=role,
+        name=name,
+        issuer=plan.issuer,
+        purpose="research" if plan.purpose == "research" else "deployment",
+        policy=role == "silo" and deployment.policy is not None,
+        train=train,
+        seed=deployment.seed,
+        patience=deployment.patience,
+        options=dict(deployment.options) if train else {},
+    )
+    (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
+    state = home / "state"
+    state.mkdir(mode=0o700)
+    if role == "server" and deployment.keep_sums:
+        (state / KEPT).mkdir()
+    if deployment.runs_here:
+        init_site(Site(folder=home, settings=settings, plan=plan))
+
+
+def task_of(site: Site) -> str:
+    """Returns the task of a server's site: the name of the data of the built-in training, or of the module."""
+    settings = site.settings
+    return Path(str(settings.options.get("data", "digits"))).stem if settings.train == BUILT_IN else settings.train

@@ -1,0 +1,33 @@
+"""Whether a training module fits a plan: asked where a plan is about to be run, before any process starts."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fulcrum.core.messages.model_message import checked_model
+from fulcrum.core.silo.training_module import Learner, load_learner
+from fulcrum.errors import DataError
+from fulcrum.planning.plan import Plan
+
+
+def loaded_module(train: str) -> Learner:
+    """Returns the functions of a training module, which may stand in the current folder."""
+    if "" not in sys.path:
+        sys.path.append("")
+    return load_learner(train)
+
+
+def check_fits(learner: Learner, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raises unless the plan was made for a model of these names, shapes and size, and training can start from it."""
+    size = sum(array.size for array in start.values())
+    if size and plan.parameters not in (None, size):
+        raise DataError(
+            f"the model has {size} parameters, the plan was made for {plan.parameters}. Plan with --parameters {size}"
+        )
+    layout, flat = checked_model(plan, start)
+    learner.classes(start)  # refused here where it is declared wrongly
+    for name, array in layout.arrays(flat).items():
+        if not np.isfinite(array).all():
+            raise DataError(f"the training module's function start gives {name!r} values that are not finite numbers")

@@ -1,6 +1,0 @@
-"""What travels between silo, region and server: layouts, releases, answers, models, and how they are sealed.
-
-Change it for another message. It decides nothing about what may be sent.
-
-Imports from: base, federation, planning.
-"""

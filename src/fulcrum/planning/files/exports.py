@@ -1,0 +1,125 @@
+"""A plan in the settings of other tools: a table, Flower's configuration, NVIDIA FLARE's sites.
+
+>>> from fulcrum.planning.planner import plan
+>>> print(exported(plan("isic-paper", rounds=10, epsilon=1.0), "csv").splitlines()[0])
+silo,records,region,weight,noise_multiplier,region_noise_multiplier,epsilon_silo,epsilon_region,epsilon_federation
+
+Settings for engines carry the plan's digest, so that whoever reads them can tell which plan they came from. Noise is
+drawn by Fulcrum: these are settings, not switches of an engine's own privacy code.
+"""
+
+import json
+from typing import Any
+
+from fulcrum.csv_text import csv_text
+from fulcrum.errors import check_known
+from fulcrum.planning.plan import Plan
+
+EXPORTS = ("csv", "flower", "nvflare")
+"""Where a plan can go."""
+
+
+def exported(plan: Plan, to: str) -> str:
+    """Returns the plan as text for another tool, one of `EXPORTS`."""
+    check_known("export", to, EXPORTS)
+    writers = {"csv": _csv, "flower": _flower, "nvflare": _nvflare}
+    return writers[to](plan)
+
+
+def _csv(plan: Plan) -> str:
+    """One row a silo: its place, its noise and that of its region's sum, its epsilon against each tier's observer."""
+    content, federation = plan.content(), plan.federation
+    places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
+    tiers, inner = federation.tier_names, federation.innermost
+    in_sum = {node.name: node.noise_multiplier for node in content.tiers[inner.name]}
+    header = ["silo", "records", *(tier.name for tier in federation.tiers), "weight", "noise_multiplier"]
+    rows: list[list[Any]] = [[*header, f"{inner.name}_noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)]]
+    for index, entry in enumerate(content.silos):
+        nodes = [tier.nodes[place[index]] for tier, place in zip(federation.tiers, places, strict=True)]
+        epsilon = ["inf" if entry.epsilon[tier] is None else entry.epsilon[tier] for tier in tiers]
+        noise = [entry.noise_multiplier, in_sum[entry.node]]
+        rows.append([entry.silo, entry.records, *nodes, float(federation.weights[index]), *noise, *epsilon])
+    return csv_text(rows)
+
+
+def _flower(plan: Plan) -> str:
+    """A fragment for the app's pyproject.toml, and for every silo the --node-config of its SuperNode."""
+    inner = plan.federation.innermost
+    lines = [
+        "# For the app's pyproject.toml.",
+        "[tool.flwr.app.config]",
+        f"num-server-rounds = {plan.rounds}",
+        f"fulcrum-clip-norm = {plan.clip_norm!r}",
+        *_flower_beyond_the_paper(plan),
+        f'fulcrum-injection = "{plan.injection}"',
+        f'fulcrum-plan-digest = "{plan.digest}"',
+        "",
+        "# One SuperNode a silo: flower-supernode --node-config followed by the value.",
+        "[tool.fulcrum.node-config]",
+    ]
+    if plan.aggregator_noise_multiplier is not None:
+        noise = zip(inner.nodes, plan.aggregator_noise_multiplier.tolist(), strict=True)
+        lines[-2:-2] = [
+            f"# The noise that each {inner.name} aggregator adds to its weighted sum, over the clip norm.",
+            "[tool.fulcrum.aggregator-noise-multiplier]",
+            *(f"{_quoted(node)} = {multiplier!r}" for node, multiplier in noise),
+            "",
+        ]
+    for index, name in enumerate(plan.federation.silo_names.tolist()):
+        settings = {
+            "silo": name,
+            inner.name: inner.nodes[inner.parent_of[index]],
+            "weight": float(plan.federation.weights[index]),
+            "noise-multiplier": float(plan.noise_multiplier[index]),
+        }
+        value = " ".join(f"{key}={_quoted(item)}" for key, item in settings.items())
+        lines.append(f"{_quoted(name)} = {_quoted(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flower_beyond_the_paper(plan: Plan) -> list[str]:
+    """The clip share, the server and the aggregation, where they are not the paper's."""
+    server = {"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}
+    return [
+        *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
+        *(f"fulcrum-{name} = {_quoted(value)}" for name, value in server.items()),
+        *([f"fulcrum-aggregation = {_quoted(plan.aggregation)}"] if plan.aggregation != "trusted" else []),
+    ]
+
+
+def _quoted(value: str | float) -> str:
+    """A string or number as TOML writes it; names hold no control characters, so JSON's form is TOML's."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _nvflare(plan: Plan) -> str:
+    """The sites by name: leaves with their parent, weight and noise; aggregators with the members they must see."""
+    federation, inner = plan.federation, plan.federation.innermost
+    names = federation.silo_names.tolist()
+    members: dict[str, list[str]] = {node: [] for node in inner.nodes}
+    sites = {}
+    for index, name in enumerate(names):
+        parent = inner.nodes[inner.parent_of[index]]
+        members[parent].append(name)
+        sites[name] = {
+            "parent": parent,
+            "weight": float(federation.weights[index]),
+            "noise_multiplier": float(plan.noise_multiplier[index]),
+        }
+    injected = plan.aggregator_noise_multiplier
+    aggregators = {
+        node: {"members": members[node], "noise_multiplier": 0.0 if injected is None else float(injected[index])}
+        for index, node in enumerate(inner.nodes)
+    }
+    settings = {
+        "plan_digest": plan.digest,
+        "rounds": plan.rounds,
+        "clip_norm": plan.clip_norm,
+        **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
+        **({"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}),
+        "injection": plan.injection,
+        **({"aggregation": plan.aggregation} if plan.aggregation != "trusted" else {}),
+        "sites": sites,
+        "aggregators": aggregators,
+    }
+    return json.dumps(settings, indent=1, ensure_ascii=False) + "\n"

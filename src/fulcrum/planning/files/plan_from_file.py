@@ -1,0 +1,46 @@
+"""Plans made of their files: a file becomes a plan only where it verifies as it was read."""
+
+from pathlib import Path
+
+from fulcrum.core.plan.plan_file import PlanFile
+from fulcrum.core.plan.plan_reader import read_content
+from fulcrum.core.plan.verified_plan import VerifiedPlan, check_verified, data_in
+from fulcrum.errors import PlanError
+from fulcrum.planning.plan import Plan
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Reads a plan file, verifies it as it was read, and returns the plan.
+
+    Raises:
+        PlanError: The file is no plan, or a check of `fulcrum verify` fails.
+    """
+    return plan_of(read_content(path), source=str(path))
+
+
+def read_verified_content(path: str | Path) -> PlanFile:
+    """Reads a plan file, verifies it, and returns the content as it was read; it raises as `read_plan` does."""
+    content = read_content(path)
+    check_verified(content, PlanError, source=str(path))
+    return content
+
+
+def with_figures(plan: Plan | VerifiedPlan) -> Plan:
+    """Returns the plan with its figures: itself, or made of the content that was verified."""
+    return plan_of(plan.document) if isinstance(plan, VerifiedPlan) else plan
+
+
+def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
+    """Returns the plan that a content describes, once every check of `fulcrum verify` holds for that content.
+
+    Args:
+        content: As it was read, the stated figures included; the plan keeps it.
+        source: The name of the file in messages.
+
+    Raises:
+        PlanError: A check fails.
+    """
+    check_verified(content, PlanError, source=source)
+    plan = Plan(**data_in(content))  # type: ignore[arg-type]
+    object.__setattr__(plan, "document", content)
+    return plan

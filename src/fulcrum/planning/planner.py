@@ -1,0 +1,501 @@
+"""A plan made: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
+
+>>> from fulcrum.readers.federation import Federation
+>>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
+>>> [round(float(value), 2) for value in made.noise_multiplier]
+[19.63, 19.63, 23.59]
+>>> f"{made.saving:.1%} less noise than one multiplier for all"
+'5.8% less noise than one multiplier for all'
+
+A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.choices import (
+    AGGREGATIONS,
+    BY_SILO,
+    DECLARED,
+    HEADS,
+    INJECTIONS,
+    PURPOSES,
+    SERVERS,
+    Accountant,
+    Aggregation,
+    Bound,
+    Injection,
+    Purpose,
+    ServerName,
+    Shrink,
+)
+from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
+from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
+from fulcrum.core.plan.plan_file import key_bytes
+from fulcrum.core.remaining_noise import check_count
+from fulcrum.core.topology import ROOT, SILO, Topology
+from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import drawn_noise
+from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
+from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate
+from fulcrum.planning.theory.calibration import epsilon_of
+from fulcrum.planning.theory.leakage import mechanism_information
+from fulcrum.planning.theory.prior import Coupling
+from fulcrum.planning.theory.weights import least_noise_of_one_tier
+from fulcrum.planning.weighted_federation import weighed
+from fulcrum.readers.federation_reader import read_federation
+from fulcrum.rounding import rounded_up, shown
+
+_LARGEST_CLIP_NORM = 1e50
+_MOST_PARAMETERS = 10**15
+_MOST_RESERVE = 0.01  # of delta, for lattice noise; a delta that can pay more is no promise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a plan is carried out, whatever it promises.
+
+    Attributes:
+        allocation: How noise is distributed: one of `ALLOCATIONS`, "module:function", or a callable.
+        seed: For "misallocated".
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise.
+        weights: What silos count for, as `weights_by` takes it.
+        least_influence: From 0 to 1, how much of its share by size every region has of the model at least.
+        server: One of `SERVERS`.
+        shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
+        injection: One of `INJECTIONS`.
+        purpose: One of `PURPOSES`.
+        keys: Public keys by silo and region name, to be carried by the plan.
+    """
+
+    allocation: str | AllocationRule = "optimal"
+    seed: int = 0
+    clip_norm: float | str = 1.0
+    weights: str | float | Mapping[str, float] = "sizes"
+    least_influence: float = 0.0
+    server: ServerName = "sum"
+    shrink: Shrink = False
+    injection: Injection = "silo"
+    purpose: Purpose = "research"
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Past:
+    """What silos did before a plan, which its promise includes; nothing for a first plan.
+
+    Attributes:
+        spent: By tier, the squared shift (mu²) that each silo has spent; the innermost tier and "silo" at least.
+        reserve: The part of delta that lattice noise of earlier rounds has cost.
+        moved: By silo that changed its region since the plan before, the region it was in.
+    """
+
+    spent: Mapping[str, FloatArray] = field(default_factory=dict)
+    reserve: float = 0.0
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan(
+    federation: Any,
+    *,
+    rounds: int,
+    delta: float = 1e-5,
+    epsilon: float | Mapping[str, float] | None = None,
+    accountant: Accountant | None = None,
+    allocation: str | AllocationRule = "optimal",
+    information: float | None = None,
+    floor: Floor | None = None,
+    bound: Bound = "paper",
+    budget: float | None = None,
+    recipe: str = "paper",
+    weights: str | float | Mapping[str, float] | None = None,
+    clip_norm: float | str | None = None,
+    server: ServerName | None = None,
+    shrink: Shrink | None = None,
+    least_influence: float = 0.0,
+    parameters: int | None = None,
+    colluders: int = 0,
+    dropouts: int = 0,
+    injection: Injection = "silo",
+    aggregation: Aggregation = "trusted",
+    purpose: Purpose = "research",
+    keys: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Returns the plan that gives every silo the promised guarantee.
+
+    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated
+    noise never overspends: no silo's epsilon exceeds its target.
+
+    Args:
+        federation: A `Federation`, or anything `read_federation` takes.
+        rounds: T, the number of releases of each silo.
+        delta: The DP parameter, in (0, 1).
+        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
+            "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
+        accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
+            which is proven for sums of lattice noise and the default for deployment.
+        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
+        information: K in nats: the bound on what is learned of a silo's class concentration above its region, the floor
+            included. Without a floor it bounds what the releases add, and not all that is learned.
+        floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
+        bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
+        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
+            epsilon.
+        recipe: "paper", or "joint", which chooses weights, clip and server together so that the same guarantee needs
+            less noise; each of the next four stands in for the recipe's own.
+        weights: What silos count for in the model: "sizes", "equal" within a region, "least-noise", a number from 0
+            (sizes) to 1 (least noise), or weights by silo. Where the federation declares weights of its own, those
+            are the default.
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise, then
+            scaled up; it needs `parameters`.
+        server: "sum", or "random-effects": the server pools the regional sums of all rounds by what it knows of their
+            noise. That costs no privacy, but holds for targets on regions and silos alone.
+        shrink: Whether a server that pools takes off what does not stand out of the noise: "heads" does so where the
+            model is a softmax head, True and False whatever it is.
+        least_influence: From 0 to 1: every region keeps at least so much of the share of the model that it has by size,
+            or by number of silos where sizes are unknown; see `Plan.influence`.
+        parameters: d, the number of trainable parameters; None is the limit of large d.
+        colluders: Silos of each region that may collude with the observer: they know their own noise.
+        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
+            counted without the worst colluders and dropouts together.
+        injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
+        aggregation: "trusted", or "masked" if the server gets masked sums alone (regional ones, or that of the
+            federation where it alone has a target); a sum of one silo is its own update. The tier "silo" is then the
+            server together with `colluders` silos of each region, one at least.
+        purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
+        keys: Public keys by silo and region name, to be carried by the plan.
+        seed: For "misallocated".
+    """
+    federation = read_federation(federation)
+    if accountant is None:
+        accountant = "renyi" if purpose == "deployment" else "exact"
+    check_known("recipe", recipe, RECIPES)
+    chosen = RECIPES[recipe]
+    own_weights = chosen.weights if federation.declared_weights is None else DECLARED
+    execution = Execution(
+        allocation=allocation,
+        seed=seed,
+        clip_norm=chosen.clip_norm if clip_norm is None else clip_norm,
+        weights=own_weights if weights is None else weights,
+        least_influence=least_influence,
+        server=chosen.server if server is None else server,
+        shrink=chosen.shrink if shrink is None else shrink,
+        injection=injection,
+        purpose=purpose,
+        keys=keys or {},
+    )
+    _check_execution(execution, parameters)
+    colluders, dropouts = check_count("colluders", colluders), check_count("dropouts", dropouts)
+    if injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
+        colluders = dropouts = 0
+    epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
+    mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
+    target = Target(
+        rounds=int(rounds),
+        delta=float(delta),
+        accountant=accountant,
+        epsilon=epsilon_by_tier(federation, epsilon),
+        information=None if information is None else float(information),
+        floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
+        coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
+        bound=bound,
+        parameters=None if parameters is None else int(parameters),
+        budget=None if budget is None else float(budget),
+        colluders=colluders,
+        dropouts=dropouts,
+        aggregation=aggregation,
+    )
+    return planned(federation, target, execution)
+
+
+def planned(federation: Topology, target: Target, execution: Execution, past: Past | None = None) -> Plan:
+    """Returns the plan that keeps to a target, all that was spent before included."""
+    past = past or Past()
+    _check_execution(execution, target.parameters)
+    whole = replace(target, spent=_spent_everywhere(federation, past.spent), reserve=past.reserve)
+    _check_target(federation, whole, execution.injection)
+    _check_server(federation, whole, execution)
+    _check_masking(federation, whole, execution)
+    _check_moved(federation, past)
+    made = _allocated(federation, whole, execution, past)
+    if execution.purpose == "research":
+        return made
+    return _allocated(federation, replace(whole, reserve=past.reserve + _reserve(made)), execution, past)
+
+
+def _allocated(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:
+    """Returns the plan whose noise the target requires, distributed by the allocation."""
+    rule, seed = execution.allocation, int(execution.seed)
+    bought = target.budget is not None  # what a budget buys follows from the weights
+    requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
+    if not bought:
+        requirement = target.requirement(federation)
+    counting = weighed(
+        federation, execution.weights, requirement, server=execution.server, least_influence=execution.least_influence
+    )
+    federation = counting.federation
+    if bought:
+        target = target.reached_with_budget(federation, rule, seed)
+        requirement = target.requirement(federation)
+    multiplier = allocate(federation, requirement, rule, seed=seed)
+    own, injected = drawn_noise(federation, multiplier, execution.injection)
+    return Plan(
+        federation=federation,
+        rounds=target.rounds,
+        delta=target.delta,
+        reserve=target.reserve,
+        accountant=target.accountant,
+        epsilon_target=target.epsilon,
+        required_multiplier=requirement.multiplier,
+        information=target.information,
+        bound=target.bound,
+        floor=target.floor,
+        coupling=target.coupling,
+        budget=target.budget,
+        colluders=target.colluders,
+        dropouts=target.dropouts,
+        aggregation=target.aggregation,
+        parameters=target.parameters,
+        spent=target.spent,
+        allocation=rule if isinstance(rule, str) else getattr(rule, "__name__", "custom"),
+        noise_multiplier=own,
+        aggregator_noise_multiplier=injected,
+        clip_norm=1.0 if execution.clip_norm == "auto" else float(execution.clip_norm),
+        clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
+        weights_rule=_rule_name(execution.weights),
+        least_influence=float(execution.least_influence),
+        absent_regions=_goes_on_without_regions(target, execution),
+        influence_mix=counting.mix,
+        rule_weights=counting.by_rule,
+        server=execution.server,
+        shrink=execution.shrink if execution.server != "sum" else False,
+        injection=execution.injection,
+        seed=seed,
+        purpose=execution.purpose,
+        moved=dict(past.moved),
+        keys=dict(execution.keys),
+    )
+
+
+def _goes_on_without_regions(target: Target, execution: Execution) -> bool:
+    """Returns True where a round goes on without a region that has no sum.
+
+    Regions fail, and a deployed round should not wait for all of them, unless a target on the global sum counts on the
+    noise of all of them. The embedded engine, which research plans are made for, has every region in every round. A
+    pooling server's rounds always go on, and the setting says nothing of them.
+    """
+    return execution.purpose == "deployment" and execution.server == "sum" and ROOT not in target.epsilon
+
+
+def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
+    """Returns the rule as the plan names it."""
+    if isinstance(weights, Mapping):
+        return BY_SILO
+    return weights if isinstance(weights, str) else float(weights)
+
+
+def _check_target(federation: Topology, target: Target, injection: str) -> None:
+    """Raises unless every silo has a target, and the targets fit each other and whoever draws the noise."""
+    if target.spent and (target.information is not None or target.budget is not None):
+        raise ParameterError(
+            "what was spent before is counted for epsilon targets alone. Give no information and no budget"
+        )
+    if injection == "aggregator" and SILO in target.epsilon:
+        raise UnreachableTargetError(
+            "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
+            "Use injection='silo'"
+        )
+    if target.budget is not None and (target.epsilon or target.information is not None):
+        raise ParameterError("budget stands in for a target: give it without epsilon and information")
+    if target.budget is None and not target.epsilon and target.information is None:
+        bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
+        if bare.any():  # a silo that nobody protects would send its updates without noise
+            whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
+            raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
+
+
+def _clip_share(federation: Topology, requirement: Requirement, target: Target) -> float:
+    """Returns the share of the clip norm at which updates are clipped: 1 / (1 + d v).
+
+    v is the least noise of all weights for the most demanding tier. Where it is small the share is near 1, a plain
+    clip. Where it is large, the norm of an update says little, and all updates are scaled to nearly the same one.
+    """
+    if target.parameters is None:
+        raise ParameterError(
+            "clip_norm='auto' needs the number of trainable parameters. Give parameters (--parameters)"
+        )
+    above = requirement.by_observer(federation)[0]
+    least = least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)
+    return 1 / (1 + target.parameters * least)
+
+
+def _check_server(federation: Topology, target: Target, execution: Execution) -> None:
+    """Raises unless what the server does with the sums costs no privacy."""
+    check_known("server", execution.server, SERVERS)
+    if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
+        raise ParameterError(f"shrink must be True, False or {HEADS!r}, got {execution.shrink!r}")
+    if execution.server == "sum":
+        return
+    if execution.injection != "silo":
+        raise ParameterError("a server that pools needs noise that silos draw. Use injection='silo', or server='sum'")
+    outside = [tier for tier in target.epsilon if tier not in (SILO, federation.innermost.name)]
+    if outside:
+        raise UnreachableTargetError(
+            f"server={execution.server!r} reads the sums of every {federation.innermost.name}, so its model tells "
+            f"whoever sees the sums of {outside[0]!r} alone more than they do: no target there can be kept. "
+            "Use server='sum'"
+        )
+
+
+def _check_masking(federation: Topology, target: Target, execution: Execution) -> None:
+    """Raises unless sums that are to be masked can be, with as many silos missing as the target allows for."""
+    check_known("aggregation", target.aggregation, AGGREGATIONS)
+    if target.aggregation == "trusted":
+        return
+    silos = federation.silo_names.tolist()
+    keys = {silo: key_bytes(execution.keys[silo]) for silo in silos if silo in execution.keys}
+    if garbled := next((silo for silo, key in keys.items() if key is None), None):
+        raise ParameterError(
+            f"the key of silo {garbled!r} is not 32 bytes in base64, and masked sums need one. Make one with: "
+            "fulcrum keygen"
+        )
+    if pair := silos_of_one_key(silos, keys):
+        raise ParameterError(
+            f"silos {pair[0]!r} and {pair[1]!r} have one key, and would count as two where a sum is masked. Give each "
+            "its own"
+        )
+    if execution.injection != "silo":
+        raise ParameterError(
+            "whoever masks sums sees none to add noise to. Use injection='silo', or aggregation='trusted'"
+        )
+    inner = federation.innermost
+    if target.budget is None:
+        _check_met_by_the_server(federation, target.requirement(federation))
+    whole = target.budget is None and target.requirement(federation).group_tier(federation) == ROOT
+    sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes))
+    names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
+    for name, parts in zip(names, groups, strict=True):
+        members = int(parts.sum())
+        colluders = int(np.minimum(max(1, target.colluders), parts).sum())  # as the observer inside
+        dropouts = int(np.minimum(target.dropouts, parts).sum())
+        if not tolerates(members, colluders=min(colluders, members - 1), dropouts=min(dropouts, members - 1)):
+            raise UnreachableTargetError(
+                f"{name!r} has {members} silos, which cannot be masked with {dropouts} of them missing and {colluders} "
+                f"colluding: more than two thirds must be left to unmask a sum. Plan with fewer dropouts or colluders, "
+                f"or join it with another {inner.name}"
+            )
+
+
+def _check_met_by_the_server(federation: Topology, requirement: Requirement) -> None:
+    """Raises unless every silo has a target against the server, which gets the sum of its masked group.
+
+    A declared epsilon is one on the innermost tier. Beside a target on the federation alone it would have every region
+    masked by itself, and silos that declare none would be concealed there by nothing that was asked for.
+    """
+    tier = requirement.group_tier(federation)
+    asked = np.maximum(requirement.multiplier.get(tier, 0.0), requirement.multiplier.get(SILO, 0.0))
+    bare = ~(np.broadcast_to(asked, len(federation)) > 0)
+    if bare.any():
+        name = federation.silo_name(int(np.argmax(bare)))
+        raise UnreachableTargetError(
+            f"silo {name!r} has no target against the server, which gets the masked sum of its {tier}. Give an epsilon "
+            f"on the tier {tier!r}; all silos are masked as one group where {ROOT!r} alone has a target, and no silo "
+            "declares one of its own"
+        )
+
+
+def _spent_everywhere(federation: Topology, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Returns what was spent at every tier; further out observers met more noise, so at most the innermost's."""
+    if not spent:
+        return {}
+    inner = federation.innermost.name
+    if not {inner, SILO} <= set(spent):
+        raise ParameterError(f"spent must be given for the tiers {inner!r} and 'silo' at least")
+    found = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
+    for tier, values in found.items():
+        if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
+            raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
+    return found
+
+
+def _check_moved(federation: Topology, past: Past) -> None:
+    if not past.moved:
+        return
+    inner = federation.innermost
+    now = dict(zip(federation.silo_names.tolist(), (inner.nodes[code] for code in inner.parent_of), strict=True))
+    wrong = next((silo for silo, before in past.moved.items() if before in ("", now.get(silo, before))), None)
+    if wrong is not None or not past.spent:
+        raise ParameterError(
+            f"moved must name silos of the plan, each with another {inner.name} before, and spent be given with it, "
+            f"got {wrong or 'no spent'!r}"
+        )
+
+
+def _reserve(made: Plan) -> float:
+    """Returns the part of delta that lattice noise costs a plan, twice what the observer of any tier asks for.
+
+    An observer of a tier meets the noise of all silos of the node whose sum it sees. The reserve itself moves epsilon
+    by far less than the factor of two covers.
+    """
+    federation = made.federation
+    for silo in range(len(federation)):
+        check_fits(
+            signal=made.lattice_signal(silo),
+            width=made.lattice_width(silo),
+            members=len(federation),
+            silo=federation.silo_name(silo),
+        )
+    inside = made.group_tier if made.aggregation == "masked" else SILO
+    reserve = 2 * max(
+        delta_reserve(
+            rounds=made.rounds,
+            parameters=check_parameters(made.parameters),
+            members=int(np.bincount(federation.membership(inside if tier == SILO else tier)).max()),
+            epsilon=made.worst_epsilon(tier),
+            single=tier == inside == SILO,
+        )
+        for tier in federation.tier_names
+    )
+    if reserve > made.delta / 2:
+        largest = f"{shown(float(made.epsilon_inside.max())):g}"
+        if reserve > _MOST_RESERVE:
+            raise ParameterError(
+                f"lattice noise costs delta in proportion to e^epsilon, and no delta covers the largest epsilon, "
+                f"{largest} against whoever sees single updates. Add a target on the tier 'silo' (--epsilon-inside)"
+            )
+        raise ParameterError(
+            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is {largest}. "
+            f"Add a target on the tier 'silo' (--epsilon-inside), or raise delta to {rounded_up(2 * reserve, 2):g}"
+        )
+    return reserve
+
+
+def _check_execution(execution: Execution, parameters: int | None) -> None:
+    clip_norm, seed = execution.clip_norm, execution.seed
+    if clip_norm != "auto" and not (
+        isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
+    ):
+        raise ParameterError(
+            f"clip_norm must be 'auto' or from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
+        )
+    whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
+    if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
+        raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
+    check_known("injection", execution.injection, INJECTIONS)
+    least = execution.least_influence
+    if isinstance(least, bool) or not (isinstance(least, (int, float, np.number)) and 0 <= least <= 1):
+        raise ParameterError(f"least_influence must be a number from 0 to 1, got {least!r}")
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
+    check_known("purpose", execution.purpose, PURPOSES)
+    if execution.purpose == "deployment":
+        check_parameters(parameters)
+        if execution.injection != "silo":
+            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")

@@ -1,0 +1,167 @@
+"""A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
+
+A silo's ledger tells what it has spent at each tier. The promise stays: every silo's epsilon over everything it ever
+released is at most the old target, so a silo that has spent more needs more noise from now on. The budget of a target
+was fixed before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was
+chosen after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016;
+for the renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022). An observer without a
+target has no such budget: its epsilon holds if earlier outputs had no influence on the new plan, and the plan says so.
+
+Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
+different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so
+far. The plan says so and names who moved.
+
+Whoever was inside a silo's region before, such as the aggregator that it left, saw its own updates then. So the promise
+above is against those who were outside in every plan; against the others a silo has its epsilon inside.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.core.choices import BY_SILO, DECLARED
+from fulcrum.core.messages.membership import regions_of
+from fulcrum.core.silo.release_parameters import assumptions_of
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.topology import Topology
+from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.targets import epsilon_by_tier
+from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
+from fulcrum.readers.federation_reader import read_federation
+
+
+def replan(
+    old: Plan,
+    federation: Any,
+    ledgers: str | Path | Mapping[str, str | Path],
+    *,
+    allocation: str | AllocationRule | None = None,
+    weights: str | float | Mapping[str, float] | None = None,
+) -> Plan:
+    """Returns a plan of the remaining rounds for a changed federation.
+
+    Fails closed: a silo of the old plan that stays must show its ledger, since nobody else knows what it has spent.
+
+    Args:
+        old: The plan in force, with targets in epsilon.
+        federation: The federation from now on: a `Federation`, or anything `read_federation` takes.
+        ledgers: The ledger files by silo name, or the folder that holds NAME.ledger for each.
+        allocation: As in `plan`; the old plan's by default, if it is built in. A plan is data: a function that it
+            names is never imported, so a user's own allocation is given again.
+        weights: As in `plan`; by the old plan's rule by default. Weights that were given by silo are kept, in
+            proportion, unless the federation declares its own; a silo that joins then needs one.
+    """
+    if allocation is None and old.allocation not in ALLOCATIONS:
+        raise PlanError(
+            f"the plan was made with the allocation {old.allocation!r}, which is not built in, and what a plan file "
+            "names is not run. Give the allocation again (--allocation module:function)"
+        )
+    if not old.epsilon_target:
+        raise PlanError("a plan is replanned by its epsilon targets, and this one has none")
+    if old.target.information is not None or old.floor is not None or old.target.budget is not None:
+        raise PlanError(
+            "a plan with an information bound, a floor or a budget cannot be replanned: only epsilon adds up"
+        )
+    changed = read_federation(federation)
+    inner = changed.innermost.name
+    if inner != old.federation.innermost.name:
+        raise PlanError(
+            f"silos reported to a {old.federation.innermost.name} and would report to a {inner}: other observers than "
+            f"those that the promise names. Call the innermost tier {old.federation.innermost.name!r}, or make a new "
+            "plan"
+        )
+    if old.federation.sizes_known and not changed.sizes_known:
+        raise PlanError(
+            "the plan in force makes sizes of silos public, and a plan that keeps them secret would promise that of "
+            "what was released under it too. Give records, or make a new plan"
+        )
+    known = set(old.federation.silo_names.tolist())
+    spent, done = {tier: np.zeros(len(changed)) for tier in changed.tier_names}, 0
+    for index, name in enumerate(changed.silo_names.tolist()):
+        path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
+        if not path.is_file():
+            if name in known:
+                raise PlanError(f"silo {name!r} was in the old plan and shows no ledger ({path}). Ask it for one")
+            continue
+        with Ledger.read(path) as ledger:
+            if ledger.silo != name:
+                raise PlanError(f"{path} is the ledger of silo {ledger.silo!r}, not of {name!r}")
+            failed = next((check for check in ledger.checks() if not check.holds), None)
+            if failed is not None:
+                raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
+            for tier, shift in _spent_by(ledger, changed, old, path).items():
+                spent[tier][index] = shift
+            rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
+        done = max([done, *rounds])
+    remaining = old.rounds - done
+    if remaining < 1:
+        raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
+    execution = Execution(
+        allocation=old.allocation if allocation is None else allocation,
+        seed=old.seed,
+        clip_norm=old.clip_norm if old.clip_share == 1 else "auto",
+        weights=_kept_weights(old, changed) if weights is None else weights,
+        least_influence=old.least_influence,
+        server=old.server,
+        shrink=old.shrink,
+        injection=old.injection,
+        purpose=old.purpose,
+        keys=old.keys,
+    )
+    target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
+    past = Past(spent=spent, reserve=old.target.reserve, moved=_moved(old.federation, changed))
+    made = planned(changed, target, execution, past)
+    growth = _growth(old, made)
+    return made if growth <= 1 else planned(changed, target, execution, replace(past, reserve=past.reserve * growth))
+
+
+def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mapping[str, float]:
+    """Returns the spending of a silo by tier of the changed federation.
+
+    A tier that an earlier plan did not name, or with more colluders than that plan counted, is charged as the next tier
+    inside.
+    """
+    assumed = replace(assumptions_of(old), federation=changed.digest, continuing=True)
+    try:
+        return ledger.spent_at(changed.tier_names, assumed).shifts
+    except LedgerError as error:
+        raise PlanError(f"{path} does not tell what was spent at the tiers of this federation: {error}") from None
+
+
+def _growth(old: Plan, new: Plan) -> float:
+    """Returns by how much the part of delta grows that lattice noise of the past costs.
+
+    It is a distance times 1 + e^epsilon with the epsilon of all rounds, so it grows where that has. The old reserve is
+    twice what it needs, as every one is, which covers that a larger reserve moves epsilon a little.
+    """
+    if new.purpose == "research":
+        return 1.0
+    tiers = set(old.federation.tier_names) & set(new.federation.tier_names)
+    epsilons = [(min(new.worst_epsilon(tier), 700.0), old.worst_epsilon(tier)) for tier in tiers]
+    return max((1 + math.exp(after)) / (1 + math.exp(min(before, 700.0))) for after, before in epsilons)
+
+
+def _kept_weights(old: Plan, changed: Topology) -> str | float | Mapping[str, float]:
+    """Returns the old plan's rule, or where weights were given by silo those of the silos that stay."""
+    if old.weights_rule not in (DECLARED, BY_SILO):
+        return old.weights_rule
+    if changed.declared_weights is not None:
+        return DECLARED
+    before = dict(zip(old.federation.silo_names.tolist(), old.weights.tolist(), strict=True))
+    names = changed.silo_names.tolist()
+    new = next((name for name in names if name not in before), None)
+    if new is not None:
+        raise PlanError(f"the plan's weights were given by silo, and silo {new!r} has none. Give weights again")
+    return {name: before[name] for name in names}
+
+
+def _moved(old: Topology, new: Topology) -> dict[str, str]:
+    """Returns the silos that are in another region than before, each with the region it was in."""
+    before = regions_of(old)
+    return {silo: before[silo] for silo, region in regions_of(new).items() if before.get(silo, region) != region}

@@ -1,0 +1,6 @@
+"""The mathematics of planning: allocation, weights, information bounds, the lateral floor.
+
+Change it for another allocation or bound. Pure functions of arrays and federations; no files.
+
+Imports from: base, core.
+"""

@@ -1,0 +1,283 @@
+"""What an observer learns of a silo's sensitive-class concentration: information bound, informativeness, wrong priors.
+
+>>> print(f"{mechanism_information(25.82, rounds=10):.3f} nats from the mechanism")
+0.030 nats from the mechanism
+
+All information is in nats. A multiplier here is the effective one: the noise an observer meets over the silo's weight,
+in units of the clip norm. The floor comes from the silo's group and flows around the mechanism: no noise lowers it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from fulcrum.arrays import FloatArray, FloatLike, read_only
+from fulcrum.core.choices import BOUNDS
+from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.planning.theory.prior import (
+    Coupling,
+    above_zero,
+    at_least_one,
+    lateral_floor,
+    like_input,
+    prior_entropy,
+    strength_of,
+)
+from fulcrum.rounding import rounded_up
+
+
+def mechanism_information(
+    multiplier: FloatLike, *, rounds: int, bound: str = "paper", parameters: int | None = None
+) -> float | FloatArray:
+    """Returns the mechanism term of Theorem 2 over all rounds, in nats, at effective multiplier s.
+
+    - `paper`: 2 T / s^2, the largest divergence between silo-adjacent inputs (diameter 2C of the clip ball).
+    - `capacity`: T (d/2) ln(1 + 1/(d s^2)), the capacity of the Gaussian channel whose input lies in the ball of radius
+      C; it holds round by round given the past. Never above T/(2 s^2), a quarter of `paper`. It tightens the
+      information bound alone: at equal information its epsilon is larger.
+
+    Args:
+        multiplier: s, at least 0. 0 gives inf, inf gives 0.
+        rounds: T.
+        bound: One of `BOUNDS`.
+        parameters: d, for `capacity`; None is the limit of many parameters, T/(2 s^2). `paper` does not use it.
+    """
+    _check_channel(rounds, bound, parameters)
+    s = _non_negative("multiplier", multiplier)
+    with np.errstate(divide="ignore", over="ignore"):
+        if bound == "capacity" and parameters is not None:
+            signal = -2 * np.log(s) - math.log(parameters)
+            return like_input(rounds * parameters / 2 * np.logaddexp(0.0, signal))
+        return like_input((2.0 if bound == "paper" else 0.5) * rounds * (1 / s) ** 2)
+
+
+def information_of_shift(squared_shift: FloatArray, *, bound: str = "paper") -> FloatArray:
+    """Returns the nats that releases of this squared shift in all (mu², the sum of 4 / s²) reveal at most.
+
+    It is `mechanism_information` for releases of which the shift alone is known: mu²/2 by `paper`, mu²/8 by `capacity`
+    in the limit of many parameters, which is never below the capacity for fewer.
+    """
+    _check_channel(1, bound, None)
+    return np.asarray(squared_shift) / (2 if bound == "paper" else 8)
+
+
+def shown_nats(nats: float, *, digits: int = 4) -> str:
+    """Returns a bound in nats for people, rounded up: what is printed must be true, the last bits of a sum apart.
+
+    >>> shown_nats(0.88001), shown_nats(2.2 * (1 + 1e-15))
+    ('0.8801', '2.2')
+    """
+    return f"{rounded_up(nats * (1 - 1e-12), digits=digits):g}"
+
+
+def multiplier_for_information(
+    nats: FloatLike, *, rounds: int, bound: str = "paper", parameters: int | None = None
+) -> float | FloatArray:
+    """Returns the least effective multiplier whose mechanism term over all rounds is `nats`: the inverse.
+
+    `nats` is K - ell, what a target leaves to the mechanism once the floor is paid; above 0, and inf gives 0. The other
+    arguments are those of `mechanism_information`.
+    """
+    _check_channel(rounds, bound, parameters)
+    left = np.asarray(nats, dtype=np.float64)
+    wrong = left[~(left > 0)]
+    if wrong.size:
+        raise ParameterError(f"nats must be above 0, got {wrong[0]}")
+    if bound == "capacity" and parameters is not None:
+        x = 2 * left / rounds / parameters
+        return like_input(np.exp(-x / 2) / np.sqrt(-parameters * np.expm1(-x)))
+    return like_input(np.sqrt((2.0 if bound == "paper" else 0.5) * rounds / left))
+
+
+def information_bound(
+    multiplier: FloatLike,
+    *,
+    floor: FloatLike,
+    entropy: FloatLike,
+    rounds: int,
+    bound: str = "paper",
+    parameters: int | None = None,
+) -> float | FloatArray:
+    """Returns Theorem 2's bound on what any estimate reveals of a silo's concentration, min(H, T m + ell), in nats."""
+    mechanism = mechanism_information(multiplier, rounds=rounds, bound=bound, parameters=parameters)
+    total = mechanism + _non_negative("floor", floor)
+    return like_input(np.minimum(_non_negative("entropy", entropy), total))
+
+
+def quantised_entropy(concentrations: FloatLike, *, levels: int) -> float:
+    """Returns the empirical entropy in nats of concentrations quantised to equal levels; 1.0 is in the last level."""
+    at_least_one("levels", levels)
+    p = np.asarray(concentrations, dtype=np.float64).ravel()
+    wrong = p[~((p >= 0) & (p <= 1))]
+    if wrong.size or not p.size:
+        raise ParameterError(f"concentrations must be in [0, 1], got {wrong[0] if wrong.size else 'none'}")
+    counts = np.unique(np.minimum(np.floor(p * levels), levels - 1), return_counts=True)[1]
+    return float(special.entr(counts / p.size).sum())
+
+
+def finest_resolution(records: float) -> int:
+    """Returns the most levels that a silo of so many records can resolve, floor(2 sqrt(N)) and at least 1.
+
+    The sampling error of a concentration is up to sqrt(1 / 4N), so a finer level is not identifiable.
+
+    >>> finest_resolution(200)
+    28
+    """
+    if not 0 <= records < math.inf:
+        raise ParameterError(f"records must be a finite number of at least 0, got {records}")
+    return max(1, math.isqrt(math.floor(4 * records)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Informativeness:
+    """Whether a guarantee says anything at one resolution (Remark 3).
+
+    Attributes:
+        levels: R, the levels to which the concentration is quantised.
+        resolution: 1 / R.
+        entropy: H of the quantised concentration, in nats.
+        floor: The lateral floor, in nats.
+        margin: H - ell, which the mechanism is responsible for; negative when the floor alone exceeds the entropy.
+        mechanism: The mechanism term over all rounds, in nats.
+        informative: Whether the mechanism term is below the margin; if not, the bound is the entropy itself.
+        identifiable: Whether the silo has the records to resolve so many levels.
+    """
+
+    levels: int
+    resolution: float
+    entropy: float
+    floor: float
+    margin: float
+    mechanism: float
+    informative: bool
+    identifiable: bool
+
+
+def informativeness(
+    *, mechanism: float, floor: float, levels: int, entropy: float, records: float | None = None
+) -> Informativeness:
+    """Returns the test of Remark 3, T m < H - ell, at one resolution. Entropy grows with levels: test several.
+
+    The arguments are the fields of `Informativeness`, and the silo's `records`, which cap the useful levels if given.
+    """
+    at_least_one("levels", levels)
+    for name, value in (("mechanism", mechanism), ("floor", floor), ("entropy", entropy)):
+        _non_negative(name, value)
+    return Informativeness(
+        levels=levels,
+        resolution=1 / levels,
+        entropy=entropy,
+        floor=floor,
+        margin=entropy - floor,
+        mechanism=mechanism,
+        informative=mechanism < entropy - floor,
+        identifiable=records is None or levels <= finest_resolution(records),
+    )
+
+
+def informativeness_of(
+    information: float | None,
+    *,
+    floor: float,
+    coupling: float | Coupling,
+    levels: int,
+    records: float | None = None,
+) -> Informativeness:
+    """Returns whether a bound of K nats says anything at one resolution under the prior of `lateral_floor`.
+
+    Args:
+        information: K; None asks for entropy and margin alone.
+        floor: The lateral floor, which K must exceed.
+        coupling: Of the prior, for the entropy.
+        levels: R.
+        records: Of the smallest silo.
+    """
+    if information is not None and information <= floor:
+        raise ParameterError(f"information={information:g} is not above the floor {floor:.4g}, which no noise lowers")
+    return informativeness(
+        mechanism=0.0 if information is None else information - floor,
+        floor=floor,
+        levels=levels,
+        entropy=prior_entropy(coupling, levels=levels),
+        records=records,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CouplingCost:
+    """What it costs to allocate with one coupling where another holds.
+
+    Attributes:
+        overshoot: By group size, ell(true) - ell(assumed): nats by which the target is exceeded, if positive.
+        worst_overshoot: The largest of them.
+        noise_ratio: By group size, noise variance spent over that which the true coupling needs,
+            (K - ell(true)) / (K - ell(assumed)). 0 where no noise would do under the true coupling.
+    """
+
+    overshoot: FloatArray
+    worst_overshoot: float
+    noise_ratio: FloatArray
+
+
+def cost_of_coupling(
+    group_sizes: npt.ArrayLike,
+    *,
+    assumed: float | Coupling,
+    true: float | Coupling,
+    information: float,
+    levels: int | None = 400,
+) -> CouplingCost:
+    """Returns what assuming one coupling costs where another is true: the paper's sensitivity to the assumed coupling.
+
+    The error in the floor enters the bound additively and in full. Overestimating the coupling keeps the target, but
+    is paid for in noise.
+
+    Args:
+        group_sizes: Members by group; at least one group.
+        assumed: The coupling that the allocation was made with.
+        true: The coupling that holds.
+        information: K, the target in nats, above every floor assumed.
+        levels: Those of `lateral_floor`.
+
+    Raises:
+        UnreachableTargetError: K is at or below an assumed floor.
+    """
+    sizes = np.atleast_1d(np.asarray(group_sizes, dtype=np.float64))
+    if not sizes.size:
+        raise ParameterError("group_sizes must hold at least one group, got none")
+    above_zero("information", information)
+    believed = np.asarray(lateral_floor(sizes, coupling=assumed, levels=levels))
+    actual = np.asarray(lateral_floor(sizes, coupling=true, levels=levels))
+    worst = int(believed.argmax())
+    if information <= believed.flat[worst]:
+        least = math.floor(believed.flat[worst] * 1000 + 1) / 1000
+        raise UnreachableTargetError(
+            f"information must be above the lateral floor, got {information} where a group of {sizes.flat[worst]:.0f} "
+            f"at coupling {strength_of(assumed):g} has a floor of {believed.flat[worst]:.4f}. "
+            f"Ask for at least {least:g}"
+        )
+    overshoot = actual - believed
+    return CouplingCost(
+        overshoot=read_only(overshoot),
+        worst_overshoot=float(overshoot.max()),
+        noise_ratio=read_only(np.maximum(information - actual, 0.0) / (information - believed)),
+    )
+
+
+def _non_negative(name: str, value: FloatLike) -> FloatArray:
+    array = np.asarray(value, dtype=np.float64)
+    wrong = array[~(array >= 0)]
+    if wrong.size:
+        raise ParameterError(f"{name} must be at least 0, got {wrong[0]}")
+    return array
+
+
+def _check_channel(rounds: int, bound: str, parameters: int | None) -> None:
+    at_least_one("rounds", rounds)
+    if bound not in BOUNDS:
+        raise ParameterError(f"bound must be one of {listing(BOUNDS)}, got {bound!r}.{suggestion(bound, BOUNDS)}")
+    if parameters is not None:
+        at_least_one("parameters", parameters)

@@ -1,0 +1,141 @@
+"""The same promise kept in another way: what other weights would save, whom they would quieten, what they cost inside.
+
+>>> from fulcrum.planning.planner import plan
+>>> found = other_weights(plan("severe", rounds=10, epsilon=0.99))
+>>> f"{found.saving:.1%} less noise; {found.node} has {found.after:.1%} of the model in place of {found.before:.1%}"
+'55.0% less noise; region-4 has 0.4% of the model in place of 4.2%'
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fulcrum.core.topology import SILO
+from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.theory.allocation import ALLOCATIONS
+from fulcrum.rounding import shown
+
+LEAST_SAVING = 0.01
+"""The share of a plan's noise that other weights must save to be worth a word."""
+
+_LOOKED_AT_UP_TO = 200_000  # silos; beyond, a second plan would keep the reader waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherWeights:
+    """What the weights of least noise would change in a plan that has others.
+
+    Attributes:
+        options: How to ask for them on the command line, each by itself.
+        saving: The share of the noise entering the model that they would save.
+        tier: What the node is: the innermost tier, or "silo" where no node of that would have less.
+        node: Who would lose the largest part of its voice.
+        before: Its share of the model under the plan.
+        after: Its share with these weights.
+        inside_before: The worst epsilon inside under the plan.
+        inside_after: The same with these weights.
+    """
+
+    options: tuple[str, ...]
+    saving: float
+    tier: str
+    node: str
+    before: float
+    after: float
+    inside_before: float
+    inside_after: float
+
+    @property
+    def sentence(self) -> str:
+        """What would be saved, who would have less voice, and what the observer inside would gain."""
+        now, then = shown(self.inside_before), shown(self.inside_after)
+        inside = f", and the worst epsilon inside would be {then:g} in place of {now:g}" if then > now else ""
+        return (
+            f"Weights of least noise ({' or '.join(self.options)}) would save {self.saving:.1%} of this noise; "
+            f"{self.tier} {self.node!r} would have {_share(self.after)} of the model in place of {_share(self.before)}"
+            f"{inside}."
+        )
+
+
+def other_weights(plan: Plan) -> OtherWeights | None:
+    """Returns what other weights would save at the same promise, and whom they would quieten; None if hardly anything.
+
+    Tried are the weights of least noise with sums added up, and those of the joint recipe, whose server pools sums; the
+    clip changes no noise.
+    """
+    if len(plan.federation) > _LOOKED_AT_UP_TO or plan.allocation not in ALLOCATIONS or plan.target.budget is not None:
+        return None
+    joint = RECIPES["joint"]
+    tried = {
+        "--weights least-noise": Recipe(weights="least-noise", clip_norm=plan.clip_norm),
+        "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
+    }
+    continuous = replace(plan, purpose="research")  # how noise is drawn changes nothing here, and takes long to check
+    found: dict[str, Plan] = {}
+    for option, recipe in tried.items():
+        try:
+            found[option] = kept_with(continuous, recipe)
+        except (ParameterError, UnreachableTargetError):  # no way to keep this promise
+            continue
+    if not found:
+        return None
+    best = min(found.values(), key=lambda made: made.model_noise)
+    saving = 1 - best.model_noise / plan.model_noise
+    if saving < LEAST_SAVING:
+        return None
+    inner = plan.federation.innermost
+    tier, names = inner.name, list(inner.nodes)
+    before, after = plan.node_influence(tier), best.node_influence(tier)
+    if (after / before).min() > 1 - LEAST_SAVING:  # what changes is who counts for how much within each node
+        tier, names = SILO, plan.federation.silo_names.tolist()
+        before, after = plan.influence, best.influence
+    offered = {
+        option: made for option, made in found.items() if made.model_noise <= best.model_noise * (1 + LEAST_SAVING)
+    }
+    quietened = int(np.argmin(np.round(after / before, 9)))  # of equals, the first
+    return OtherWeights(
+        options=tuple(offered),
+        saving=saving,
+        tier=tier,
+        node=names[quietened],
+        before=float(before[quietened]),
+        after=float(after[quietened]),
+        inside_before=plan.worst_epsilon(SILO),
+        inside_after=max(made.worst_epsilon(SILO) for made in offered.values()),
+    )
+
+
+def kept_with(plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None) -> Plan:
+    """Returns the plan of the same promise with another recipe, and other rounds or parameters where given.
+
+    What a budget bought is found again. A clip of 1 in the recipe keeps the plan's own clip norm.
+    """
+    target = replace(plan.target, rounds=plan.rounds if rounds is None else rounds)
+    if target.budget is not None:
+        target = replace(target, epsilon={}, information=None)
+    if parameters is not None:
+        target = replace(target, parameters=parameters)
+    execution = Execution(
+        allocation=plan.allocation,
+        seed=plan.seed,
+        clip_norm=plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm,
+        weights=recipe.weights,
+        least_influence=plan.least_influence,
+        server=recipe.server,
+        shrink=recipe.shrink,
+        injection=plan.injection,
+        purpose=plan.purpose,
+        keys=plan.keys,
+    )
+    past: dict[str, Any] = {"spent": plan.target.spent, "moved": plan.moved}
+    if plan.purpose == "research":  # in deployment the lattice's part of delta is found again
+        past["reserve"] = plan.target.reserve
+    return planned(replace(plan.federation, chosen_weights=None), target, execution, Past(**past))
+
+
+def _share(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"

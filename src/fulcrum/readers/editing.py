@@ -1,0 +1,230 @@
+"""A federation changed by hand, region by region: merged, split, added, removed, renamed, resized.
+
+>>> north = Federation.from_sizes({"north": [120, 80], "south": [300]})
+>>> merged(north, ["north", "south"]).innermost.nodes
+('north + south',)
+>>> split(north, "north").innermost.nodes
+('north', 'north 2', 'south')
+
+Each function returns a new federation. Outer tiers follow: a node that no region is left in goes with it.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.core.topology import Tier, Topology
+from fulcrum.errors import FederationError, listing, suggestion
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.silo_table import MOST_RECORDS
+
+MOST_SILOS = 100_000
+"""Silos that a federation edited by hand may have."""
+
+
+def merged(federation: Topology, regions: Sequence[str]) -> Federation:
+    """Returns the federation with some regions made one, in the place of the first of them."""
+    wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
+    if len(wanted) < 2:
+        raise FederationError(f"choose two {federation.innermost.name}s or more to merge")
+    first = wanted[0]
+    nodes = list(federation.innermost.nodes)
+    nodes[first] = _unused(" + ".join(nodes[node] for node in wanted), nodes)
+    codes = _by_silo(federation)
+    moved = np.isin(codes[0], wanted)
+    example = int(np.argmax(codes[0] == first))
+    for tier in codes:
+        tier[moved] = tier[example]
+    return _rebuilt(federation, codes=codes, regions=nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A region whose silos a merge takes to another node of an outer tier."""
+
+    region: str
+    silos: int
+    tier: str
+    left: str
+    joined: str
+
+
+def moves(federation: Topology, regions: Sequence[str]) -> list[Move]:
+    """Returns whom merging some regions moves: the others follow the first of them on every outer tier.
+
+    >>> fed = Federation.from_sizes({"nrw": [9], "tirol": [5, 4]}, outer={"land": {"DE": ["nrw"], "AT": ["tirol"]}})
+    >>> [(move.region, move.silos, move.left, move.joined) for move in moves(fed, ["nrw", "tirol"])]
+    [('tirol', 2, 'AT', 'DE')]
+    """
+    wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
+    codes, silos = _by_silo(federation), np.bincount(federation.innermost.parent_of)
+    found = []
+    for level, tier in enumerate(federation.tiers[1:], 1):
+        first, *others = (int(codes[level][np.argmax(codes[0] == node)]) for node in wanted)
+        for node, outer in zip(wanted[1:], others, strict=True):
+            if outer != first:
+                name, there = federation.innermost.nodes[node], tier.nodes[first]
+                found.append(
+                    Move(region=name, silos=int(silos[node]), tier=tier.name, left=tier.nodes[outer], joined=there)
+                )
+    return found
+
+
+def split(federation: Topology, region: str) -> Federation:
+    """Returns the federation with the second half of a region's silos in a new region beside it.
+
+    Regions stand in the order of their first silos, so those of both halves are brought together.
+    """
+    node = _node(federation, region)
+    members = np.flatnonzero(federation.innermost.parent_of == node)
+    if len(members) < 2:
+        raise FederationError(f"{federation.innermost.name} {region!r} has one silo. It takes two to split it")
+    nodes = [*federation.innermost.nodes, _numbered(region, federation.innermost.nodes, first=2)]
+    codes = _by_silo(federation)
+    codes[0][members[(len(members) + 1) // 2 :]] = len(nodes) - 1
+    others = np.delete(np.arange(len(federation)), members)
+    together = np.insert(others, np.searchsorted(others, members[0]), members)
+    return _rebuilt(federation, codes=codes, regions=nodes, rows=together)
+
+
+def removed(federation: Topology, region: str) -> Federation:
+    """Returns the federation without a region and its silos."""
+    kept = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
+    if not len(kept):
+        raise FederationError(f"{region!r} is the last {federation.innermost.name}. A federation needs at least one")
+    return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
+
+
+def added(federation: Topology, *, silos: int = 5) -> Federation:
+    """Returns the federation with one more region, of silos of the mean size, under the first outer nodes."""
+    inner = federation.innermost
+    region = _numbered(inner.name, inner.nodes)
+    codes = [
+        np.append(tier, np.full(silos, 0 if level else len(inner.nodes)))  # the rest of the chain
+        for level, tier in enumerate(_by_silo(federation))
+    ]
+    for level in range(2, len(codes)):
+        codes[level][-silos:] = codes[level][int(np.argmax(codes[1] == 0))]
+    size = _whole(float(federation.sizes.mean()))
+    return _rebuilt(federation, codes=codes, regions=[*inner.nodes, region], new=(region, silos, size))
+
+
+def renamed(federation: Topology, region: str, name: str) -> Federation:
+    """Returns the federation with another name for a region."""
+    node, nodes = _node(federation, region), list(federation.innermost.nodes)
+    name = name.strip()
+    if name != region and name in nodes:
+        raise FederationError(f"there is a {federation.innermost.name} {name!r} already. Give another name")
+    nodes[node] = name
+    return _rebuilt(federation, codes=_by_silo(federation), regions=nodes)
+
+
+def resized(federation: Topology, region: str, *, silos: int) -> Federation:
+    """Returns the federation with a region of so many silos: the last ones go, or new ones of its mean size come."""
+    node, inner = _node(federation, region), federation.innermost
+    members = np.flatnonzero(inner.parent_of == node)
+    if silos < 1:
+        raise FederationError(
+            f"{inner.name} {region!r}: silos={silos} must be at least 1. Remove the {inner.name} instead"
+        )
+    if silos <= len(members):
+        kept = np.delete(np.arange(len(federation)), members[silos:])
+        return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
+    more = silos - len(members)
+    if len(federation) + more > MOST_SILOS:
+        raise FederationError(f"{inner.name} {region!r}: silos={silos:,} would make more than {MOST_SILOS:,} in all")
+    codes = [np.append(tier, np.full(more, tier[members[0]])) for tier in _by_silo(federation)]
+    size = _whole(float(federation.sizes[members].mean()))
+    return _rebuilt(federation, codes=codes, new=(region, more, size))
+
+
+def rescaled(federation: Topology, region: str, *, mean: float) -> Federation:
+    """Returns the federation with a region of that mean size; its silos keep their proportions, in whole records."""
+    members = federation.innermost.parent_of == _node(federation, region)
+    if not 1 <= mean <= MOST_RECORDS:
+        raise FederationError(
+            f"{federation.innermost.name} {region!r}: mean records={mean:.15g} must be from 1 to {MOST_RECORDS}"
+        )
+    if not federation.sizes_known:
+        raise FederationError(
+            f"the sizes of {federation.name} are not declared: there are none to scale. Give records first"
+        )
+    sizes = federation.sizes.copy()
+    sizes[members] = np.clip(np.round(sizes[members] * (mean / sizes[members].mean())), 1, MOST_RECORDS)
+    return _rebuilt(federation, codes=_by_silo(federation), sizes=sizes)
+
+
+def _node(federation: Topology, region: str) -> int:
+    inner = federation.innermost
+    if region not in inner.nodes:
+        near = suggestion(region, inner.nodes)
+        raise FederationError(f"there is no {inner.name} {region!r}. Known: {listing(inner.nodes)}.{near}")
+    return inner.nodes.index(region)
+
+
+def _by_silo(federation: Topology) -> list[IntArray]:
+    """Returns by tier, inner to outer, the node of each silo."""
+    return [federation.membership(tier.name).copy() for tier in federation.tiers]
+
+
+def _rebuilt(
+    federation: Topology,
+    *,
+    codes: Sequence[IntArray],
+    regions: Sequence[str] | None = None,
+    sizes: FloatArray | None = None,
+    rows: IntArray | None = None,
+    new: tuple[str, int, float] | None = None,
+) -> Federation:
+    """Returns the federation of these places: `new` silos of a region appended, then the `rows` alone, in order."""
+    names = federation.silo_names.tolist()
+    sizes = federation.sizes if sizes is None else sizes
+    epsilon, weight = federation.preferences, federation.declared_weights
+    groups = None if federation.group is None else [federation.group.nodes[k] for k in federation.group.parent_of]
+    if new is not None:
+        region, more, size = new
+        taken = set(names)
+        fresh: list[str] = []
+        for number in count(1):
+            if len(fresh) == more:
+                break
+            if (name := f"{region}-{number}") not in taken:
+                fresh.append(name)
+        names += fresh
+        sizes = np.append(sizes, np.full(more, size))
+        epsilon = None if epsilon is None else np.append(epsilon, np.full(more, np.nan))
+        groups = None if groups is None else groups + fresh
+        weight = None if weight is None else np.append(weight, np.full(more, weight.mean()))
+    rows = np.arange(len(names)) if rows is None else rows
+    tiers = {}
+    for level, tier in enumerate(federation.tiers):
+        nodes = tier.nodes if level or regions is None else regions
+        used, places = np.unique(codes[level][rows], return_inverse=True)
+        tiers[tier.name] = Tier(name=tier.name, nodes=tuple(nodes[node] for node in used), parent_of=places)
+    return Federation.from_columns(
+        silo=[names[row] for row in rows],
+        records=sizes[rows] if federation.sizes_known else None,
+        tiers=tiers,
+        epsilon=None if epsilon is None else epsilon[rows],
+        group=None if groups is None else [groups[row] for row in rows],
+        weight=None if weight is None else weight[rows],
+        name=federation.name,
+        locate=lambda row: f"silo {names[rows[row]]!r}",
+    )
+
+
+def _numbered(name: str, taken: Container[str], *, first: int = 1) -> str:
+    """Returns the first of `name 2`, `name 3` and so on that is free."""
+    return next(made for number in count(first) if (made := f"{name} {number}") not in taken)
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    short = name if len(name) <= 60 else f"{name[:59]}…"
+    return short if short not in taken else _numbered(short, taken, first=2)
+
+
+def _whole(size: float) -> float:
+    return max(1.0, float(round(size)))

@@ -1,0 +1,236 @@
+"""A federation from a user's regions or columns: the topology, with every mistake located.
+
+>>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
+>>> federation.weights.tolist()
+[0.24, 0.16, 0.6]
+
+`fulcrum.core.topology` is what silos know of a federation; nothing here runs in a silo.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, NameArray
+from fulcrum.core.topology import BATCH, Tier, Topology, name_problem
+from fulcrum.errors import FederationError, OverlapError, listing, suggestion
+
+
+class Federation(Topology):
+    """Silos, their sizes, and the tree that aggregates them, made from regions or from the columns of a table."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_sizes(
+        cls,
+        regions: Mapping[str, Sequence[float] | Mapping[str, float]],
+        *,
+        outer: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+        name: str = "federation",
+    ) -> Self:
+        """Returns the federation of these regions.
+
+        Args:
+            regions: For each region the sizes of its silos, as a list or as a mapping from silo name to size.
+            outer: For each outer tier, inner to outer, its nodes and the names of their children.
+            name: For messages and file names.
+
+        >>> nested = Federation.from_sizes(
+        ...     {"north": {"lille": 120, "metz": 80}, "south": [300], "east": [90]},
+        ...     outer={"country": {"france": ["north", "south"], "poland": ["east"]}},
+        ... )
+        >>> nested.silo_names.tolist()
+        ['lille', 'metz', 'south-1', 'east-1']
+        >>> nested.membership("country").tolist()
+        [0, 0, 0, 1]
+        """
+        names: list[str] = []
+        sizes: list[float] = []
+        labels: list[str] = []
+        for region, members in regions.items():
+            if not isinstance(region, str) or not isinstance(members, (Mapping, Sequence, np.ndarray)):
+                raise FederationError(f"regions must map names to sizes of silos, got {region!r}: {members!r}")
+            named = members if isinstance(members, Mapping) else {f"{region}-{k}": s for k, s in enumerate(members, 1)}
+            names += named
+            sizes += [_as_size(size, silo) for silo, size in named.items()]
+            labels += [region] * len(named)
+        columns: dict[str, Sequence[str]] = {"region": labels}
+        children: Sequence[str] = labels
+        for tier, nodes in (outer or {}).items():
+            above = _parents(tier, nodes, set(children))
+            columns[tier] = children = [above[child] for child in children]
+        return cls.from_columns(silo=names, records=np.array(sizes, float), tiers=columns, name=name)
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        silo: Sequence[str] | NameArray | None,
+        records: FloatArray | None,
+        tiers: Mapping[str, Sequence[str] | Tier],
+        epsilon: FloatArray | None = None,
+        group: Sequence[str] | Tier | None = None,
+        weight: FloatArray | None = None,
+        name: str = "federation",
+        locate: Callable[[int], str] = lambda row: f"row {row + 1}",
+    ) -> Self:
+        """Returns the federation of a table with one row a silo: the way in for every file format.
+
+        Args:
+            silo: The names of the silos; None names them silo-1, silo-2 and so on.
+            records: Their sizes; None where they are not declared.
+            tiers: By tier name, inner to outer, the node of each silo.
+            epsilon: Declared preferences, NaN where there is none.
+            group: The organisational group of each silo.
+            weight: What each silo counts for, in any unit.
+            name: For messages and file names.
+            locate: Says where a row stands, for messages: "silos.csv line 17".
+        """
+        if not tiers:
+            raise FederationError(f"{name} has no tier. Give each silo a region (its own, if it is flat)")
+        names = None if silo is None else _checked_names(silo, locate)
+        if names is not None:
+            duplicate = _first_duplicate(names)
+            if duplicate is not None:
+                _refuse_duplicate(names, duplicate, tiers, locate)
+        if epsilon is not None:
+            epsilon = np.array(epsilon, dtype=np.float64)
+            bad = ~(np.isnan(epsilon) | ((epsilon > 0) & np.isfinite(epsilon)))
+            if bad.any():
+                row = int(np.argmax(bad))
+                raise FederationError(f"{locate(row)}: epsilon must be a finite number above 0, got {epsilon[row]:g}")
+        levels: list[Tier] = []
+        for tier_name, labels in tiers.items():
+            tier = _in_order(labels) if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
+            levels.append(_nested(tier, levels, locate))
+        if group is not None:
+            labelled = _in_order(group) if isinstance(group, Tier) else Tier.from_labels("group", group)
+            group = _nested(labelled, [], locate)
+        silos = len(levels[0].parent_of)
+        return cls(
+            name=name,
+            sizes=np.ones(silos) if records is None else np.array(records, dtype=np.float64),
+            tiers=tuple(levels),
+            preferences=epsilon,
+            group=group,
+            declared_names=names,
+            sizes_known=records is not None,
+            declared_weights=None if weight is None else np.array(weight, dtype=np.float64),
+        )
+
+
+def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:
+    """Returns the node of each child, after checking that every child has exactly one."""
+    above: dict[str, str] = {}
+    for node, members in nodes.items():
+        for child in members:
+            if child not in children:
+                raise FederationError(
+                    f"{tier} {node!r} names {child!r}, which is not there.{suggestion(child, children)}"
+                )
+            if above.setdefault(child, node) != node:
+                raise FederationError(f"{child!r} is in two of the tier {tier!r}, {above[child]!r} and {node!r}")
+    for child in children - set(above):
+        raise FederationError(f"{child!r} is in no {tier}. Name it under one: {listing(nodes)}")
+    return above
+
+
+def _as_size(size: Any, silo: str) -> float:
+    try:
+        return float(size)
+    except (TypeError, ValueError):
+        raise FederationError(f"silo {silo!r}: size must be a number, got {size!r}") from None
+
+
+def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
+    for row, name in enumerate(names):
+        if problem := name_problem(name):
+            raise FederationError(f"{locate(row)}: a silo's name must {problem}, got {name!r}")
+    if isinstance(names, np.ndarray):
+        return names
+    return np.array(names, dtype=np.dtypes.StringDType())
+
+
+def _first_duplicate(names: NameArray) -> tuple[int, int] | None:
+    """Returns the rows of a name that stands twice; by hash first, so that 10^8 names fit in memory."""
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))
+    ordered = np.sort(hashes)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(repeated):
+        return None
+    seen: dict[str, int] = {}
+    for row in np.flatnonzero(np.isin(hashes, repeated)).tolist():
+        first = seen.setdefault(str(names[row]), row)
+        if first != row:
+            return first, row
+    return None
+
+
+def _refuse_duplicate(
+    names: NameArray,
+    rows: tuple[int, int],
+    tiers: Mapping[str, Sequence[str] | Tier],
+    locate: Callable[[int], str],
+) -> None:
+    first, second = rows
+    tier_name, labels = next(iter(tiers.items()))
+    here, there = (
+        labels.nodes[labels.parent_of[row]] if isinstance(labels, Tier) else labels[row] for row in (second, first)
+    )
+    if here != there:
+        raise OverlapError(
+            f"{locate(second)}: overlap: silo {names[first]!s} is in two {tier_name}s, {there!r} and {here!r}. "
+            f"Keep one of the two rows, or split it into two silos with disjoint records"
+        )
+    raise FederationError(
+        f"{locate(second)}: silo {names[first]!s} stands there a second time, first at {locate(first)}. Remove one"
+    )
+
+
+def _in_order(tier: Tier) -> Tier:
+    """Returns a tier with its nodes in the order of their first silos, as every file has them: digests depend on it."""
+    codes, seen = tier.parent_of, 0
+    for start in range(0, len(codes), BATCH):
+        piece = codes[start : start + BATCH]
+        most = np.maximum.accumulate(np.append(seen - 1, piece))
+        if (piece > most[:-1] + 1).any():
+            break
+        seen = int(most[-1]) + 1
+    else:
+        return tier
+    first = np.full(len(tier.nodes), len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last is kept, which is the first silo
+    order = np.argsort(first, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return Tier(name=tier.name, nodes=tuple(tier.nodes[node] for node in order), parent_of=place[codes])
+
+
+def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
+    """Turns a tier given by silo into one given by child, after checking that no child has two parents."""
+    for label in tier.nodes:
+        if problem := name_problem(label):
+            row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
+            raise FederationError(f"{locate(row)}: a {tier.name}'s name must {problem}, got {label!r}")
+    if not below:
+        return tier
+    child = below[0].parent_of
+    for level in below[1:]:
+        child = level.parent_of[child]
+    inner = below[-1]
+    parent = np.empty(len(inner.nodes), dtype=np.intp)
+    parent[child[::-1]] = tier.parent_of[::-1]  # reversed, so that the first row of a child decides
+    clash = parent[child] != tier.parent_of
+    if clash.any():
+        row = int(np.argmax(clash))
+        node = child[row]
+        raise FederationError(
+            f"{locate(row)}: {inner.name} {inner.nodes[node]!r} is in two of the tier {tier.name!r}, "
+            f"{tier.nodes[parent[node]]!r} and {tier.nodes[tier.parent_of[row]]!r}. "
+            f"Columns after {inner.name!r} are outer tiers: give it one, or remove the column {tier.name!r}: "
+            f"--column {shlex.quote(f'ignore={tier.name}')}"
+        )
+    return Tier(name=tier.name, nodes=tier.nodes, parent_of=parent)

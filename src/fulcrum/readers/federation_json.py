@@ -1,0 +1,102 @@
+"""A federation as JSON that a page can hold and send back; it comes back the same, bit for bit.
+
+>>> from fulcrum.readers.profiles import profile
+>>> federation = profile("severe")
+>>> sent = msgspec.json.encode(roster_of(federation))
+>>> federation_of(msgspec.json.decode(sent, type=Roster)).digest == federation.digest
+True
+"""
+
+import math
+
+import msgspec
+import numpy as np
+
+from fulcrum.core.topology import Topology, tier_name_problem
+from fulcrum.errors import FederationError
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.silo_table import Labels, Silos
+from fulcrum.readers.spreadsheets.column_names import MOST_COLUMNS
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A tier or group: its nodes, and by silo which of them it belongs to."""
+
+    name: str
+    nodes: list[str]
+    codes: list[int]
+
+
+class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences.
+
+    Without `records` sizes are not declared; `weight` is what silos count for, where the federation says so.
+    """
+
+    name: str
+    silos: list[str]
+    tiers: list[Place]
+    records: list[float] | None = None
+    epsilon: list[float | None] | None = None
+    group: Place | None = None
+    weight: list[float] | None = None
+
+
+def roster_of(federation: Topology) -> Roster:
+    """Returns a federation in columns."""
+    declared, group, weight = federation.preferences, federation.group, federation.declared_weights
+    sizes = federation.sizes.tolist() if federation.sizes_known else None
+    return Roster(
+        name=federation.name,
+        silos=federation.silo_names.tolist(),
+        records=None if sizes is None else [int(size) if size.is_integer() else size for size in sizes],
+        tiers=[
+            Place(name=tier.name, nodes=list(tier.nodes), codes=federation.membership(tier.name).tolist())
+            for tier in federation.tiers
+        ],
+        epsilon=None if declared is None else [None if math.isnan(one) else one for one in declared.tolist()],
+        group=None if group is None else Place(name="group", nodes=list(group.nodes), codes=group.parent_of.tolist()),
+        weight=None if weight is None else weight.tolist(),
+    )
+
+
+def federation_of(roster: Roster) -> Federation:
+    """Returns the federation of a roster, after the checks that every table of silos has to pass.
+
+    Raises:
+        FederationError: It does not hold together.
+    """
+    count = len(roster.silos)
+    if not (roster.name and roster.name.isprintable() and len(roster.name) <= 200):
+        raise FederationError("a federation's name must be printable, not empty and of at most 200 letters")
+    if any(column is not None and len(column) != count for column in (roster.records, roster.epsilon, roster.weight)):
+        raise FederationError(f"the federation has {count} silos, and another number of records, epsilons or weights")
+    if len(roster.tiers) > MOST_COLUMNS:
+        raise FederationError(f"{len(roster.tiers):,} tiers are more than {MOST_COLUMNS}")
+    labels: dict[str, Labels] = {}
+    for tier in (*roster.tiers, *((roster.group,) if roster.group else ())):
+        is_group = tier is roster.group
+        problem = "" if is_group else tier_name_problem(tier.name)
+        if problem or tier.name in labels or (is_group and tier.name != "group"):
+            raise FederationError(problem or f"the tier {tier.name!r} stands there twice, or has the name of another")
+        labels[tier.name] = _codes(tier, count), tier.nodes
+    silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count, fractions=True)
+    if count:
+        epsilon = None if roster.epsilon is None else np.array([math.nan if e is None else e for e in roster.epsilon])
+        records = None if roster.records is None else np.array(roster.records, dtype=np.float64)
+        weight = None if roster.weight is None else np.array(roster.weight, dtype=np.float64)
+        silos.add(roster.silos, records, labels, epsilon, weight)
+    return silos.federation(roster.name, roster.name)
+
+
+def _codes(tier: Place, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Returns the places of silos, after deciding that each is one of the nodes and that no node stands there twice."""
+    try:
+        codes = np.array(tier.codes, dtype=np.intp)
+    except OverflowError:
+        codes = np.full(count, -1)
+    if len(codes) != count or not ((codes >= 0) & (codes < len(tier.nodes))).all():
+        raise FederationError(f"the tier {tier.name!r} must place each of {count} silos in one of its nodes")
+    if len(set(tier.nodes)) != len(tier.nodes):
+        raise FederationError(f"a {tier.name} stands there twice. Give each a name of its own")
+    return codes

@@ -1,0 +1,319 @@
+"""Reads a federation: a built-in name, a TOML, CSV, Parquet or NVFLARE project file, or any data frame.
+
+>>> read_federation("severe").node_count("region")
+5
+>>> import polars
+>>> frame = polars.DataFrame({"silo": ["lille", "lyon"], "records": [800, 1200], "region": ["north", "south"]})
+>>> read_federation(frame).weights.tolist()
+[0.4, 0.6]
+
+Every message names the file and the line, or the row. A column that is not known is refused, never ignored.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.core.topology import SILO, Tier, Topology
+from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
+from fulcrum.readers.profiles import PROFILES, profile
+from fulcrum.readers.sheets import sheet_federation
+from fulcrum.readers.silo_table import NUMBER_COLUMNS, Numbers, Silos, checked_header, label_columns
+from fulcrum.readers.spreadsheets.column_names import IGNORE, Columns, Meaning, column_option, expected_tier, meaning_of
+from fulcrum.readers.spreadsheets.near_names import MOST_NAMES, remarks_on
+from fulcrum.readers.spreadsheets.sheet_text import WORKBOOKS, how_to_export, not_utf8
+from fulcrum.readers.spreadsheets.total_rows import called_total, silent_sums, summed_silo
+from fulcrum.readers.tree_files import nvflare_federation, toml_federation
+
+_TABLES = (".csv", ".tsv", ".txt")
+_KINDS = (".toml", *_TABLES, ".parquet", ".yml", ".yaml")
+_BATCH = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationReading:
+    """A federation, and how its description was read.
+
+    Attributes:
+        federation: The federation; `federation_csv` writes it as a clean table.
+        notes: What was not plain and how it was taken, a sentence each, for whoever knows the file to confirm.
+    """
+
+    federation: Topology
+    notes: tuple[str, ...] = ()
+
+
+def read_federation(source: Any, *, columns: Columns | None = None) -> Topology:
+    """Returns the federation that `source` describes; `reading_of` also says how it was read.
+
+    Args:
+        source: A name of `PROFILES`; the path of a .toml, .csv, .tsv, .txt, .parquet, .yml or .yaml file; a data frame
+            that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation,
+            which is returned unchanged. A built-in name wins over a file so named; write ./severe for the file.
+        columns: Of a table, by meaning the column that has it: {"silo": "hospital", "ignore": ["phone", "remarks"]}.
+
+    Raises:
+        FederationError: The description is wrong or cannot be read.
+        MissingExtraError: The format needs a package that is not installed.
+
+    The formats are described in docs/federation-files.md.
+    """
+    return reading_of(source, columns=columns).federation
+
+
+def reading_of(source: Any, *, columns: Columns | None = None) -> FederationReading:
+    """Returns the federation that `source` describes, and how it was read; takes what `read_federation` takes."""
+    if isinstance(source, str) and source in PROFILES:
+        source = profile(source)
+    if isinstance(source, Topology):
+        _refuse_columns(columns, source.name)
+        return FederationReading(federation=source)
+    if isinstance(source, str | Path):
+        return _read_file(Path(source), str(source), columns)
+    return _read_frame(source, columns)
+
+
+def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) -> FederationReading:
+    r"""Returns the federation of a table or TOML file that is at hand as bytes; its name decides which of them it is.
+
+    >>> found = reading_of_bytes(b"hospital;region\nlille;north\nlyon;south", "sites.csv")
+    >>> found.federation.silo_names.tolist()
+    ['lille', 'lyon']
+    >>> found.notes
+    ('cells are separated by semicolons', "columns are read as: silo from 'hospital'")
+
+    Raises:
+        FederationError: The description is wrong, or the name ends in none of .csv, .tsv, .txt and .toml.
+    """
+    path = Path(file)
+    if path.suffix.lower() in _TABLES or path.suffix.lower() == ".toml":
+        return _parsed(data, path, file, columns)
+    raise FederationError(
+        f"{file}: it must be a CSV or TOML file, and its name end in .csv, .tsv, .txt or .toml. {_export(path)}"
+    )
+
+
+def _read_file(path: Path, given: str, columns: Columns | None) -> FederationReading:
+    file = path.name if path.name.isprintable() else repr(path.name)
+    try:
+        _check_kind(path, given, file)
+        if path.suffix.lower() == ".parquet":
+            return _read_parquet(path, file, columns)
+        return _parsed(path.read_bytes(), path, file, columns)
+    except OSError as error:
+        raise FederationError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+def _check_kind(path: Path, given: str, file: str) -> None:
+    """Raises where there is no such file, or none of a kind that can be read."""
+    if not given or not path.exists():
+        near = suggestion(given, PROFILES)
+        raise FederationError(f"no built-in federation or file {given!r}. Known: {listing(PROFILES)}.{near}")
+    if path.is_dir():
+        raise FederationError(f"{given!r} is a directory. Give a file: {listing(_KINDS)}")
+    if path.suffix.lower() not in _KINDS:
+        raise FederationError(
+            f"{file}: files that end in {path.suffix!r} cannot be read. Known: {listing(_KINDS)}. {_export(path)}"
+        )
+
+
+def _export(path: Path) -> str:
+    """Returns what to do with a file that cannot be read."""
+    return how_to_export(path.suffix.lower()) if path.suffix.lower() in WORKBOOKS else "Save it as CSV"
+
+
+def _parsed(data: bytes, path: Path, file: str, columns: Columns | None) -> FederationReading:
+    """Returns what a text file says, whose kind is known."""
+    if path.suffix.lower() in _TABLES:
+        federation, notes = sheet_federation(data, file, _stem(path), columns)
+        return _reading(federation, file, notes, columns)
+    _refuse_columns(columns, file)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise not_utf8(data, file) from None
+    tree = toml_federation if path.suffix.lower() == ".toml" else nvflare_federation
+    federation = tree(text, file, _stem(path))
+    return FederationReading(federation=federation, notes=tuple(remarks_on(federation)))
+
+
+def _refuse_columns(columns: Columns | None, source: str) -> None:
+    if columns:
+        raise FederationError(
+            f"{source} is no table: it has no column to read as {next(iter(columns))!r}. Leave it out"
+        )
+
+
+def _reading(federation: Topology, where: str, notes: Sequence[str], columns: Columns | None) -> FederationReading:
+    """Returns the reading of a table, after a look at its names and at columns that may be tiers by accident."""
+    tiers = [_doubt(tier, federation) for tier in federation.tiers[1:] if tier.name not in (columns or {})]
+    return FederationReading(
+        federation=federation,
+        notes=(*notes, *filter(None, tiers), *_totals(federation, where), *remarks_on(federation)),
+    )
+
+
+def _doubt(tier: Tier, federation: Topology) -> str:
+    """Returns that a column was read as a tier, where it may be none."""
+    figures = all(re.fullmatch(r"[-+0-9 .,'/()%]+", label) for label in tier.nodes)
+    if expected_tier(tier.name) and not figures:
+        return ""
+    records = (
+        "" if federation.sizes_known or not figures else f"; if it holds records: {column_option('records', tier.name)}"
+    )
+    return (
+        f"the column {tier.name!r} is read as an outer tier, with {listing(map(repr, tier.nodes), 3)}. "
+        f"If it is none: {column_option(IGNORE, tier.name)}{records}"
+    )
+
+
+def _totals(federation: Topology, where: str) -> list[str]:
+    """Returns a note on each silo that is called a sum; refuses one that is a sum."""
+    if len(federation) > MOST_NAMES:
+        return []
+    names, sizes = federation.silo_names.tolist(), federation.sizes.tolist()
+    summed = summed_silo(names, sizes) if federation.sizes_known else None
+    if summed is not None:
+        raise FederationError(
+            f"{where}: silo {summed!r} has as many records as silos before it have together. "
+            "Remove it if it is their sum, else give it another name"
+        )
+    inner = federation.innermost
+    regions = [inner.nodes[place] for place in inner.parent_of.tolist()]
+    silent = silent_sums(names, sizes, regions) if federation.sizes_known else []
+    return [
+        f"silo {name!r} is read as a silo. If it is a sum of others, remove it"
+        for name in dict.fromkeys([*filter(called_total, names), *silent])
+    ]
+
+
+def _text(cell: Any) -> str:
+    """Returns a cell of a text column; whole numbers are fine as names."""
+    if isinstance(cell, str):
+        return cell.strip()
+    if cell is None:
+        return ""
+    if isinstance(cell, float):
+        return "" if math.isnan(cell) else f"{cell:.15g}"
+    return cell.decode("utf-8", "backslashreplace").strip() if isinstance(cell, bytes) else str(cell)
+
+
+def _numbers(columns: Mapping[str, Any], read: Callable[[Any], Numbers]) -> dict[str, Numbers | None]:
+    """Returns the columns of numbers, None for one that the table does not have."""
+    return {name: read(columns[name]) if name in columns else None for name in NUMBER_COLUMNS}
+
+
+def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationReading:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("reading Parquet needs pyarrow. Run: pip install 'fulcrum-dp[parquet]'") from None
+    with path.open("rb"):  # says why a file cannot be opened, which Arrow does not
+        pass
+    try:
+        with pa.parquet.ParquetFile(path) as table:
+            meaning = _checked_meaning(table.schema_arrow.names, file, columns)
+            header = [name for name in meaning.names if name is not None]
+            silos = Silos(label_columns(header), lambda row: f"{file} row {row + 1}", table.metadata.num_rows)
+            for batch in table.iter_batches(batch_size=_BATCH):
+                found = {name: cells for name, cells in zip(meaning.names, batch.columns, strict=True) if name}
+                labels = {name: _arrow_labels(found[name]) for name in label_columns(header)}
+                silo = _arrow_strings(found[SILO]).to_numpy(zero_copy_only=False).tolist()
+                silos.add(silo, labels=labels, **_numbers(found, _arrow_numbers))
+    except FederationError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        raise FederationError(f"{file} is not a Parquet file, or it is damaged. Write it again") from None
+    return _reading(silos.federation(_stem(path), file), file, meaning.notes, columns)
+
+
+def _checked_meaning(header: Sequence[str], where: str, columns: Columns | None) -> Meaning:
+    """Returns what the columns of a table are, after the checks that every table shares."""
+    meaning = meaning_of(header, where, columns)
+    checked_header([name for name in meaning.names if name is not None], where, meaning.said)
+    return meaning
+
+
+def _arrow_strings(column: Any) -> Any:
+    """Returns a column of a batch as trimmed strings, "" where it is null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_nested(column.type):
+        raise FederationError(f"a column of type {column.type} cannot name silos or regions. Give strings or integers")
+    if pa.types.is_integer(column.type) or pa.types.is_null(column.type) or "string" in str(column.type):
+        column = column.cast(pa.large_string())
+    else:
+        column = pa.array(map(_text, column.to_pylist()), pa.large_string())
+    return pc.utf8_trim_whitespace(column).fill_null("")
+
+
+def _arrow_labels(column: Any) -> tuple[IntArray, Sequence[str]]:
+    """Returns codes and labels; encoded anew, so that labels stand in the order of their rows."""
+    encoded = _arrow_strings(column).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.intp), encoded.dictionary.to_pylist()
+
+
+def _arrow_numbers(column: Any) -> Numbers:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        values: FloatArray = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return values
+    return [cell.strip() if isinstance(cell, str) else cell for cell in column.to_pylist()]
+
+
+def _read_frame(source: Any, columns: Columns | None) -> FederationReading:
+    try:
+        frame = nw.from_native(source)
+        original = frame.collect_schema().names()
+    except TypeError:
+        raise FederationError(
+            f"a federation cannot be read from {type(source).__name__}. Give a built-in name, a path or a data frame"
+        ) from None
+    except nw.exceptions.DuplicateError:
+        raise FederationError("data frame: a column name stands there twice. Remove or rename one") from None
+    meaning = _checked_meaning([str(name) for name in original], "data frame", columns)
+    header = [name for name in meaning.names if name is not None]
+    try:
+        eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise FederationError(f"data frame: its own query failed: {reason}") from error
+    silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
+    for start in range(0, len(eager), _BATCH):
+        rows = eager[start : start + _BATCH]
+        found = {name: rows.get_column(key) for name, key in zip(meaning.names, original, strict=True) if name}
+        labels = {name: list(map(_text, _cells(found[name]))) for name in label_columns(header)}
+        silos.add(list(map(_text, _cells(found[SILO]))), labels=labels, **_numbers(found, _frame_numbers))
+    return _reading(silos.federation("federation", "data frame"), "data frame", meaning.notes, columns)
+
+
+def _cells(column: nw.Series[Any]) -> list[Any]:
+    """Returns the cells of a column, None for whatever its library takes for missing."""
+    cells, missing = column.to_list(), column.is_null()
+    if not missing.any():
+        return cells
+    return [None if gone else cell for cell, gone in zip(cells, missing.to_list(), strict=True)]
+
+
+def _frame_numbers(column: nw.Series[Any]) -> Numbers:
+    if column.dtype.is_numeric():
+        values: FloatArray = np.asarray(column.cast(nw.Float64).to_numpy(), dtype=np.float64)
+        return values
+    return [cell.strip() if isinstance(cell, str) else cell for cell in _cells(column)]
+
+
+def _stem(path: Path) -> str:
+    return path.stem if path.stem.isprintable() else "federation"

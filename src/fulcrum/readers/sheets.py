@@ -1,0 +1,309 @@
+r"""A table of silos as a spreadsheet exports it: read where it can mean one thing, with notes on what was not plain.
+
+>>> data = "Klinik;Fälle;Region\r\nKöln;850;West\r\nBonn;1 200;West\r\nSumme;2 050;\r\n".encode()
+>>> federation, notes = sheet_federation(data, "sites.csv", "sites")
+>>> federation.sizes.tolist()
+[850.0, 1200.0]
+>>> for note in notes:
+...     print(note)
+cells are separated by semicolons
+columns are read as: silo from 'Klinik', records from 'Fälle', region from 'Region'
+records: spaces separate thousands, as in 1 200
+line 4 is left out: 'Summe' has 2050 records, the sum of the lines above
+"""
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from fulcrum.core.topology import KNOWN_COLUMNS, SILO
+from fulcrum.csv_text import plain_cell
+from fulcrum.errors import FederationError
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.silo_table import NUMBER_COLUMNS, USUAL_COLUMNS, Silos, checked_header, label_columns
+from fulcrum.readers.spreadsheets.column_names import (
+    IGNORE,
+    Columns,
+    check_letters,
+    column_option,
+    meaning_of,
+    numbers_rows,
+    stands_for,
+)
+from fulcrum.readers.spreadsheets.sheet_text import HARD_SPACES, SheetText, sheet_text
+from fulcrum.readers.spreadsheets.total_rows import called_total, is_total
+from fulcrum.readers.spreadsheets.written_numbers import WrittenColumn, is_plain, settled
+
+BATCH = 1 << 14
+"""Rows that are held as text at a time. With many more, Python spends its time looking through them for garbage."""
+
+_MAY_END_EARLY = (None, "", "epsilon", "group")  # old Excel leaves empty cells at the end of a line out
+_LOOKED_AT = 12  # lines in which a header is looked for, to say where it stands
+_FORMULA_ERROR = re.compile(r"#[^\W\d_¡][\w/]*[!?]|#¡\w+!|#DIV/0!|#N/A|#NV")
+_A_FEW = 3  # silos; fewer can have 1 and 2 records by chance
+_HARD_SPACES = str.maketrans(dict.fromkeys(HARD_SPACES, " "))
+
+
+class _NotPlainError(Exception):
+    """A column of numbers must be seen as a whole before it can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """What the columns of a sheet are.
+
+    Attributes:
+        line: Where the header stands.
+        given: The names that it has.
+        names: By column its meaning; "" where it has no name or only numbers the rows, None where it is ignored.
+        notes: How it was read.
+    """
+
+    line: int
+    given: Sequence[str]
+    names: Sequence[str | None]
+    notes: tuple[str, ...]
+
+    @property
+    def kept(self) -> list[str]:
+        """The columns that are read."""
+        return [name for name in self.names if name]
+
+
+def sheet_federation(data: bytes, file: str, name: str, columns: Columns | None = None) -> tuple[Federation, list[str]]:
+    """Returns the federation of a table as a spreadsheet exports it, and how it was read.
+
+    Raises:
+        FederationError: It is wrong, or can mean two things.
+    """
+    text = sheet_text(data, file)
+    header = _header(text, columns)
+    try:
+        return _federation(text, header, name, {})
+    except _NotPlainError:
+        return _federation(text, header, name, _settled_numbers(text, header))
+
+
+def _header(text: SheetText, columns: Columns | None) -> _Header:
+    line, first = next(text.rows(), (1, []))
+    if not first:
+        raise FederationError(f"{text.file} is empty. Its first line must be: {','.join(USUAL_COLUMNS)}")
+    where = f"{text.file} line {line}"
+    if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
+        raise FederationError(f"{where}: cells are quoted by apostrophes. Quote them by double quotes, or not at all")
+    given = [plain_cell(name.strip()) for name in first]
+    meaning = meaning_of(given, where, columns)
+    names = list(meaning.names)
+    if SILO in names and names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.said) and numbers_rows(given[0]):
+        names[0] = ""
+    found = _Header(line=line, given=given, names=names, notes=meaning.notes)
+    try:
+        checked_header(found.kept, where, meaning.said)
+    except FederationError:
+        if SILO not in names or "region" not in names:
+            _refuse_title(text, line, columns)
+        raise
+    return found
+
+
+def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
+    """Raises where the first line is no header but one of the next lines is."""
+    for number, row in islice(text.rows(), 1, _LOOKED_AT):
+        try:
+            meant = meaning_of([plain_cell(name.strip()) for name in row], "", columns).names
+        except FederationError:
+            continue
+        if SILO in meant and "region" in meant:
+            raise FederationError(
+                f"{text.file} line {line} names no columns; line {number} does. Remove the lines above it"
+            )
+
+
+def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list[str]:
+    """Returns a row with as many cells as the header, where it differs from it in empty cells at its end alone."""
+    width = len(header.names)
+    if len(row) > width and not any(map(str.strip, row[width:])):
+        return row[:width]
+    if len(row) < width and all(name in _MAY_END_EARLY for name in header.names[len(row) :]):
+        return row + [""] * (width - len(row))
+    remedy = f"Give one to each column, and quote a name that holds a {text.separator_word}"
+    if len(row) == width + 1 and row[0].isdigit():
+        remedy += "; in R, write the table with row.names = FALSE"
+    raise FederationError(f"{text.file} line {line}: {len(row)} cells in place of {width}. {remedy}")
+
+
+def _settled_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
+    """Returns the columns of numbers in plain digits, each seen as a whole."""
+    places = [(name, header.names.index(name)) for name in NUMBER_COLUMNS if name in header.names]
+    cells: dict[str, list[str]] = {name: [] for name, _ in places}
+    lines = array("q")
+    for line, row in islice(text.rows(), 1, None):
+        fitted = row if len(row) == len(header.names) else _fitted(row, line, text, header)
+        lines.append(line)
+        for name, place in places:
+            cells[name].append(fitted[place].strip())
+    return {
+        name: settled(column, name, lambda row: f"{text.file} line {lines[row]}", point=text.separator == ",")
+        for name, column in cells.items()
+    }
+
+
+def _federation(
+    text: SheetText, header: _Header, name: str, numbers: Mapping[str, WrittenColumn]
+) -> tuple[Federation, list[str]]:
+    lines = array("q")
+    silos = Silos(label_columns(header.kept), lambda row: f"{text.file} line {lines[row]}")
+    reader = _Reader(text=text, header=header, silos=silos, numbers=numbers)
+    batch: list[list[str]] = []
+    width, early = len(header.names), 0
+    for line, row in islice(text.rows(), 1, None):
+        batch.append(row if len(row) == width else _fitted(row, line, text, header))
+        early = line if len(row) < width and not early else early
+        lines.append(line)
+        if len(batch) > BATCH:
+            reader.add(batch[:-1])
+            del batch[:-1]
+    reader.add(batch[:-1])
+    left_out = reader.total(batch[-1]) if batch else ""
+    if batch and not left_out:
+        reader.add(batch[-1:])
+    notes = [*text.notes, *header.notes, *(note for column in numbers.values() for note in column.notes)]
+    notes += ["column 1 is left out: it only numbers the rows"] if reader.numbered else []
+    notes += _doubted_records(header, silos)
+    notes += [f"line {early} ends early: the cells that it lacks are taken as empty"] if early else []
+    notes += [f"line {lines[-1]} is left out: {left_out}"] if left_out else []
+    return silos.federation(name, text.file), notes
+
+
+def _doubted_records(header: _Header, silos: Silos) -> list[str]:
+    """Returns a note where records may be the numbers of the rows: 1, 2, 3 and so on in a first column."""
+    name = header.given[0]
+    if header.names[0] != "records" or name == "records" or silos.records is None or silos.filled < _A_FEW:
+        return []
+    if not np.array_equal(silos.records[: silos.filled], np.arange(1, silos.filled + 1)):
+        return []
+    return [f"records are 1, 2, 3 and so on. If column 1 only numbers the rows: {column_option(IGNORE, name)}"]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    """Hands the rows of a sheet to a table of silos.
+
+    Attributes:
+        text: Where the rows come from.
+        header: What their columns are.
+        silos: The table.
+        numbers: Columns of numbers, where they had to be seen as a whole first.
+        numbered: Whether the first column was met numbering the rows, and nothing else.
+    """
+
+    text: SheetText
+    header: _Header
+    silos: Silos
+    numbers: Mapping[str, WrittenColumn]
+    numbered: bool = False
+
+    def add(self, rows: Sequence[Sequence[str]]) -> None:
+        """Adds rows to the table."""
+        if not rows:
+            return
+        columns: dict[str, list[str]] = {}
+        for place, (name, cells) in enumerate(zip(self.header.names, zip(*rows, strict=True), strict=True)):
+            if name:
+                columns[name] = list(map(str.strip, cells))
+            elif name == "":
+                self._check_unnamed(place, cells)
+        labels = {name: self._labels(name, columns[name]) for name in label_columns(self.header.kept)}
+        silo = self._labels(SILO, columns[SILO])
+        for names in (silo, *labels.values()):
+            check_letters(names, lambda row: self.silos.locate(self.silos.filled + row))
+        if "records" not in columns:
+            self._refuse_header(silo, labels["region"])
+        if "" in labels["region"]:
+            self._refuse_subtotal(silo, labels["region"])
+        found = {name: self._numbers(name, columns.get(name)) for name in NUMBER_COLUMNS}
+        self.silos.add(silo, labels=labels, **found)
+
+    def total(self, row: Sequence[str]) -> str:
+        """Returns why the last row is left out, a sum of the others; nothing where it is a silo."""
+        cells = [(name, cell.strip()) for name, cell in zip(self.header.names, row, strict=True)]
+        words = [
+            cell
+            for name, cell in cells
+            if cell and name not in (None, *NUMBER_COLUMNS, "group") and not (name == "" and cell.isdigit())
+        ]
+        if not self.silos.filled or not all(map(is_total, words)):
+            return ""
+        word = f"{words[0]!r}" if words else "it"
+        written = self._numbers("records", [cell for name, cell in cells if name == "records"])
+        if self.silos.records is None or not written or not written[0]:
+            return f"{word} names no silo" if words else ""
+        above = float(self.silos.records[: self.silos.filled].sum())
+        try:
+            stated = float(written[0])
+        except ValueError:
+            return ""
+        if stated == above:
+            return f"{word} has {above:.0f} records, the sum of the lines above"
+        if words:
+            where = self.silos.locate(self.silos.filled)
+            raise FederationError(
+                f"{where}: {word} says {stated:.15g} records, and the lines above have {above:.15g}. "
+                "Correct them, or remove the line"
+            )
+        return ""
+
+    def _labels(self, name: str, cells: list[str]) -> list[str]:
+        plain = list(map(plain_cell, cells)) if "'" in self.text.rare else cells
+        if self.text.rare.intersection(HARD_SPACES):
+            plain = [cell.translate(_HARD_SPACES) for cell in plain]
+        if "#" in self.text.rare and (wrong := next(filter(_FORMULA_ERROR.fullmatch, plain), None)):
+            where = self.silos.locate(self.silos.filled + plain.index(wrong))
+            raise FederationError(f"{where}: {name}={wrong} is an error of the spreadsheet. Repair it and export again")
+        return plain
+
+    def _numbers(self, name: str, cells: list[str] | None) -> list[str] | None:
+        if cells is None:
+            return None
+        if name in self.numbers:
+            return self.numbers[name].cells[self.silos.filled : self.silos.filled + len(cells)]
+        if not is_plain(cells, name, point=self.text.separator == ","):
+            raise _NotPlainError
+        return cells
+
+    def _check_unnamed(self, place: int, cells: Sequence[str]) -> None:
+        """Refuses a column without a name that says something: it may be empty, or number the rows as R does."""
+        filled = [cell.strip() for cell in cells if cell.strip()]
+        if filled and not (place == 0 and all(cell.isascii() and cell.isdigit() for cell in filled)):
+            where = f"{self.text.file} line {self.header.line}"
+            name = self.header.given[place]
+            called = f", {name!r}, does not only number the rows" if name else " has no name"
+            raise FederationError(
+                f"{where}: column {place + 1}{called}. {'Rename' if name else 'Name'} it or remove it"
+            )
+        self.numbered = self.numbered or bool(filled)
+
+    def _refuse_header(self, silo: Sequence[str], region: Sequence[str]) -> None:
+        """Refuses a header that stands there again, which no number tells from a silo where there are no records."""
+        given = dict(zip(self.header.names, self.header.given, strict=True))
+        again = given[SILO], given["region"]
+        for row, pair in enumerate(zip(silo, region, strict=True)):
+            if pair == again:
+                where = self.silos.locate(self.silos.filled + row)
+                raise FederationError(f"{where}: the header stands there again. Remove the line")
+        if not self.silos.filled and stands_for(silo[0], SILO) and stands_for(region[0], "region"):
+            raise FederationError(
+                f"{self.silos.locate(0)}: {silo[0]!r} and {region[0]!r} look like a second header. Remove the line"
+            )
+
+    def _refuse_subtotal(self, silo: Sequence[str], region: Sequence[str]) -> None:
+        for row, (name, where) in enumerate(zip(silo, region, strict=True)):
+            if not where and called_total(name):
+                raise FederationError(
+                    f"{self.silos.locate(self.silos.filled + row)}: {name!r} has no region and looks like a sum of "
+                    "other lines. Remove the line"
+                )

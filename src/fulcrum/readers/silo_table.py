@@ -1,0 +1,333 @@
+"""The rules for a table of silos, whatever it is read from: what a column means, what a cell may hold.
+
+>>> silos = Silos(["region"], lambda row: f"silos.csv line {row + 2}")
+>>> silos.add(["lille", "lyon"], ["800", "1200"], {"region": ["north", "south"]}, None)
+>>> silos.federation("hospitals", "silos.csv").weights.tolist()
+[0.4, 0.6]
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray, NameArray
+from fulcrum.core.topology import KNOWN_COLUMNS, SILO, Tier, reserved_problem, tier_name_problem
+from fulcrum.errors import FederationError, listing
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.spreadsheets.column_names import IGNORE, column_option, expected_tier, without_accents
+
+REQUIRED_COLUMNS = (SILO, "region")
+"""Columns that every table must have."""
+
+NUMBER_COLUMNS = ("records", "epsilon", "weight")
+"""Columns of numbers."""
+
+USUAL_COLUMNS = (SILO, "records", "region")
+"""Columns that most tables have; without `records` sizes are not declared."""
+
+MOST_RECORDS = 2**53
+"""The largest size of a silo: above it, floating point no longer counts single records."""
+
+Numbers: TypeAlias = Sequence[Any] | FloatArray
+"""A column of numbers as it was met: cells of any type, or an array with NaN for what is missing."""
+
+Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
+"""A column of labels, or codes into its distinct labels in the order of their rows."""
+
+
+def checked_header(header: Sequence[str], where: str, said: Container[str] = ()) -> list[str]:
+    """Returns the column names, stripped; refuses one that no table of silos has.
+
+    `silo` and `region` are required; `records`, `epsilon`, `group` and `weight` may stand anywhere; `share`, `from` and
+    `until` are reserved; every other column is an outer tier, and must stand after `region` unless its name is one that
+    outer tiers usually have, or somebody `said` what it is.
+
+    >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
+    ['silo', 'records', 'region', 'country']
+    """
+    names = [name.strip() for name in header]
+    for k, name in enumerate(names):
+        if not name:
+            raise FederationError(f"{where}: column {k + 1} has no name. Name it or remove it")
+        if name in names[:k]:
+            raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+        if alike := [other for other in names[:k] if without_accents(other) == without_accents(name)]:
+            raise FederationError(
+                f"{where}: the columns {alike[0]!r} and {name!r} differ in capitals or accents alone. Remove or rename "
+                f"one, or leave it out: {column_option(IGNORE, name)}"
+            )
+        if reserved := reserved_problem(name):
+            raise FederationError(f"{where}: a column cannot be called {name!r}: {reserved}")
+        if name.endswith("noise_multiplier"):
+            raise FederationError(
+                f"{where}: the column {name!r} is that of an exported plan. Give the federation that it was made for"
+            )
+    for usual in USUAL_COLUMNS:
+        meant = "" if usual in names else _stand_in(usual, names)
+        if meant or (usual not in names and usual in REQUIRED_COLUMNS):
+            meant = meant or (
+                f" Every table needs {listing(REQUIRED_COLUMNS)}. Where it has another name: --column {usual}=NAME"
+            )
+            raise FederationError(f"{where}: the column {usual!r} is missing.{meant}")
+    for k, name in enumerate(names):
+        if name in KNOWN_COLUMNS or name == "region":
+            continue
+        near = misspelt(name, KNOWN_COLUMNS)
+        if near is not None:
+            raise FederationError(f"{where}: unknown column {name!r}. Did you mean {near!r}?")
+        if k < names.index("region") and name not in said and not expected_tier(name):
+            raise FederationError(
+                f"{where}: unknown column {name!r}. Known: {listing((*KNOWN_COLUMNS, 'region'))}. "
+                f"An outer tier stands after 'region'. If it holds the regions: {column_option('region', name)}; "
+                f"if it is no part of the federation: {column_option(IGNORE, name)}"
+            )
+        if problem := tier_name_problem(name):
+            raise FederationError(f"{where}: {problem}. Rename the column")
+    return names
+
+
+def _stand_in(required: str, names: Sequence[str]) -> str:
+    """Returns the question whether a column there was meant to be the missing one; nothing where none looks like it."""
+    for name in names:
+        if name not in (*KNOWN_COLUMNS, "region") and misspelt(name, [required]):
+            return f" Did you mean the column {name!r} to be {required!r}?"
+    return ""
+
+
+def label_columns(header: Sequence[str]) -> list[str]:
+    """Returns the columns whose cells are labels: the tiers, inner to outer, and the group.
+
+    Outer tiers before `region` stand outermost first, as one writes an address from its country on.
+
+    >>> label_columns(["country", "region", "silo", "records"])
+    ['region', 'country']
+    """
+    labels = [name for name in header if name not in (SILO, *NUMBER_COLUMNS)]
+    inner = labels.index("region") if "region" in labels else 0
+    return labels[inner:] + labels[:inner][::-1]
+
+
+def misspelt(word: str, known: Iterable[str]) -> str | None:
+    """Returns the known word that `word` was most likely meant to be, or None when it is a word of its own.
+
+    >>> misspelt("epsilom", ["epsilon", "group"]), misspelt("eps", ["epsilon"]), misspelt("country", ["epsilon"])
+    ('epsilon', 'epsilon', None)
+    """
+    lower = word.strip().lower()
+    if lower in ("eps", "ε") and "epsilon" in known:
+        return "epsilon"
+    near = difflib.get_close_matches(lower, list(known), n=1, cutoff=0.75)
+    return near[0] if near else None
+
+
+class Silos:
+    """Collects batches of rows into arrays; 10^8 rows of a known number are never held twice."""
+
+    def __init__(
+        self, tiers: Sequence[str], locate: Callable[[int], str], rows: int = 0, *, fractions: bool = False
+    ) -> None:
+        self.locate = locate
+        self.fractions = fractions  # of records: what somebody computed may have them, no file or frame may
+        self.filled = 0
+        self.names: NameArray = np.empty(rows, dtype=np.dtypes.StringDType())
+        self.rows = rows
+        self.records: FloatArray | None = None
+        self.epsilon: FloatArray | None = None
+        self.weight: FloatArray | None = None
+        self.nodes: dict[str, dict[str, int]] = {tier: {} for tier in tiers}
+        self.codes: dict[str, IntArray] = {tier: np.empty(rows, dtype=np.intp) for tier in tiers}
+
+    def add(
+        self,
+        silo: Sequence[str],
+        records: Numbers | None,
+        labels: Mapping[str, Labels],
+        epsilon: Numbers | None,
+        weight: Numbers | None = None,
+    ) -> None:
+        """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array.
+
+        A column that the table does not have is None, in every batch: without `records` sizes are not declared.
+        """
+        start, stop = self.filled, self.filled + len(silo)
+        if "" in silo:
+            raise FederationError(f"{self.locate(start + silo.index(''))}: silo is missing. Give it a name")
+        self.names = _with_room(self.names, stop)
+        try:
+            self.names[start:stop] = silo
+        except UnicodeEncodeError:  # half of a surrogate pair, which no file can hold but a data frame can
+            row = next(k for k, name in enumerate(silo) if not name.isprintable())
+            raise FederationError(f"{self.locate(start + row)}: a silo's name must be printable") from None
+        if records is not None:
+            self.records = self._numbers(self.records, stop)
+            self.records[start:stop] = self._checked_records(silo, records)
+        if epsilon is not None:
+            self.epsilon = self._numbers(self.epsilon, stop)
+            self.epsilon[start:stop] = self._checked_epsilon(epsilon)
+        if weight is not None:
+            self.weight = self._numbers(self.weight, stop)
+            self.weight[start:stop] = self._checked_weight(silo, weight)
+        for tier, column in labels.items():
+            codes, distinct = column if isinstance(column, tuple) else _encoded(column)
+            if "" in distinct and tier != "group":
+                row = int(np.argmax(codes == list(distinct).index("")))
+                no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
+                raise FederationError(
+                    f"{self.locate(start + row)}: {tier} is missing. Name the {tier} of silo {silo[row]!r}{no_tier}"
+                )
+            index = self.nodes[tier]
+            unified = np.array([index.setdefault(label, len(index)) for label in distinct], dtype=np.intp)
+            self.codes[tier] = _with_room(self.codes[tier], stop)
+            self.codes[tier][start:stop] = unified[codes]
+        self.filled = stop
+
+    def federation(self, name: str, file: str) -> Federation:
+        """Returns the federation of all rows added."""
+        rows = self.filled
+        if rows == 0:
+            raise FederationError(f"{file} has no silos. Add a row for each silo")
+        tiers = {
+            tier: Tier(name=tier, nodes=tuple(index), parent_of=self.codes[tier][:rows])
+            for tier, index in self.nodes.items()
+        }
+        group = tiers.pop("group", None)
+        return Federation.from_columns(
+            silo=self.names[:rows],
+            records=None if self.records is None else self.records[:rows],
+            tiers=tiers,
+            epsilon=None if self.epsilon is None else self.epsilon[:rows],
+            weight=None if self.weight is None else self.weight[:rows],
+            group=None if group is None else self._completed(group),
+            name=name,
+            locate=self.locate,
+        )
+
+    def _numbers(self, column: FloatArray | None, stop: int) -> FloatArray:
+        """Returns a column of numbers with room up to `stop`."""
+        found: FloatArray = _with_room(np.empty(self.rows) if column is None else column, stop)
+        return found
+
+    def _checked_weight(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
+        values = _floats(cells)
+        good = (values > 0) & np.isfinite(values)
+        if good.all():
+            return values
+        row = int(np.argmin(good))
+        where = self.locate(self.filled + row)
+        if _is_missing(cells[row]):
+            raise FederationError(
+                f"{where}: weight is missing. Say what silo {silo[row]!r} counts for, or leave all weights out"
+            )
+        raise FederationError(f"{where}: weight={_shown(cells[row])} must be a finite number above 0")
+
+    def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
+        values = _floats(cells)
+        good = (values >= 1) & (values <= MOST_RECORDS)
+        whole = good if self.fractions else good & (values == np.floor(values))
+        if whole.all():
+            return values
+        row = int(np.argmin(whole if good.all() else good))
+        cell, value, where = cells[row], values[row], self.locate(self.filled + row)
+        if _is_missing(cell):
+            raise FederationError(f"{where}: records is missing. Give the number of records of silo {silo[row]!r}")
+        if not _is_number(cell):
+            raise FederationError(
+                f"{where}: records={_shown(cell)} is not a number. Write it in plain digits, such as 1200"
+            )
+        if good[row]:
+            raise FederationError(
+                f"{where}: records={_shown(cell)} must be a whole number. "
+                f"Where a dot or comma separates thousands, leave it out"
+            )
+        rule = "at least 1" if value < 1 else f"at most {MOST_RECORDS}"
+        if not math.isfinite(value):
+            rule = "a finite number"
+        raise FederationError(f"{where}: records={_shown(cell)} must be {rule}")
+
+    def _checked_epsilon(self, cells: Numbers) -> FloatArray:
+        values = _floats(cells)
+        for row in np.flatnonzero(np.isnan(values)).tolist():
+            if not _is_missing(cells[row]):
+                raise FederationError(
+                    f"{self.locate(self.filled + row)}: epsilon={_shown(cells[row])} is not a number. "
+                    f"Give a number above 0, or nothing"
+                )
+        return values
+
+    def _completed(self, group: Tier) -> Tier | None:
+        """Gives every silo without a group one of its own, named after it; None where no silo has any."""
+        if "" not in group.nodes:
+            return group
+        if len(group.nodes) == 1:
+            return None
+        declared = set(group.nodes)
+        labels = [group.nodes[code] or str(name) for code, name in zip(group.parent_of, self.names, strict=False)]
+        alone = group.nodes.index("")
+        for row in np.flatnonzero(group.parent_of == alone).tolist():
+            if labels[row] in declared:
+                raise FederationError(
+                    f"{self.locate(row)}: silo {labels[row]!r} has no group, and a group bears its name. Name its group"
+                )
+        return Tier.from_labels("group", labels)
+
+
+def _with_room(values: Any, rows: int) -> Any:
+    """Returns the array, or a copy of twice its length when it is too short."""
+    if rows <= len(values):
+        return values
+    longer = np.empty(max(rows, 2 * len(values)), dtype=values.dtype)
+    longer[: len(values)] = values
+    return longer
+
+
+def _encoded(labels: Sequence[str]) -> tuple[IntArray, Sequence[str]]:
+    tier = Tier.from_labels("", labels)
+    return tier.parent_of, tier.nodes
+
+
+def _floats(cells: Numbers) -> FloatArray:
+    """Returns the cells as numbers, NaN where a cell is none."""
+    if isinstance(cells, np.ndarray):
+        return cells
+    kinds = set(map(type, cells))
+    if kinds <= {int, float} or (kinds == {str} and "_" not in "".join(cells)):
+        try:
+            return np.fromiter(map(float, cells), np.float64, len(cells))
+        except (ValueError, OverflowError):
+            pass
+    return np.fromiter(map(_float, cells), np.float64, len(cells))
+
+
+def _float(cell: Any) -> float:
+    if isinstance(cell, bool | np.bool_) or (isinstance(cell, str) and "_" in cell):
+        return math.nan  # Python reads 10_20 as 1020
+    try:
+        return float(cell)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _is_missing(cell: Any) -> bool:
+    """Says whether nothing was given: a NaN of an array stands for that, a NaN that someone wrote does not."""
+    if isinstance(cell, np.floating):
+        return bool(np.isnan(cell))
+    return cell is None or (isinstance(cell, str) and not cell)
+
+
+def _is_number(cell: Any) -> bool:
+    written = cell.lower().lstrip("+-") if isinstance(cell, str) else cell
+    return not math.isnan(_float(cell)) or written == "nan" or isinstance(cell, float)
+
+
+def _shown(cell: Any) -> str:
+    """Returns a cell for a message: numbers as written, everything else quoted and cut short."""
+    if isinstance(cell, str):
+        return cell if _is_number(cell) and len(cell) <= 40 and cell.isprintable() else repr(cell[:40])
+    if isinstance(cell, int | float) and not isinstance(cell, bool):
+        return f"{_float(cell):.15g}"
+    return repr(cell)[:40] if isinstance(cell, bool) else f"({type(cell).__name__})"

@@ -1,0 +1,266 @@
+"""What the columns of a table mean: by their own names, by the words of other languages, or as somebody says.
+
+>>> found = meaning_of(["KLINIK", "Anzahl Fälle", "Bundesland", "Telefon"], "sites.csv", {"ignore": "Telefon"})
+>>> found.names
+('silo', 'records', 'region', None)
+>>> found.notes[0]
+"columns are read as: silo from 'KLINIK', records from 'Anzahl Fälle', region from 'Bundesland'"
+
+A word stands for a column where one column alone can be meant. Where two can, the table is refused.
+"""
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fulcrum.core.topology import KNOWN_COLUMNS, SILO
+from fulcrum.errors import FederationError, ParameterError, in_one_line, listing, suggestion
+
+IGNORE = "ignore"
+"""The meaning of a column that is left out."""
+
+MOST_COLUMNS = 100
+"""Columns that a table may have beside those that are left out: far more than any tree has tiers."""
+
+MOST_LETTERS = 1_000
+"""Letters that a name may have: far more than anybody reads."""
+
+Columns: TypeAlias = Mapping[str, str | Sequence[str]]
+"""By meaning the column that has it, such as {"silo": "hospital"}; "ignore" may have several."""
+
+
+def folded(name: str) -> str:
+    """Returns a name without capitals, accents, space and signs.
+
+    >>> folded("Hôpital "), folded("FÄLLE"), folded("Faelle")
+    ('hopital', 'falle', 'falle')
+    """
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    letters = "".join(letter for letter in plain if letter.isalnum())
+    return re.sub("(?<=[aou])e", "", letters)  # ä, ö and ü are written ae, oe and ue too
+
+
+def folded_words(listed: str) -> frozenset[str]:
+    """Returns the words of a text, each folded."""
+    return frozenset(map(folded, listed.split()))
+
+
+def without_accents(name: str) -> str:
+    """Returns a name without capitals and accents.
+
+    >>> without_accents("Région"), without_accents("tier-2")
+    ('region', 'tier-2')
+    """
+    letters = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+_FIRST_CHOICE = {
+    SILO: folded_words(
+        """silo client site hospital clinic device participant organisation organization institution bank
+        krankenhaus klinik klinikum standort spital einrichtung teilnehmer
+        hôpital clinique établissement centre
+        clínica centro sede
+        ospedale ziekenhuis"""
+    ),
+    "records": folded_words(
+        """records size count samples examples rows patients cases n
+        patienten fälle fallzahl fallzahlen datensätze anzahl
+        cas dossiers effectif effectifs enregistrements échantillons
+        pacientes casos registros muestras
+        pazienti casi patiënten"""
+    ),
+    "region": folded_words(
+        """region cluster area zone edge hub aggregator station
+        bundesland gebiet bezirk kanton
+        région département canton secteur
+        región zona comunidad provincia
+        regione regio"""
+    ),
+    "epsilon": folded_words("epsilon eps ε"),
+    "group": folded_words("group gruppe groupe grupo gruppo groep"),
+    "weight": folded_words("weight gewicht poids peso"),
+}
+"""By column the words that stand for it: English, German, French, Spanish, and a few of their neighbours."""
+
+_SECOND_CHOICE = {
+    SILO: folded_words("name id nom nombre bezeichnung"),
+    "region": folded_words("country state province land staat pays país estado"),
+}
+"""Words that stand for a column where no column has a word of the first choice."""
+
+_TIERS = folded_words(
+    """country state province land staat pays país estado
+    continent kontinent continente network netzwerk réseau red trust"""
+)
+"""Words that one expects as names of outer tiers."""
+
+_FILLERS = folded_words(
+    """number of the no nr num name id code anzahl der die das des von
+    nombre de du la le les l d nom número del los las el"""
+)
+"""Words around the one that counts: "Number of patients", "Nom de l'hôpital"."""
+
+_NUMBERING = folded_words("nr no lfdnr index row rows unnamed0 zeile ligne fila x")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """What every column of a table is.
+
+    Attributes:
+        names: By column its meaning, which is its name where it is an outer tier; None where it is ignored.
+        said: The meanings that somebody gave.
+        notes: How the header was read.
+    """
+
+    names: tuple[str | None, ...]
+    said: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None) -> Meaning:
+    """Returns what the columns of a header mean.
+
+    Raises:
+        FederationError: Two columns can be meant, or `columns` does not fit the header.
+    """
+    given = [name.strip() for name in header]
+    _check_size(given, where, columns or {})
+    said = _said(given, where, columns or {})
+    names: list[str | None] = [said.get(place, name) for place, name in enumerate(given)]
+    names = [None if place in said and name == IGNORE else name for place, name in enumerate(names)]
+    known = (*KNOWN_COLUMNS, "region")
+    for choice in (_FIRST_CHOICE, _SECOND_CHOICE):
+        for column, words in choice.items():
+            meant = [
+                place
+                for place, name in enumerate(names)
+                if name and place not in said and name not in known and _says(name, words)
+            ]
+            if column in names or not meant:
+                continue
+            if len({given[place] for place in meant}) < len(meant):
+                raise FederationError(
+                    f"{where}: the column {given[meant[0]]!r} stands there twice. Remove or rename one"
+                )
+            if len(meant) > 1:
+                raise FederationError(
+                    f"{where}: the columns {' and '.join(repr(given[place]) for place in meant[:2])} can both be "
+                    f"{column!r}. Say which: {column_option(column, given[meant[0]])}"
+                )
+            names[meant[0]] = column
+    renamed = [
+        f"{name} from {given[place]!r}" for place, name in enumerate(names) if name in known and name != given[place]
+    ]
+    notes = (f"columns are read as: {', '.join(renamed)}",) if renamed else ()
+    return Meaning(names=tuple(names), said=frozenset(said.values()), notes=notes)
+
+
+def _check_size(given: Sequence[str], where: str, columns: Columns) -> None:
+    """Refuses a header that would take minutes to make sense of."""
+    ignored = columns.get(IGNORE, ())
+    kept = sum(map(bool, given)) - (1 if isinstance(ignored, str) else len(ignored))
+    if kept > MOST_COLUMNS:
+        raise FederationError(f"{where}: {kept:,} columns are more than {MOST_COLUMNS}. Remove those that are no tiers")
+    check_letters(given, lambda _: where)
+
+
+def check_letters(names: Sequence[str], locate: Callable[[int], str]) -> None:
+    """Refuses names that are too long; `locate` says where the one at a place stands."""
+    longest = max(map(len, names), default=0)
+    if longest > MOST_LETTERS:
+        place = next(place for place, name in enumerate(names) if len(name) > MOST_LETTERS)
+        raise FederationError(
+            f"{locate(place)}: a name of {len(names[place]):,} letters is longer than {MOST_LETTERS:,}. Shorten it"
+        )
+
+
+def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
+    """Returns by place the meanings that somebody gave."""
+    said: dict[int, str] = {}
+    for meaning, named in columns.items():
+        for name in [named] if isinstance(named, str) else named:
+            exact = [place for place, one in enumerate(given) if one == name.strip()]
+            found = exact or [place for place, one in enumerate(given) if one and folded(one) == folded(name)]
+            if not found:
+                raise FederationError(
+                    f"{where}: no column {name!r} to read as {meaning!r}. Its columns: "
+                    f"{in_one_line(listing(filter(None, given)))}.{suggestion(name, given)}"
+                )
+            if len(found) > 1:
+                raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+            if found[0] in said:
+                raise FederationError(
+                    f"{where}: the column {name!r} cannot be {said[found[0]]!r} and {meaning!r}. Give one of them"
+                )
+            said[found[0]] = meaning
+    return said
+
+
+def _says(name: str, words: frozenset[str]) -> bool:
+    """Says whether a header is one of the words, by itself or among fillers and years: "Fälle 2025"."""
+    if folded(name) in words:
+        return True
+    parts = [folded(part) for part in re.split(r"[\W_]+", name) if part]
+    left = [part for part in parts if part not in _FILLERS and not re.fullmatch("(19|20)[0-9]{2}", part)]
+    return len(left) == 1 and left[0] in words
+
+
+def stands_for(name: str, column: str) -> bool:
+    """Says whether a header is a word for that column.
+
+    >>> stands_for("Nombre de patients", "records"), stands_for("Betten", "records")
+    (True, False)
+    """
+    return any(_says(name, choice.get(column, frozenset())) for choice in (_FIRST_CHOICE, _SECOND_CHOICE))
+
+
+def numbers_rows(name: str) -> bool:
+    """Says whether a first column of this name may number the rows and say nothing else.
+
+    >>> numbers_rows(""), numbers_rows("lfd. Nr."), numbers_rows("Klinik")
+    (True, True, False)
+    """
+    return not name or name == "#" or folded(name) in _NUMBERING
+
+
+def expected_tier(name: str) -> bool:
+    """Says whether one expects an outer tier to be called so.
+
+    >>> expected_tier("Land"), expected_tier("tier-2"), expected_tier("Telefon")
+    (True, True, False)
+    """
+    return folded(name) in _TIERS or stands_for(name, "region") or re.fullmatch(r"tier-\d+", name) is not None
+
+
+def columns_said(options: Sequence[str]) -> dict[str, list[str]]:
+    """Returns by meaning the columns that have it, said as "silo=hospital"; "ignore" may be said several times.
+
+    >>> columns_said(["silo=hospital", "ignore=phone", "ignore=remarks"])
+    {'silo': ['hospital'], 'ignore': ['phone', 'remarks']}
+
+    Raises:
+        ParameterError: It is not said so, or two columns have one meaning.
+    """
+    columns: dict[str, list[str]] = {}
+    for given in options:
+        meaning, _, name = (part.strip() for part in given.partition("="))
+        if not (meaning and name):
+            raise ParameterError(f"--column must say what a column is, such as silo=hospital, got {given!r}")
+        if meaning in columns and meaning != IGNORE:
+            raise ParameterError(f"--column names two columns for {meaning!r}: {columns[meaning][0]} and {name}")
+        columns.setdefault(meaning, []).append(name)
+    return columns
+
+
+def column_option(meaning: str, name: str) -> str:
+    """Returns the option that says what a column is, as one pastes it.
+
+    >>> column_option("ignore", "Phone number")
+    "--column 'ignore=Phone number'"
+    """
+    return f"--column {shlex.quote(in_one_line(f'{meaning}={name}'))}"

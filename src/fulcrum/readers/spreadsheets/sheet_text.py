@@ -1,0 +1,204 @@
+r"""The text of a table as spreadsheets write it: which alphabet its bytes are in, and what separates its cells.
+
+>>> text = sheet_text("sep=;\r\nKlinik;Fälle;Region\r\nKöln;850;West\r\n".encode("cp1252"), "sites.csv")
+>>> next(text.rows())
+(2, ['Klinik', 'Fälle', 'Region'])
+>>> text.notes[0]
+"line 2 is not UTF-8 and was read as Windows-1252: 'Klinik;Fälle;Region'. If a letter is wrong, save the file as UTF-8"
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fulcrum.errors import FederationError, in_one_line
+from fulcrum.readers.spreadsheets.column_names import stands_for
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+"""What separates the cells of a table, and its name."""
+
+WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+"""Endings of files that hold sheets, and must be exported to be read."""
+
+HARD_SPACES = "\xa0\u202f\u2009"
+"""Spaces that do not break, which stand between words and between digits."""
+
+RARE = f"{HARD_SPACES}'#"
+"""Letters that change how a cell is read: spaces, the apostrophe before a formula, and the sign of an error."""
+
+_BARE = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le"}  # without the mark that opens a text
+_HEAD = 1 << 16  # bytes that are looked at to find out what kind of text it is
+_MARKS_OF_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods; .xls
+_SAVE = "Save it as UTF-8 (in Excel: 'CSV UTF-8'; in LibreOffice: Text CSV, character set Unicode (UTF-8))"
+
+# Signs of Windows-1252 that no name holds, or none between letters: whoever wrote them used another alphabet, such as
+# that of MS-DOS or of old Macintoshes, and letters would come out as others.
+_ODD = re.compile(
+    r"[\x80-\x9f\u201a\u0192\u201e\u2020\u2021\u02c6\u2030\u0160\u2039\u017d\u2022\u02dc\u2122\u0161\u203a\u017e\u0178"
+    r"¢£¤¥¦¨©¬®¯±²³µ¶¸¹¼½¾]|(?<![^\W\d_])ÿ|(?<=[^\W\d_])[\u20ac\u2026\u201c\u201d\u2014¡«»¿°§÷×](?=[^\W\d_])"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SheetText:
+    """A table as bytes whose alphabet and separator are known.
+
+    Attributes:
+        data: The bytes.
+        file: For messages.
+        encoding: The alphabet.
+        separator: What stands between cells.
+        opening: Lines before the table: 1 where Excel wrote `sep=;`.
+        rare: Those of `RARE` that it holds: where there are none, no cell has to be looked at for them.
+        notes: What is not UTF-8 with commas.
+    """
+
+    data: bytes
+    file: str
+    encoding: str
+    separator: str
+    opening: int
+    rare: frozenset[str]
+    notes: tuple[str, ...]
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yields the rows that are not blank, with the line each begins on."""
+        stream = io.TextIOWrapper(io.BytesIO(self.data), encoding=self.encoding, newline="")
+        for _ in range(self.opening):
+            stream.readline()
+        return _rows(stream, self.separator, self.file, self.opening + 1)
+
+    @property
+    def separator_word(self) -> str:
+        """What stands between cells, as a word."""
+        return SEPARATORS[self.separator].removesuffix("s")
+
+
+def sheet_text(data: bytes, file: str) -> SheetText:
+    """Returns a table's bytes as text in rows.
+
+    Raises:
+        FederationError: They are a workbook, or in an alphabet that cannot be told.
+    """
+    if data.startswith(_MARKS_OF_WORKBOOKS):
+        raise FederationError(f"{file} holds a workbook, not text. {how_to_export('.xlsx')}")
+    encoding, notes = _encoding(data, file)
+    head = data[:_HEAD].decode(encoding, "replace")
+    first, *_ = head.split("\n", 1)
+    declared = re.fullmatch(r'\ufeff?"?sep=(.)"?\r?', first, re.IGNORECASE)
+    opening = 1 if declared else 0
+    separator = declared[1] if declared else _separator(head, file)
+    if separator not in SEPARATORS:
+        raise FederationError(f"{file} line 1: cells are separated by {separator!r}. Separate them by commas")
+    if separator != ",":
+        notes.append(f"cells are separated by {SEPARATORS[separator]}")
+    return SheetText(
+        data=data,
+        file=file,
+        encoding=encoding,
+        separator=separator,
+        opening=opening,
+        rare=frozenset(letter for letter in RARE if letter.encode(_BARE.get(encoding, encoding), "replace") in data),
+        notes=tuple(notes),
+    )
+
+
+def how_to_export(suffix: str) -> str:
+    """Returns how one writes a workbook as a table that can be read."""
+    if suffix == ".ods":
+        return "In LibreOffice: File, Save As, 'Text CSV'; then give that .csv file"
+    if suffix == ".numbers":
+        return "In Numbers: File, Export To, CSV; then give that .csv file"
+    return "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"
+
+
+def not_utf8(data: bytes, file: str) -> FederationError:
+    """Returns the refusal of bytes that are not UTF-8, with their line."""
+    return FederationError(f"{file} line {_bad_line(data)[0]} is not UTF-8. Save it as UTF-8")
+
+
+def _encoding(data: bytes, file: str) -> tuple[str, list[str]]:
+    """Returns the alphabet of some bytes, and notes where it is not UTF-8."""
+    head = data[:_HEAD]
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) > len(head) / 4:
+        return _wide_encoding(data, file), ["it is UTF-16, which Excel calls Unicode text"]
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    else:
+        return "utf-8-sig", []
+    number, line = _bad_line(data)
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError:
+        text = "\x80"
+    if _ODD.search(text):
+        raise FederationError(f"{file} line {number} is not UTF-8, and not Windows-1252. {_SAVE}")
+    shown = in_one_line(line.decode("cp1252"))[:60]
+    return "cp1252", [
+        f"line {number} is not UTF-8 and was read as Windows-1252: {shown!r}. "
+        "If a letter is wrong, save the file as UTF-8"
+    ]
+
+
+def _wide_encoding(data: bytes, file: str) -> str:
+    """Returns which of the UTF-16 some bytes are in."""
+    head = data[:_HEAD]
+    encoding = "utf-16"
+    if not data.startswith((b"\xff\xfe", b"\xfe\xff")):  # in most texts the upper byte of most letters is 0
+        encoding = "utf-16-le" if head[1::2].count(0) > head[::2].count(0) else "utf-16-be"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise FederationError(f"{file} is neither UTF-8 nor UTF-16 text. {_SAVE}")
+    return encoding
+
+
+def _bad_line(data: bytes) -> tuple[int, bytes]:
+    """Returns the number and the bytes of the first line that is not UTF-8."""
+    try:
+        data.decode("utf-8")
+        start = 0
+    except UnicodeDecodeError as error:
+        start = error.start
+    before = data[:start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    begin = before.rfind(b"\n") + 1
+    return before.count(b"\n") + 1, (before[begin:] + data[start : start + 200]).splitlines()[0]
+
+
+def _separator(head: str, file: str) -> str:
+    """Returns what separates the cells: what makes a header of the first line, else what there is most of."""
+    cells = {separator: _first_cells(head, separator, file) for separator in SEPARATORS}
+    for separator, names in cells.items():
+        if all(any(stands_for(name, column) for name in names) for column in ("silo", "region")):
+            return separator
+    if re.match(r'\ufeff?"[^"]*" "', head):
+        raise FederationError(
+            f"{file} line 1: cells are separated by spaces. In R, write it with: write.csv(table, row.names = FALSE)"
+        )
+    return max(cells, key=lambda separator: len(cells[separator]))
+
+
+def _first_cells(head: str, separator: str, file: str) -> list[str]:
+    try:
+        return next(_rows(io.StringIO(head.removeprefix("\ufeff"), newline=""), separator, file, 1), (1, []))[1]
+    except FederationError:
+        return []
+
+
+def _rows(stream: io.TextIOBase, separator: str, file: str, line: int) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(stream, delimiter=separator, strict=True, skipinitialspace=True)
+    before = line - 1
+    try:
+        for row in reader:
+            if row and (row[0].strip() or any(map(str.strip, row))):
+                yield line, row
+            line = before + reader.line_num + 1
+    except csv.Error as error:
+        said = str(error).replace("\t", "tab")
+        raise FederationError(f"{file} line {line}: {said}. Check the quotes") from None

@@ -1,0 +1,383 @@
+r"""Silos from the files that describe a federation as a tree: its own TOML and the project.yml of NVIDIA FLARE.
+
+>>> text = "[region.north]\nlille = 800\n[region.south]\nlyon = 1200"
+>>> toml_federation(text, "hospitals.toml", "hospitals").weights.tolist()
+[0.4, 0.6]
+"""
+
+import gc
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from fulcrum.core.topology import reserved_problem, tier_name_problem
+from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
+from fulcrum.readers.federation import Federation
+from fulcrum.readers.silo_table import Silos, misspelt
+
+_KEY = r"""(?:"[^"\\]*"|'[^']*'|[\w-]+)"""
+_KEYS = rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*"
+_TABLE_LINE = re.compile(rf"\s*\[{_KEYS}\]")
+_VALUE_LINE = re.compile(rf"{_KEYS}=")
+_DEPTH = 4  # keys that a message can be about: tier, node, silo, records
+_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+
+_PARTICIPANT_TYPES = ("server", "client", "relay", "admin", "overseer")
+_SILO_KEYS = ("records", "epsilon", "weight")
+_PARTICIPANT_KEYS = ("name", "type", "parent", *_SILO_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Silos as a file states them, one entry a silo in every list.
+
+    Attributes:
+        name: What the federation is called.
+        silo: Names of the silos.
+        records: Sizes, not yet checked; None where there is none. Where no silo has one, sizes are not declared.
+        epsilon: Declared preferences, not yet checked; None where there is none.
+        weight: What silos count for, not yet checked; None where there is none.
+        labels: By tier, inner to outer, the node of each silo; under "group" its group, "" for one of its own.
+        locate: Says where a silo stands: "hospitals.toml line 4".
+    """
+
+    name: str
+    silo: list[str] = field(default_factory=list)
+    records: list[Any] = field(default_factory=list)
+    epsilon: list[Any] = field(default_factory=list)
+    weight: list[Any] = field(default_factory=list)
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    locate: Callable[[int], str]
+
+    def federation(self, file: str) -> Federation:
+        """Returns the federation of these rows, after the checks that every format shares."""
+        silos = Silos(list(self.labels), self.locate)
+        records, weight = (
+            None if set(map(type, column)) <= {type(None)} else column for column in (self.records, self.weight)
+        )
+        silos.add(self.silo, records, self.labels, self.epsilon, weight)
+        return silos.federation(self.name, file)
+
+
+def toml_federation(text: str, file: str, default_name: str) -> Federation:
+    """Returns the federation of a TOML file; the schema is in docs/federation-files.md."""
+    data = _parsed_toml(text, file)
+    lines = _toml_lines(text)
+
+    def place(*path: str) -> str:
+        """Says where a key stands, or the nearest key around it whose line is known."""
+        while path and path not in lines:
+            path = path[:-1]
+        return f"{file} line {lines[path]}" if path else file
+
+    name = data.get("name", default_name)
+    if not (isinstance(name, str) and name and name.isprintable()):
+        raise FederationError(f"{place('name')}: name must be printable text, got {_kind(name)}")
+    tiers = _tier_names(data, place)
+    known = ("name", "tiers", *tiers, "group")
+    for key in data:
+        if reserved := reserved_problem(key):
+            raise FederationError(f"{place(key)}: a key cannot be called {key!r}: {reserved}")
+        if key not in known:
+            hint = suggestion(key, known) or " An outer tier must be listed in tiers"
+            raise FederationError(f"{place(key)}: unknown key {key!r}. Known: {listing(known)}.{hint}")
+
+    where: list[tuple[str, ...]] = []
+    rows = _Rows(name=name, locate=lambda row: place(*where[row]))
+    innermost = rows.labels[tiers[0]] = []
+    for node, silos in _table(data, tiers[0], place).items():
+        if not isinstance(silos, dict) or not silos:
+            raise FederationError(
+                f"{place(tiers[0], node)}: {tiers[0]} {node!r} must hold its silos, one line each: lille = 800"
+            )
+        for silo, value in silos.items():
+            where.append((tiers[0], node, silo))
+            entry = value if isinstance(value, dict) else {"records": value}
+            for key in entry:
+                if reserved := reserved_problem(key):
+                    raise FederationError(f"{place(*where[-1])}: silo {silo!r} has a key {key!r}: {reserved}")
+                if key not in _SILO_KEYS:
+                    hint = suggestion(key, _SILO_KEYS)
+                    known_keys = listing(_SILO_KEYS)
+                    raise FederationError(
+                        f"{place(*where[-1])}: unknown key {key!r} of silo {silo!r}. Known: {known_keys}.{hint}"
+                    )
+            rows.silo.append(silo)
+            rows.records.append(entry.get("records"))
+            rows.epsilon.append(entry.get("epsilon"))
+            rows.weight.append(entry.get("weight"))
+            innermost.append(node)
+
+    children = innermost
+    for inner, tier in pairwise(tiers):
+        parent = _parents(_table(data, tier, place), tier, inner, dict.fromkeys(children), place)
+        for child in children:
+            if child not in parent:
+                nodes = listing(data[tier])
+                raise FederationError(f"{place(tier)}: {inner} {child!r} is in no {tier}. Name it under one: {nodes}")
+        rows.labels[tier] = children = [parent[child] for child in children]
+    if "group" in data:
+        group = _parents(_table(data, "group", place), "group", "silo", dict.fromkeys(rows.silo), place)
+        rows.labels["group"] = [group.get(silo, "") for silo in rows.silo]
+    return rows.federation(file)
+
+
+def _parsed_toml(text: str, file: str) -> dict[str, Any]:
+    collecting = gc.isenabled()
+    gc.disable()  # looking for garbage again and again takes most of the time, and the parser leaves none
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise FederationError(f"{file} is nested too deeply to be read") from None
+    except ValueError as error:
+        problem = str(error)
+        found = _TOML_PLACE.search(problem)
+        line = found[1] if found and found[1] else text.count("\n") + 1
+        raise FederationError(f"{file} line {line}: not valid TOML: {_TOML_PLACE.sub('', problem)}") from None
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Returns the line of every key that a plain scan finds: tomllib does not keep them."""
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _TABLE_LINE.match(line):
+            path = table = _key_path(header[1])
+        elif value := _VALUE_LINE.match(line):
+            path = (*table, *_key_path(value[1]))
+        else:
+            continue
+        for end in range(1, min(len(path), _DEPTH) + 1):
+            lines.setdefault(path[:end], number)
+    return lines
+
+
+def _key_path(dotted: str) -> tuple[str, ...]:
+    return tuple(key[1:-1] if key[0] in "\"'" else key for key in re.findall(_KEY, dotted))
+
+
+def _tier_names(data: Mapping[str, Any], place: Callable[..., str]) -> list[str]:
+    tiers = data.get("tiers", ["region"])
+    if not isinstance(tiers, list) or not tiers or not all(isinstance(tier, str) for tier in tiers):
+        raise FederationError(f'{place("tiers")}: tiers must be a list of names, inner to outer: ["region", "country"]')
+    for k, tier in enumerate(tiers):
+        problem = tier_name_problem(tier) if tier not in ("name", "tiers") else f"a tier cannot be called {tier!r}"
+        if problem or tier in tiers[:k]:
+            raise FederationError(f"{place('tiers')}: {problem or f'tier {tier!r} is listed twice. Remove one'}")
+    return tiers
+
+
+def _table(data: Mapping[str, Any], key: str, place: Callable[..., str]) -> dict[str, Any]:
+    """Returns a table of the file, refusing one that is absent or something else."""
+    table = data.get(key)
+    if table is None:
+        raise FederationError(f"{place('tiers')}: the table [{key}] is missing. Add it, with the nodes of that tier")
+    if not isinstance(table, dict):
+        raise FederationError(f"{place(key)}: {key} must be a table, got {_kind(table)}")
+    if not table:
+        raise FederationError(f"{place(key)}: the table [{key}] is empty. Give it at least one entry or remove it")
+    return table
+
+
+def _parents(
+    nodes: Mapping[str, Any], tier: str, inner: str, children: Mapping[str, None], place: Callable[..., str]
+) -> dict[str, str]:
+    """Returns the node of each child, from lists of children by node."""
+    parent: dict[str, str] = {}
+    for node, members in nodes.items():
+        if not isinstance(members, list) or not members or not all(isinstance(child, str) for child in members):
+            raise FederationError(f'{place(tier, node)}: {tier} {node!r} must list its {inner}s: ["north", "south"]')
+        for child in members:
+            if child not in children:
+                near = suggestion(child, children)
+                raise FederationError(
+                    f"{place(tier, node)}: {tier} {node!r} names {inner} {child!r}. "
+                    f"Known {inner}s: {listing(children)}.{near}"
+                )
+            if child in parent:
+                raise FederationError(
+                    f"{place(tier, node)}: {inner} {child!r} is listed under {tier} {parent[child]!r} and {node!r}. "
+                    f"Keep one of the two"
+                )
+            parent[child] = node
+    return parent
+
+
+def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
+    """Returns the federation of an NVIDIA FLARE project file.
+
+    Clients that are nobody's `parent` are silos; the parents above them give the tiers "region", "tier-2" and so on.
+    A client without a parent reports straight to the server and is a region of its own. Real project files hold no
+    `records`: where no silo has any, all count as equal, with 1 record each.
+    """
+    data, starts = _parsed_yaml(text, file)
+    people, lines = _participants(data, starts, file)
+
+    def place(name: str) -> str:
+        return f"{file} line {lines[name]}"
+
+    parent = {name: _parent_of(name, people, place) for name in people}
+    _refuse_cycles(parent, place)
+    parents = {above: name for name, above in parent.items() if above is not None}
+    for above, name in parents.items():
+        if people[above].get("records") is not None:
+            raise FederationError(
+                f"{place(above)}: {above!r} has records but is the parent of {name!r}, and only silos hold data. "
+                f"Remove its records, or add a client for them"
+            )
+    silos = [name for name, person in people.items() if person["type"] == "client" and name not in parents]
+    if not silos:
+        raise FederationError(f"{file} has no clients. Add participants of type client, one a silo")
+    chains = {silo: _chain(silo, parent) for silo in silos}
+    nested = [silo for silo in silos if chains[silo]]
+    for silo in nested:
+        if len(chains[silo]) != len(chains[nested[0]]):
+            raise FederationError(
+                f"{place(silo)}: silo {silo!r} has {len(chains[silo])} parents above it and silo {nested[0]!r} has "
+                f"{len(chains[nested[0]])}. Give every silo with a parent the same number of levels"
+            )
+    depth = len(chains[nested[0]]) if nested else 1
+    unsized = all(people[silo].get("records") is None for silo in silos)
+    title = data.get("name")
+    rows = _Rows(
+        name=title if isinstance(title, str) and title and title.isprintable() else default_name,
+        silo=silos,
+        records=[1 if unsized else people[silo].get("records") for silo in silos],
+        epsilon=[people[silo].get("epsilon") for silo in silos],
+        weight=[people[silo].get("weight") for silo in silos],
+        labels={
+            "region" if level == 0 else f"tier-{level + 1}": [
+                chains[silo][level] if chains[silo] else silo for silo in silos
+            ]
+            for level in range(depth)
+        },
+        locate=lambda row: place(silos[row]),
+    )
+    return rows.federation(file)
+
+
+def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
+    """Returns the mapping of the file and the line of each of its participants."""
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError("reading project.yml needs pyyaml. Run: pip install 'fulcrum-dp[nvflare]'") from None
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            root = loader.get_single_node()
+            data = loader.construct_document(root) if root is not None else None
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f" line {mark.line + 1}" if mark else ""
+        raise FederationError(f"{file}{line}: not valid YAML: {_one_line(error.problem or error.context)}") from None
+    except yaml.YAMLError as error:
+        raise FederationError(f"{file}: not valid YAML: {_one_line(error)}") from None
+    except RecursionError:
+        raise FederationError(f"{file} is nested too deeply to be read") from None
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # What PyYAML lets through when a tag and its value disagree, such as !!int "" or the date 2024-13-45.
+        raise FederationError(f"{file}: not valid YAML: a value does not fit its type: {_one_line(error)}") from None
+    if root is None or not isinstance(data, dict) or not isinstance(data.get("participants"), list):
+        keys = [key for key in data if isinstance(key, str)] if isinstance(data, dict) else []
+        near = misspelt("participants", keys)
+        hint = f" Did you mean {near!r} to be 'participants'?" if near else " Is it an NVFLARE project file?"
+        raise FederationError(f"{file}: the list 'participants' is missing.{hint}")
+    [*_, participants] = (value for key, value in root.value if key.value == "participants")
+    return data, [item.start_mark.line + 1 for item in participants.value]
+
+
+def _participants(
+    data: Mapping[Any, Any], starts: Sequence[int], file: str
+) -> tuple[dict[str, dict[Any, Any]], dict[str, int]]:
+    """Returns the participants by name, and their lines."""
+    people: dict[str, dict[Any, Any]] = {}
+    lines: dict[str, int] = {}
+    for person, line in zip(data["participants"], starts, strict=True):
+        where = f"{file} line {line}"
+        if not isinstance(person, dict):
+            raise FederationError(f"{where}: a participant must have a name and a type, got {_kind(person)}")
+        name = _label(person.get("name"))
+        if not name or not name.isprintable():
+            raise FederationError(f"{where}: the participant has no name, or it is not printable. Give it a name")
+        if name in people:
+            raise FederationError(f"{where}: participant {name!r} stands there twice, first at line {lines[name]}")
+        for key in person:
+            if isinstance(key, str) and (reserved := reserved_problem(key)):
+                raise FederationError(f"{where}: {name!r} has a key {key!r}: {reserved}")
+            if isinstance(key, str) and key not in _PARTICIPANT_KEYS and (near := misspelt(key, _PARTICIPANT_KEYS)):
+                raise FederationError(f"{where}: unknown key {key!r} of {name!r}. Did you mean {near!r}?")
+        kind = person.get("type")
+        if not isinstance(kind, str) or kind not in _PARTICIPANT_TYPES:
+            near = suggestion(kind, _PARTICIPANT_TYPES) if isinstance(kind, str) else ""
+            shown = repr(kind) if isinstance(kind, str) else _kind(kind)
+            raise FederationError(
+                f"{where}: the type of {name!r} must be one of {listing(_PARTICIPANT_TYPES)}, got {shown}.{near}"
+            )
+        people[name], lines[name] = person, line
+    return people, lines
+
+
+def _parent_of(name: str, people: Mapping[str, Mapping[Any, Any]], place: Callable[[str], str]) -> str | None:
+    """Returns the client or relay that a participant reports to, or None for the server."""
+    if people[name].get("parent") is None:
+        return None
+    parent = _label(people[name]["parent"])
+    if parent not in people:
+        near = suggestion(parent, people)
+        raise FederationError(f"{place(name)}: {name!r} names parent {parent!r}, which is no participant.{near}")
+    kind = people[parent]["type"]
+    if kind in ("client", "relay"):
+        return parent
+    if kind == "server":
+        return None
+    raise FederationError(f"{place(name)}: {name!r} names parent {parent!r}, an {kind}. Name a client or relay")
+
+
+def _refuse_cycles(parent: Mapping[str, str | None], place: Callable[[str], str]) -> None:
+    settled: set[str] = set()
+    for name in parent:
+        path: dict[str, None] = {}
+        here: str | None = name
+        while here is not None and here not in settled:
+            if here in path:
+                cycle = " -> ".join([*list(path)[list(path).index(here) :][:6], here])
+                raise FederationError(f"{place(here)}: the parents form a cycle: {cycle}. Remove one of them")
+            path[here] = None
+            here = parent[here]
+        settled.update(path)
+
+
+def _chain(name: str, parent: Mapping[str, str | None]) -> list[str]:
+    chain: list[str] = []
+    above = parent[name]
+    while above is not None:
+        chain.append(above)
+        above = parent[above]
+    return chain
+
+
+def _label(value: Any) -> str:
+    """Returns a name as text; YAML reads the name 17 as a number."""
+    if isinstance(value, str):
+        return value.strip()
+    whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
+    return str(value) if whole else ""
+
+
+def _kind(value: Any) -> str:
+    """Names the type of a value in the words of TOML and YAML; the value itself may be of any length."""
+    names = {dict: "a table", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return "nothing" if value is None else names.get(type(value), type(value).__name__)
+
+
+def _one_line(problem: object) -> str:
+    return " ".join(str(problem).split())[:200]

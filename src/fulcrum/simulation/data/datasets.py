@@ -1,0 +1,201 @@
+"""Data as users have it in memory: a `Task`, a PyTorch dataset with a silo column, or what `load_task` reads.
+
+>>> records = [([0.0, 1.0], 0, "lyon"), ([1.0, 0.0], 1, "rome"), ([1.0, 1.0], 1, "lyon")]
+>>> task = dataset_task(records, held_out=records[:1], name="three")
+>>> task.classes, task.silo
+(('0', '1'), ('lyon', 'rome', 'lyon'))
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
+from fulcrum.simulation.data.data_records import held_out as held_out_at_random
+from fulcrum.simulation.data.data_records import word_of
+from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
+
+
+def read_data(data: Any, **options: Any) -> Task:
+    """Returns a task of whatever `train` takes.
+
+    Args:
+        data: A `Task`, a dataset with items and a length, or anything `load_task` takes.
+        **options: As `load_task` or `dataset_task` takes them.
+    """
+    if isinstance(data, Task):
+        data.check_finite()
+        return data
+    if isinstance(data, (str, Path)):
+        return load_task(data, **options)
+    return dataset_task(data, **options)
+
+
+def dataset_task(
+    dataset: Any,
+    *,
+    held_out: Any = None,
+    targets: str = "classes",
+    classes: tuple[str, ...] | None = None,
+    name: str | None = None,
+    seed: int = 0,
+) -> Task:
+    """Returns a task of a `torch.utils.data.Dataset`, or anything with items and a length.
+
+    An item is a record and its target, or these and the name of the silo that holds it. Records are any arrays or
+    tensors of one shape and stay as they are, save that images in bytes become 0 to 1. Targets that are classes are
+    their numbers 0 .. K-1, or their names.
+
+    Args:
+        dataset: What silos train on.
+        held_out: What is tested on, a dataset too; a fifth of the records drawn at random by default.
+        targets: One of `TARGETS`.
+        classes: The names of classes 0 .. K-1; their numbers by default.
+        name: For messages and results; the dataset's class by default.
+        seed: Of what is held out.
+    """
+    check_known("targets", targets, TARGETS)
+    called = name or type(dataset).__name__
+    features, labels, silo = _arrays(dataset, called, targets)
+    if held_out is None:
+        out = held_out_at_random(labels.tolist() if targets == "classes" else None, silo, len(labels), seed)
+        if not out.any():
+            raise DataError(f"{called} has {len(labels)} records, too few to hold some out. Give held_out")
+        tested = _rows(out, features, labels, silo)
+        features, labels, silo = _rows(~out, features, labels, silo)
+    else:
+        tested = _arrays(held_out, f"the held-out part of {called}", targets)
+    if tested[0].shape[1:] != features.shape[1:]:
+        shapes = f"{features.shape[1:]} to train on and {tested[0].shape[1:]} to test on"
+        raise DataError(f"the records of {called} must be of one shape, got {shapes}")
+    tested_labels = tested[1]
+    if targets == "classes":
+        classes, labels, tested_labels = _classes(called, labels, tested_labels, classes)
+    task = Task(
+        name=called,
+        features_train=features,
+        labels_train=labels,
+        features_test=tested[0],
+        labels_test=tested_labels,
+        classes=classes or (),
+        silo=silo,
+        silo_test=tested[2],
+        targets=targets,
+        fitted=False,
+    )
+    task.check_finite()
+    return task
+
+
+def _rows(chosen: Any, features: Any, labels: Any, silo: tuple[str, ...] | None) -> tuple[Any, Any, Any]:
+    return features[chosen], labels[chosen], silo and tuple(silo[place] for place in np.flatnonzero(chosen))
+
+
+def _classes(name: str, labels: Any, tested: Any, classes: Sequence[str] | None) -> tuple[tuple[str, ...], Any, Any]:
+    """Returns the names of the classes, and their numbers by record; names that silos hold are numbered in order."""
+    if isinstance(classes, str):
+        raise ParameterError(f"classes must be the names of all classes, such as ('cat', 'dog'), got {classes!r}")
+    held = set(labels.tolist())
+    if len(held) < 2:
+        raise DataError(f"{name} has one class to train on, {next(iter(held))}. There is nothing to learn")
+    unseen = set(tested.tolist()) - held
+    if unseen:
+        raise DataError(f"{name} tests on class {min(unseen)} and has no record of it to train on. It cannot be learnt")
+    if labels.dtype.kind == "U":
+        named = tuple(classes or in_order(held))
+        if not held <= set(named):
+            missing = listing(sorted(held - set(named)))
+            raise ParameterError(f"{name} has classes that are not named: {missing}. Name them all")
+        number = {word: place for place, word in enumerate(named)}
+        labels, tested = (np.array([number[word] for word in each.tolist()]) for each in (labels, tested))
+        return named, labels, tested
+    most = int(labels.max()) + 1
+    if classes is not None and len(classes) < most:
+        raise ParameterError(f"{name} has class {most - 1}, and {len(classes)} classes are named. Name them all")
+    return tuple(classes or (str(number) for number in range(most))), labels, tested
+
+
+def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str, ...] | None]:
+    """Returns the records, targets and silos of a dataset; classes as whole numbers, or as text."""
+    items = _items(dataset, name)
+    lengths = {len(item) if isinstance(item, (tuple, list)) else 1 for item in items}
+    if lengths not in ({2}, {3}):
+        raise DataError(
+            f"an item of {name} must be a record and its target, or these and its silo. For arrays give "
+            "list(zip(X, y, silo))"
+        )
+    records = [_array(item[0]) for item in items]
+    shapes = {record.shape for record in records}
+    if len(shapes) > 1:
+        raise DataError(f"the records of {name} must be of one shape, got {' and '.join(map(str, sorted(shapes)[:2]))}")
+    features = np.stack(records)
+    if features.dtype.kind not in "fiub":
+        raise DataError(f"the records of {name} must be numbers, got {features.dtype}. Encode them, or read them first")
+    if features.dtype == bool or (features.dtype == np.uint8 and features.ndim > 2):
+        features = features.astype(np.float32) / np.float32(255 if features.dtype == np.uint8 else 1)
+    silo = tuple(_silo(item[2], place, name) for place, item in enumerate(items)) if lengths == {3} else None
+    return features, _targets([_array(item[1]) for item in items], name, targets), silo
+
+
+def _items(dataset: Any, name: str) -> list[Any]:
+    """Returns the items of a dataset, or says which of them cannot be had."""
+    table = isinstance(dataset, Mapping) or hasattr(dataset, "columns")
+    if table or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise DataError(
+            f"{name} is no dataset with a length and items. Give a name, a path, a torch.utils.data.Dataset, or for "
+            "arrays list(zip(X, y, silo)); save a table as CSV or Parquet"
+        )
+    if not len(dataset):
+        raise DataError(f"{name} has no records")
+    found = []
+    for place in range(len(dataset)):
+        try:
+            found.append(dataset[place])
+        except Exception as error:  # whatever a user's dataset does
+            told = f"{type(error).__name__}: {in_one_line(error)}"
+            raise DataError(f"item {place} of {name} cannot be read: {told}") from error
+    return found
+
+
+def _array(value: Any) -> Any:
+    """Returns a tensor or anything else as an array; half precision that NumPy does not know becomes single."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() and value.element_size() < 4 else value
+    return np.asarray(value)
+
+
+def _silo(value: Any, place: int, name: str) -> str:
+    array = _array(value)
+    word = word_of(array.item()) if array.ndim == 0 else ""
+    if not word:
+        raise DataError(f"item {place} of {name} must name its silo, got {in_one_line(value)!r}")
+    return word
+
+
+def _targets(values: list[Any], name: str, targets: str) -> Any:
+    """Returns the targets of all records as one array, checked."""
+    shapes = {value.shape for value in values}
+    if len(shapes) > 1:
+        raise DataError(f"the targets of {name} must be of one shape, got {' and '.join(map(str, sorted(shapes)[:2]))}")
+    found = np.stack(values)
+    met = f"got {found.dtype} of shape {found.shape}"
+    if targets == "classes":
+        found = found.astype(np.intp) if found.dtype == bool else found
+        whole = found.dtype.kind in "iu" and found.min() >= 0
+        if found.ndim != 1 or not (whole or found.dtype.kind == "U"):
+            raise DataError(
+                f"the targets of {name} must be classes 0 .. K-1, or names of classes, one a record, {met}. Numbers or "
+                "several labels a record: say so with targets="
+            )
+        return found.astype(np.intp) if whole else found
+    if found.dtype.kind not in "fiub":
+        raise DataError(f"the targets of {name} must be numbers, {met}")
+    found = found.astype(np.float64)
+    if not np.isfinite(found).all():
+        raise DataError(f"the targets of {name} must be finite")
+    if targets == "labels" and (found.ndim != 2 or not np.isin(found, (0, 1)).all()):
+        raise DataError(f"the targets of {name} must be 0 or 1 for each label, of shape (records, labels), {met}")
+    return found

@@ -1,0 +1,173 @@
+"""Who holds which records: the coupled partition of the paper's experiments, or the data's own silo column.
+
+In the coupled partition the share of the sensitive class at silo i mixes a part that its region determines with a
+random part: p_i = 1/2 + reach (coupling s_r + (1 - coupling) u_i), s_r = 1 or -1 by turns, u_i uniform on [-1, 1]. At
+the defaults p spans [0.173, 0.827] and its entropy is that of the paper at every resolution.
+
+>>> import numpy as np
+>>> share = target_shares(np.repeat([0, 1], 500), seed=1)
+>>> bool(abs(share - 0.5).max() <= 0.327), bool(share[:500].min() > share[500:].max())
+(True, True)
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from fulcrum.arrays import BoolArray, FloatArray, IntArray
+from fulcrum.core.topology import Topology
+from fulcrum.errors import DataError, ParameterError, listing, suggestion
+from fulcrum.simulation.data.tasks import Task
+
+REACH = 0.327
+COUPLING = 0.7
+
+_NAMES_COMPARED = 10_000  # for a suggestion
+_STREAM = 0x7061727473  # keeps these draws apart from every other use of the same seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Partition:
+    """The training records of every silo.
+
+    Attributes:
+        records: Indices into the task's training split, silo after silo; no record is held twice.
+        starts: Where each silo's records begin.
+        counts: How many it holds.
+        shares: The share of the sensitive class (the last) at each silo.
+    """
+
+    records: IntArray
+    starts: IntArray
+    counts: IntArray
+    shares: FloatArray
+
+
+def target_shares(region_of: IntArray, *, seed: int, coupling: float = COUPLING, reach: float = REACH) -> FloatArray:
+    """Returns the share of the sensitive class that each silo is to hold."""
+    random = np.random.default_rng([_STREAM, seed, 0]).uniform(-1, 1, len(region_of))
+    return 0.5 + reach * (coupling * np.where(region_of % 2 == 0, 1.0, -1.0) + (1 - coupling) * random)
+
+
+def coupled_partition(
+    task: Task,
+    federation: Topology,
+    *,
+    seed: int,
+    records: float | None = None,
+    coupling: float = COUPLING,
+    reach: float = REACH,
+) -> Partition:
+    """Deals training records to silos without repetition, in the proportion of their declared sizes.
+
+    Where there are too few records of a class, all silos get proportionally fewer. Without classes records are dealt at
+    random.
+
+    Args:
+        task: What to deal.
+        federation: Whom to; its declared sizes stay what the weights are made of.
+        seed: Of the shares and of which records go where.
+        records: Mean records a silo; the task's own default, else the declared sizes.
+        coupling: How much of a silo's share its region determines.
+        reach: How far shares go from one half.
+    """
+    shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
+    return partition_by_share(task, federation, shares, seed=seed, records=records)
+
+
+def partition_by_share(
+    task: Task, federation: Topology, shares: FloatArray, *, seed: int, records: float | None = None
+) -> Partition:
+    """Deals training records to silos as `coupled_partition` does, for shares of the sensitive class that are given.
+
+    Args:
+        task: What to deal.
+        federation: Whom to.
+        shares: The share of the sensitive class that each silo is to hold.
+        seed: Of which records go where.
+        records: Mean records a silo.
+    """
+    if records is not None and not 1 <= records < np.inf:
+        raise ParameterError(f"records must be a finite number of at least 1, got {records}")
+    mean = task.records if records is None else records
+    if mean is None and not federation.sizes_known:
+        raise DataError(f"the sizes of {federation.name} stay secret. Say how many records a silo holds (records)")
+    sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
+    if not task.classes:
+        shares = np.zeros(len(federation))  # there is no class to be shared unevenly
+    sensitive = _sensitive(task)
+    pools = [np.flatnonzero(~sensitive), np.flatnonzero(sensitive)]
+    stream = np.random.default_rng([_STREAM, seed, 1])
+    for pool in pools:
+        stream.shuffle(pool)
+    wanted = (float(((1 - shares) * sizes).sum()), float((shares * sizes).sum()))
+    factor = min(1.0, *(len(pool) / want for pool, want in zip(pools, wanted, strict=True) if want))
+    while True:
+        counts = np.maximum(np.rint(sizes * factor), 1).astype(np.intp)
+        of_sensitive = np.rint(counts * shares).astype(np.intp)
+        short = of_sensitive.sum() > len(pools[1]) or (counts - of_sensitive).sum() > len(pools[0])
+        if not short:
+            break
+        if (counts == 1).all():
+            raise DataError(
+                f"{task.name} has {len(task.labels_train)} training records, too few for {len(counts)} silos"
+            )
+        factor *= 0.99  # rounding asked for a record too many
+    return _dealt(pools, counts, of_sensitive)
+
+
+def check_silos_known(task: Task, federation: Topology) -> None:
+    """Raises `DataError` for records, to train or to test on, of a silo that the federation does not have."""
+    if task.silo is None and task.silo_test is None:
+        return
+    known = dict.fromkeys(federation.silo_names.tolist())
+    for what, names in (("records", task.silo or ()), ("test records", task.silo_test or ())):
+        unknown = next((name for name in names if name not in known), None)
+        if unknown is not None:
+            few = list(islice(known, _NAMES_COMPARED))
+            near = suggestion(unknown, few) or suggestion(unknown.casefold(), few)
+            raise DataError(
+                f"{task.name} has {what} of silo {unknown!r}, which {federation.name} does not know.{near} "
+                f"It knows: {listing(known)}"
+            )
+
+
+def declared_partition(task: Task, federation: Topology) -> Partition:
+    """Gives every silo the records that the data's own silo column names."""
+    if task.silo is None:
+        raise DataError(f"{task.name} names no silos. Add a column 'silo', or leave the partition to Fulcrum")
+    check_silos_known(task, federation)
+    index = {name: number for number, name in enumerate(federation.silo_names.tolist())}
+    owner = np.array([index[name] for name in task.silo])
+    counts = np.bincount(owner, minlength=len(federation))
+    if not counts.all():
+        raise DataError(
+            f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name} to train on. Give it "
+            "some, or plan for the silos that have"
+        )
+    sensitive = _sensitive(task).astype(float)
+    return Partition(
+        records=np.argsort(owner, kind="stable"),
+        starts=np.cumsum(counts) - counts,
+        counts=counts,
+        shares=np.bincount(owner, weights=sensitive) / counts,
+    )
+
+
+def _sensitive(task: Task) -> BoolArray:
+    """Returns by training record whether it is of a sensitive class."""
+    if not task.classes:
+        return np.zeros(len(task.labels_train), dtype=bool)
+    return np.isin(task.labels_train, task.sensitive)
+
+
+def _dealt(pools: list[IntArray], counts: IntArray, of_sensitive: IntArray) -> Partition:
+    starts = np.cumsum(counts) - counts
+    records = np.empty(counts.sum(), dtype=np.intp)
+    others = counts - of_sensitive
+    for pool, amounts, offset in ((pools[1], of_sensitive, np.zeros_like(starts)), (pools[0], others, of_sensitive)):
+        begin = np.cumsum(amounts) - amounts
+        within = np.arange(amounts.sum()) - np.repeat(begin, amounts)
+        records[np.repeat(starts + offset, amounts) + within] = pool[: amounts.sum()]
+    return Partition(records=records, starts=starts, counts=counts, shares=of_sensitive / counts)

@@ -1,0 +1,66 @@
+"""The columns of a table of records, CSV or Parquet, by name."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fulcrum.errors import DataError, MissingExtraError
+from fulcrum.simulation.data.images import decoded
+
+
+def csv_columns(path: Path) -> Mapping[str, Sequence[Any]]:
+    """Returns the columns of a CSV file in UTF-8; every row must have as many cells as the header."""
+    header: list[str] = []
+    rows: list[list[str]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            for row in filter(None, reader):
+                if not header:
+                    header = row
+                    continue
+                if len(row) != len(header):
+                    where = f"{path} line {reader.line_num}"
+                    raise DataError(f"{where}: {len(row)} cells where the header has {len(header)}")
+                rows.append(row)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a CSV file in UTF-8: {error}") from None
+    if not header:
+        raise DataError(f"{path} is empty. It needs a header and records")
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{path} has two columns {twice!r}. Name each column once")
+    return dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
+
+
+def parquet_columns(path: Path) -> Mapping[str, Sequence[Any]]:
+    """Returns the columns of a Parquet file."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtraError("reading Parquet needs pyarrow. Run: pip install 'fulcrum-dp[parquet]'") from None
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} is not a Parquet file: {error}") from None
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def image_column(path: Path, values: Sequence[Any]) -> Any:
+    """Returns the images of a column, each encoded as bytes or as a group with a field `bytes`, as arrays."""
+    data: list[Any] = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+    names = [f"{path} record {number}: its image" for number in range(1, len(data) + 1)]
+    missing = next((name for name, each in zip(names, data, strict=True) if not isinstance(each, bytes)), None)
+    if missing is not None:
+        raise DataError(f"{missing} must be encoded bytes")
+    return decoded(data, names)
+
+
+def text_column(path: Path, values: Sequence[Any]) -> list[str]:
+    """Returns the texts of a column; each record must have one."""
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise DataError(f"{path} record {number}: its text must be some words, got {value!r}")
+    return list(values)

@@ -1,0 +1,442 @@
+"""What a federation learns: features and labels, a training and a test split, reduced and scaled.
+
+>>> task = load_task("digits")
+>>> task.features_train.shape, task.classes
+((1438, 16), ('even', 'odd'))
+
+Principal components and scale are fitted on the pooled training split: one scale for all components, or without
+components one for each column. A federation that fits them on its silos' data spends privacy that no epsilon here
+accounts for: fit them on public data, or declare that release.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
+from fulcrum.npz import read_npz
+from fulcrum.simulation.data.data_records import Records, checked_records, parted_at_random
+from fulcrum.simulation.data.images import read_image_folder
+from fulcrum.simulation.data.record_columns import csv_columns, image_column, parquet_columns, text_column
+from fulcrum.simulation.data.sentences import sentence_features
+from fulcrum.simulation.data.texts import Texts, holds_texts, read_text_folder
+
+DATA_VARIABLE = "FULCRUM_DATA"
+"""The environment variable that names the folder of feature files."""
+
+_Array: TypeAlias = np.ndarray[Any, Any]
+
+_IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
+_SHOWN = 40  # characters of a value that a message repeats
+_UNSCALABLE = "features are too large or too small to be scaled. Give them in other units"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltIn:
+    """What a task known by name means unless told otherwise."""
+
+    classes: Mapping[str, Sequence[int]]
+    components: int
+    records: int | None
+    sensitive: tuple[int, ...] = ()
+
+    def every_class(self) -> "BuiltIn":
+        """Returns the task with the classes of its file, those of the second of its two sensitive together."""
+        first, second = self.classes.values()
+        return replace(
+            self,
+            classes={str(label): (label,) for label in (*first, *second)},
+            sensitive=tuple(range(len(first), len(first) + len(second))),
+        )
+
+
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "digits": BuiltIn(classes={"even": (0, 2, 4, 6, 8), "odd": (1, 3, 5, 7, 9)}, components=16, records=None),
+    "cifar10": BuiltIn(classes={"vehicle": (0, 1, 8, 9), "animal": (2, 3, 4, 5, 6, 7)}, components=32, records=200),
+    "agnews": BuiltIn(classes={"world or sports": (0, 1), "business or science": (2, 3)}, components=32, records=200),
+}
+"""Tasks by name: their two-class targets, principal components, and records a silo (None: as many as there are)."""
+
+
+TARGETS = ("classes", "numbers", "labels")
+"""What is learnt of a record: which class it is of, one or more numbers, or which of several labels it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """What is to be learnt, and on which records.
+
+    Attributes:
+        name: For messages and results.
+        features_train: Reduced and scaled, (records, p); or as they are, (records, ...) of any shape, for a model of
+            the user's own.
+        labels_train: Classes 0 .. K-1 by record; or numbers by record; or 0 and 1 by record and label.
+        features_test: The test split.
+        labels_test: What is true of it.
+        classes: The names of the classes; none for other targets.
+        records: Mean records a silo unless told otherwise; None where the federation's own sizes say.
+        silo: The silo of each training record, where the data names it.
+        silo_test: The silo of each test record, where the data names it.
+        sensitive: The classes whose common share differs between silos; the last one by default.
+        targets: One of `TARGETS`.
+        fitted: Whether components or a scale were fitted on the training split.
+    """
+
+    name: str
+    features_train: FloatArray
+    labels_train: IntArray
+    features_test: FloatArray
+    labels_test: IntArray
+    classes: tuple[str, ...] = ()
+    records: int | None = None
+    silo: tuple[str, ...] | None = None
+    silo_test: tuple[str, ...] | None = None
+    sensitive: tuple[int, ...] = ()
+    targets: str = "classes"
+    fitted: bool = True
+
+    def __post_init__(self) -> None:
+        check_known("targets", self.targets, TARGETS)
+        if (self.targets == "classes") != bool(self.classes):
+            raise DataError(
+                f"{self.name}: a task of {self.targets} must name {'its' if not self.classes else 'no'} classes"
+            )
+        if self.classes and not self.sensitive:
+            object.__setattr__(self, "sensitive", (len(self.classes) - 1,))
+        for part in ("train", "test"):
+            self._check(part)
+        shapes = self.features_train.shape[1:], self.features_test.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{self.name}: records of shape {shapes[0]} to train on, of {shapes[1]} to test on")
+
+    def check_finite(self) -> None:
+        """Raises `DataError` for a feature that is not finite."""
+        for part, features in (("train", self.features_train), ("test", self.features_test)):
+            if features.dtype.kind == "f" and not np.isfinite(features).all():
+                worst = int(np.argmin(np.isfinite(features.reshape(len(features), -1)).all(axis=1)))
+                raise DataError(f"{self.name}: {part} record {worst} has a feature that is not finite")
+
+    def _check(self, part: str) -> None:
+        """Raises `DataError` for records, targets and silos of a split that do not fit each other."""
+        features, labels = (np.asarray(getattr(self, f"{what}_{part}")) for what in ("features", "labels"))
+        object.__setattr__(self, f"features_{part}", features)
+        object.__setattr__(self, f"labels_{part}", labels)
+        silo = self.silo if part == "train" else self.silo_test
+        for what, count in (("labels", len(labels)), *((("silos", len(silo)),) if silo is not None else ())):
+            if count != len(features):
+                raise DataError(f"{self.name}: {len(features)} {part} records and {count} {what}. Give one each")
+        whole = labels.dtype.kind in "iu" and labels.ndim == 1
+        if self.classes and not (whole and (labels >= 0).all() and (labels < len(self.classes)).all()):
+            raise DataError(f"{self.name}: {part} labels must be classes 0 .. {len(self.classes) - 1}, one a record")
+
+    @property
+    def width(self) -> int:
+        """How many features a record has; `DataError` where records are no rows of numbers with a class."""
+        if self.targets != "classes" or self.features_train.ndim != 2:
+            what = f"records of shape {self.features_train.shape[1:]}" if self.targets == "classes" else self.targets
+            raise DataError(f"{self.name} has {what}, and the built-in head learns classes of rows. Give a model")
+        return int(self.features_train.shape[1])
+
+
+def load_task(
+    source: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    components: int | None = None,
+    every_class: bool = False,
+    label: str | None = None,
+    silo: str | None = None,
+    seed: int = 0,
+    targets: str = "classes",
+) -> Task:
+    """Returns a task by name or from a file.
+
+    Args:
+        source: "digits"; the name of a feature file in the data folder, such as "cifar10" or "agnews"; or the path of a
+            user's own .npz (X_train, y_train, X_test, y_test, or X and y, and optionally silo and silo_test), CSV or
+            Parquet file with a label column, where every other column is a feature, `silo` and `split` (train or test)
+            apart. In an .npz records may have any shape, such as (channels, height, width): they stay as they are, and
+            bytes become 0 to 1. Images of one size are also read from a folder class/image or silo/class/image, in
+            train and test if there are these two, and from a Parquet file whose only feature column is `image`.
+            Texts are read from a folder class.txt or silo/class.txt, one a line, and from a table whose only feature
+            column is `text`; they become the features of `sentence_features`.
+        data_dir: The folder of feature files; the variable FULCRUM_DATA by default.
+        components: Principal components to keep; all columns by default for a user's own data, each standardised.
+        every_class: Whether a task known by name keeps all classes of its file, in place of the two it is known for;
+            those of the second of the two are then sensitive together. A user's own data always keeps all.
+        label: The label column of a CSV or Parquet file, "label" by default.
+        silo: The column that names each record's silo; "silo" by default, if there is one.
+        seed: Of the split, where the data has none.
+        targets: What is learnt, one of `TARGETS`; numbers and labels are for an .npz and a model of the user's own.
+    """
+    check_known("targets", targets, TARGETS)
+    name = str(source)
+    path, kind = Path(name), Path(name).suffix.lower()  # a path is the user's own data, whatever its file is called
+    if kind not in (".csv", ".parquet") and (label is not None or silo is not None):
+        raise ParameterError(f"{name} is not a table: a label and a silo column are for CSV and Parquet files")
+    if targets != "classes" and kind != ".npz":
+        raise ParameterError(f"targets that are {targets} are read from an .npz file, got {name}")
+    try:
+        if name == "digits":
+            train, test = parted_at_random(_digits(), seed)
+        elif path.is_dir() and name not in BUILT_IN:
+            train, test = _from_folder(path, seed)
+        elif kind in (".csv", ".parquet"):
+            path.stat()  # which says what is wrong with a file that is not there
+            columns = csv_columns(path) if kind == ".csv" else parquet_columns(path)
+            train, test = _from_columns(path, columns, label or "label", silo, seed)
+        elif kind in ("", ".npz"):
+            train, test = _from_npz(path if kind else _in_data_folder(name, data_dir), seed, targets)
+        else:
+            raise DataError(f"{path}: data must be .npz, .csv or .parquet, got {kind!r}")
+    except OSError as error:
+        raise DataError(f"{error.filename or name} cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise DataError(f"{name} does not fit into memory") from None
+    known = BUILT_IN.get(name)
+    return _task(
+        train,
+        test,
+        name=path.name if path.is_dir() and name not in BUILT_IN else path.stem if kind else name,
+        known=known.every_class() if known and every_class else known,
+        components=components,
+        targets=targets,
+    )
+
+
+def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
+    if Path(name).name != name:
+        raise DataError(
+            f"{name} does not exist. Give a folder, an .npz, CSV or Parquet file, or the name of known data"
+        )
+    folder = data_dir or os.environ.get(DATA_VARIABLE)
+    if not folder and name in BUILT_IN:
+        raise DataError(
+            f"{name} needs its feature file {name}.npz, and there is no data folder to look for it in. "
+            f"Give --data-dir, or set {DATA_VARIABLE}"
+        )
+    if not folder:
+        raise DataError(
+            f"no built-in data {name!r} and no data folder to look for {name}.npz in. Give --data-dir, or set "
+            f"{DATA_VARIABLE}.{suggestion(name, BUILT_IN)}"
+        )
+    path = Path(folder) / f"{name}.npz"
+    if not path.is_file():
+        found = sorted(file.stem for file in Path(folder).glob("*.npz"))
+        raise DataError(f"{path} does not exist. Found there: {listing(found) or 'nothing'}.{suggestion(name, found)}")
+    return path
+
+
+def _digits() -> Records:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise MissingExtraError("the digits come with scikit-learn. Run: pip install 'fulcrum-dp[train]'") from None
+    return checked_records("digits", "", *load_digits(return_X_y=True))
+
+
+def _from_npz(path: Path, seed: int, targets: str) -> tuple[Records, Records]:
+    arrays = read_npz(path)
+    silo = arrays.get("silo")
+    odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
+    if odd is not None:
+        raise DataError(
+            f"{path} holds {odd!r}. Call the silos of training records silo, those of test records silo_test"
+        )
+    if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
+        train = checked_records(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
+        tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
+        return train, checked_records(path.name, "test ", *tested, targets=targets)
+    if {"X", "y"} <= set(arrays):
+        return parted_at_random(checked_records(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
+    raise DataError(
+        f"{path} must hold X_train, y_train, X_test and y_test, or X and y. It holds: {listing(arrays) or 'nothing'}"
+    )
+
+
+def _from_columns(
+    path: Path, columns: Mapping[str, Sequence[Any]], label: str, silo: str | None, seed: int
+) -> tuple[Records, Records]:
+    if label not in columns:
+        raise DataError(f"{path} has no label column {label!r}. Name it with --label.{suggestion(label, columns)}")
+    if silo is not None and silo not in columns:
+        raise DataError(f"{path} has no silo column {silo!r}.{suggestion(silo, columns)}")
+    odd = next((name for name in columns if name != "silo" and name.strip().lower() == "silo"), None)
+    if silo is None and odd is not None and "silo" not in columns:
+        raise DataError(f"{path} has a column {odd!r}. If it names silos, say so with --silo-column {odd!r}")
+    silo = silo or "silo"
+    names = [name for name in columns if name not in (label, silo, "split")]
+    if not names or not len(columns[label]):
+        raise DataError(f"{path} has no {'features' if not names else 'records'}")
+    features: _Array
+    whole = next((name for name in (_IMAGE, _TEXT) if name in names and _is_content(columns[name][0])), None)
+    if whole is not None and len(names) > 1:
+        other = next(name for name in names if name != whole)
+        raise DataError(
+            f"{path}: beside the column {whole!r} may stand the label, the silo and split alone, not {other!r}. Drop it"
+        )
+    if names == [_IMAGE]:
+        features = image_column(path, columns[_IMAGE])
+    elif names == [_TEXT]:
+        features = sentence_features(text_column(path, columns[_TEXT]))
+    else:
+        features = _number_columns(path, {name: columns[name] for name in names})
+    silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
+    records = checked_records(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
+    return _parted(records, columns.get("split"), path, seed)
+
+
+def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
+    try:
+        found: _Array = np.array(list(columns.values()), dtype=np.float64).T
+    except (TypeError, ValueError, OverflowError):
+        found = np.empty(0)
+    if found.ndim != 2:
+        column, value = next((name, each) for name in columns for each in columns[name] if not _is_number(each))
+        told = in_one_line(repr(value))
+        told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
+        raise DataError(f"{path}: column {column!r} must hold numbers, got {told}. Drop it or encode it")
+    return found
+
+
+def _is_content(value: Any) -> bool:
+    """Whether a cell is an encoded image or words, and no number."""
+    return isinstance(value, (bytes, dict)) or (isinstance(value, str) and not _is_number(value))
+
+
+def _from_folder(path: Path, seed: int) -> tuple[Records, Records]:
+    found = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
+    features: _Array = sentence_features(found.texts) if isinstance(found, Texts) else found.pixels
+    labels = np.array(found.labels, dtype=object)
+    silos = None if found.silo is None else np.array(found.silo, dtype=object)
+    return _parted(checked_records(path.name, "", features, labels, silos), found.split, path, seed)
+
+
+def _parted(records: Records, told: Sequence[Any] | None, path: Path, seed: int) -> tuple[Records, Records]:
+    """Parts records as the data says, or at random where it does not."""
+    if told is None:
+        return parted_at_random(records, seed)
+    split = np.array([str(value) for value in told])
+    unknown = set(split.tolist()) - {"train", "test"}
+    if unknown:
+        raise DataError(f"{path}: split must be train or test, got {sorted(unknown)[0]!r}")
+    return records.part(split == "train"), records.part(split == "test")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _task(
+    train: Records,
+    test: Records,
+    *,
+    name: str,
+    known: BuiltIn | None,
+    components: int | None,
+    targets: str,
+) -> Task:
+    """Numbers the classes, and reduces and scales rows of features."""
+    widths = train.features.shape[1:], test.features.shape[1:]
+    if widths[0] != widths[1]:
+        wide = [str(width[0]) if len(width) == 1 else str(width) for width in widths]
+        raise DataError(f"{train.where}: {wide[0]} features to train on, {wide[1]} to test on")
+    rows = train.features.ndim == 2
+    if not rows and components is not None:
+        raise DataError(f"{train.where}: components are of rows of features, not of records of shape {widths[0]}")
+    classes: tuple[str, ...] = ()
+    labels_train, labels_test = np.array(train.labels), np.array(test.labels)
+    if targets == "classes":
+        classes, labels_train, labels_test = _classes(train, test, known)
+        components = known.components if known and components is None else components
+    features = _scaled(train, test, components) if rows else (train.features, test.features)
+    return Task(
+        name=name,
+        features_train=features[0],
+        labels_train=labels_train,
+        features_test=features[1],
+        labels_test=labels_test,
+        classes=classes,
+        records=known.records if known else None,
+        silo=None if train.silo is None else tuple(train.silo),
+        silo_test=None if test.silo is None else tuple(test.silo),
+        sensitive=known.sensitive if known else (),
+        targets=targets,
+        fitted=rows,
+    )
+
+
+def _classes(train: Records, test: Records, known: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
+    """Returns the names of the classes, and their numbers by record."""
+    if known:
+        classes = tuple(known.classes)
+        number = {str(label): place for place, group in enumerate(known.classes.values()) for label in group}
+    else:
+        classes = in_order(set(train.labels))
+        number = {label: place for place, label in enumerate(classes)}
+    if len(classes) < 2:
+        raise DataError(f"{train.where} has one class, {classes[0]!r}. There is nothing to learn")
+    labels_train, labels_test = _numbered(train, "training", number), _numbered(test, "test", number)
+    held = np.bincount(labels_train, minlength=len(classes))
+    if not held.all():
+        raise DataError(
+            f"{train.where} has no training record of class {classes[held.argmin()]!r}: it cannot be learnt"
+        )
+    return classes, labels_train, labels_test
+
+
+def in_order(labels: set[str]) -> tuple[str, ...]:
+    """Sorts numbers as numbers, and everything else as text."""
+    try:
+        return tuple(sorted(labels, key=lambda label: (float(label), label)))
+    except ValueError:
+        return tuple(sorted(labels))
+
+
+def _numbered(records: Records, what: str, number: Mapping[str, int]) -> IntArray:
+    unknown = next((label for label in records.labels if label not in number), None)
+    if unknown is not None:
+        raise DataError(f"{records.where}: {what} label {unknown} is outside the head. Known: {listing(number)}")
+    return np.array([number[label] for label in records.labels])
+
+
+def _scaled(train: Records, test: Records, components: int | None) -> tuple[FloatArray, FloatArray]:
+    """Fits components and one scale, or without components a scale for each column, on the training split."""
+    varies = train.features.max(axis=0) > train.features.min(axis=0)
+    if not varies.any():
+        raise DataError(f"{train.where}: every training record has the same features. There is nothing to learn")
+    spread: _Array
+    with np.errstate(all="ignore"):  # what overflows is refused below
+        centre = train.features.mean(axis=0)
+        parts = [train.features - centre, test.features - centre]
+        if components is not None:
+            axes = _principal_axes(parts[0], components, train.where)
+            parts = [part @ axes for part in parts]
+            spread = np.asarray(parts[0].std(axis=0).mean())
+        else:
+            spread = np.where(varies, parts[0].std(axis=0), 1.0)
+            parts = [np.where(varies, part, 0.0) for part in parts]  # what is constant in training says nothing
+        parts = [part / spread for part in parts]
+    if not (np.all((spread > 0) & (spread < np.inf)) and all(np.isfinite(part).all() for part in parts)):
+        raise DataError(f"{train.where}: {_UNSCALABLE}")
+    return parts[0], parts[1]
+
+
+def _principal_axes(centred: FloatArray, components: int, where: str) -> FloatArray:
+    if not 1 <= components <= centred.shape[1]:
+        raise DataError(f"components must be from 1 to the {centred.shape[1]} features of {where}, got {components}")
+    product = centred.T @ centred
+    if not np.isfinite(product).all():
+        raise DataError(f"{where}: {_UNSCALABLE}")
+    axes: FloatArray = np.linalg.eigh(product)[1][:, ::-1][:, :components]
+    axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])  # one sign on every machine
+    return axes

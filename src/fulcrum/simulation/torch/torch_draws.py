@@ -1,0 +1,120 @@
+"""Batches and noise for a chunk of silos, as tensors: those of the other engines, or drawn where silos train."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, batch_picks, block_noise
+from fulcrum.simulation.torch.tensor_draws import TensorDraws
+from fulcrum.simulation.torch.torch_model import TorchModel, require_torch
+
+DRAWS = ("shared", "device")
+"""Batches and noise as of the other engines, or drawn on the device."""
+
+_BLOCKS_KEPT = 2  # of which chunks in work use parts
+_BATCH_BITS = 31
+_SILOS_A_PIECE = 1_008
+
+
+class ChunkDraws(Protocol):
+    """What a chunk of silos draws in a round; it depends on seed, round and silo, and not on the chunk."""
+
+    def picks(self, first: int, last: int, round_number: int) -> Any:
+        """Returns the records of each batch, (steps, silos, batch)."""
+
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+
+
+def draws_of(kind: str, job: Job, training: LocalTraining, model: TorchModel, device: str) -> ChunkDraws:
+    """Returns what draws batches and noise.
+
+    Args:
+        kind: One of `DRAWS`.
+        job: Seed, partition and silos.
+        training: Steps and batch.
+        model: How many parameters, and of what kind of number.
+        device: Where the draws are needed, as torch calls it.
+    """
+    drawn = SharedDraws if kind == "shared" else DeviceDraws
+    return drawn(job, training, model, device)
+
+
+class SharedDraws:
+    """The draws of the other engines, to the bit."""
+
+    def __init__(self, job: Job, training: LocalTraining, model: TorchModel, device: str) -> None:
+        self._job, self._training, self._device, self._width = job, training, device, model.parameters
+        self._in_parts: dict[tuple[str, int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def picks(self, first: int, last: int, round_number: int) -> Any:
+        """Returns the records of each batch, (steps, silos, batch)."""
+
+        def draw(block: int) -> Any:
+            return batch_picks(self._job, block, round_number, self._training).swapaxes(0, 1)
+
+        drawn = [part for _, _, part in self._drawn("picks", draw, first, last, round_number)]
+        return require_torch().as_tensor(np.concatenate(drawn).swapaxes(0, 1)).to(self._device)
+
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+
+        def draw(block: int) -> Any:
+            return block_noise(self._job, block, round_number, self._width)
+
+        for begin, end, part in self._drawn("noise", draw, first, last, round_number):
+            yield begin, end, require_torch().as_tensor(part).to(self._device)
+
+    def _drawn(
+        self, use: str, draw: Callable[[int], Any], first: int, last: int, round_number: int
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Yields what blocks draw for a run of silos, silos first; a block used in parts is kept for the next."""
+        for block in range(first // SILOS_A_BLOCK, -(-last // SILOS_A_BLOCK)):
+            start = block * SILOS_A_BLOCK
+            begin, end = max(first, start), min(last, start + SILOS_A_BLOCK)
+            if end - begin == SILOS_A_BLOCK:
+                yield begin, end, draw(block)
+                continue
+            key = use, round_number, block
+            with self._lock:
+                if key not in self._in_parts:
+                    others = [each for each in self._in_parts if each[0] == use]
+                    for old in others[: len(others) + 1 - _BLOCKS_KEPT]:
+                        del self._in_parts[old]
+                    self._in_parts[key] = draw(block)
+                part = self._in_parts[key][begin - start : end - start]
+            yield begin, end, part
+
+
+class DeviceDraws:
+    """Draws on the device itself, for more silos than the processor can feed."""
+
+    def __init__(self, job: Job, training: LocalTraining, model: TorchModel, device: str) -> None:
+        torch, part = require_torch(), job.partition
+        self._training, self._width, self._dtype = training, model.parameters, model.dtype
+        self._draws = TensorDraws(torch=torch, device=device, seed=job.seed)
+        self._records, self._starts, self._counts = (
+            torch.as_tensor(values).to(device) for values in (part.records, part.starts, part.counts)
+        )
+
+    def picks(self, first: int, last: int, round_number: int) -> Any:
+        """Returns the records of each batch, (steps, silos, batch)."""
+        steps, batch = self._training.steps, self._training.batch
+        drawn = self._draws.integers(
+            round_number=round_number, first=first, last=last, width=steps * batch, bits=_BATCH_BITS
+        )
+        places = ((drawn * self._counts[first:last, None]) >> _BATCH_BITS) + self._starts[first:last, None]
+        return self._records[places].reshape(-1, steps, batch).transpose(0, 1)
+
+    def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
+        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+        drawn = self._draws.standard_normal(
+            round_number=round_number, first=first, last=last, width=self._width, dtype=self._dtype
+        )
+        for begin, part in enumerate(drawn.split(_SILOS_A_PIECE)):
+            start = first + begin * _SILOS_A_PIECE
+            yield start, start + len(part), part

@@ -1,0 +1,182 @@
+"""The charts of a plan and of what training learned, each with its figures as a table; for the report and the page."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from fulcrum.core.topology import SILO
+from fulcrum.planning.advice import information_ceiling
+from fulcrum.planning.comparison import observer_trade
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.theory.leakage import shown_nats
+from fulcrum.planning.weight_tradeoff import equal_weights, own_choice, weight_choices
+from fulcrum.server.run_results import Results
+from fulcrum.views.charts.chart_style import Spec
+from fulcrum.views.charts.plan_charts import (
+    accuracy_chart,
+    information_chart,
+    information_heading,
+    information_rows,
+    learning_chart,
+    price_chart,
+    trade_chart,
+)
+from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
+from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
+from fulcrum.views.charts.weights_chart import CHOICE_HEADINGS, choice_rows, weights_chart
+from fulcrum.words.numbers import figure, percent, shown_epsilon, with_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A chart: its specification, and its figures as the rows of a table, made when they are asked for.
+
+    Attributes:
+        key: The name of its place in a page.
+        spec: How it is drawn.
+        headings: Above the columns of its figures.
+        rows: Its figures, as texts.
+        width: Of the plot on paper, in pixels.
+        narrow: How it is drawn where there is less room than `spec` needs.
+    """
+
+    key: str
+    spec: Spec
+    headings: tuple[str, ...]
+    rows: Iterable[tuple[str, ...]]
+    width: int = 620
+    narrow: Spec | None = None
+
+    @property
+    def specs(self) -> dict[str, Spec]:
+        """Returns the specifications by the keys that a page's script knows them under."""
+        return {self.key: self.spec} | ({} if self.narrow is None else {f"{self.key}-narrow": self.narrow})
+
+
+def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
+    """Yields the charts of a plan; `points` is the number of divisions that the trade between observers shows."""
+    regions = region_rows(plan)
+    injected = plan.injection == "aggregator"
+    noise = "noise on the sum" if injected else "noise multiplier"
+    by = "by size" if plan.federation.sizes_known else "by number of silos"
+    tree = tree_chart(regions, name=plan.federation.name, injected=injected)
+    yield Drawing(
+        key="tree",
+        spec=tree,
+        headings=(regions[0]["tier"], "silos", noise, "influence", f"share {by}"),
+        rows=(
+            (
+                row["name"],
+                f"{row['silos']:,}",
+                row["noise_shown"],
+                percent(row["influence"]),
+                percent(row["by_size"]),
+            )
+            for row in regions
+        ),
+        width=max(660, tree["usermeta"]["least_width"]),
+        narrow=stacked_tree_chart(regions, name=plan.federation.name, injected=injected),
+    )
+    columns = ("above", "inside", "uniform_above", "uniform_inside")
+    yield Drawing(
+        key="epsilon",
+        spec=epsilon_chart(regions, allocation=plan.allocation, injected=injected, one_group=plan.one_group),
+        headings=(regions[0]["tier"], "ε above", "ε inside", "ε above, uniform", "ε inside, uniform"),
+        rows=((row["name"], *(shown_epsilon(row[column]) for column in columns)) for row in regions),
+    )
+    trades = observer_trade(plan, points=points)
+    above, inside = plan.worst_epsilon(), plan.worst_epsilon(SILO)
+    asked = plan.requirement.multiplier
+    one_wish = set(asked) <= {plan.federation.innermost.name, SILO} and all(np.ndim(q) == 0 for q in asked.values())
+    if trades and one_wish:  # else worst epsilons do not say whose promise is kept
+        yield Drawing(
+            key="trade",
+            spec=trade_chart(trades, above=above, inside=inside),
+            headings=("worst ε inside", "worst ε above"),
+            rows=((shown_epsilon(trade.inside_at_budget), shown_epsilon(trade.above_at_budget)) for trade in trades),
+            width=300,
+        )
+    if trades:
+        yield Drawing(
+            key="price",
+            spec=price_chart(trades, inside=inside, budget=plan.noise_budget),
+            headings=("worst ε inside", "noise budget, C²", "of uniform's"),
+            rows=(
+                (
+                    shown_epsilon(trade.epsilon_inside),
+                    figure(trade.noise_budget),
+                    f"{trade.noise_budget / trades[-1].noise_budget:.1%}",
+                )
+                for trade in trades
+            ),
+            width=300,
+        )
+    learned = information_rows(plan)
+    yield Drawing(
+        key="information",
+        spec=information_chart(
+            learned,
+            ceiling=information_ceiling(plan),
+            target=plan.target.information,
+            floor_declared=plan.floor_declared,
+            follows=plan.continues_previous_plan,
+            above="outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}",
+        ),
+        headings=("round", "observer", information_heading(plan.floor_declared)),
+        rows=((str(row["round"]), row["observer"], shown_nats(row["nats"])) for row in learned),
+    )
+
+
+def weights_drawing(plan: Plan, *, points: int = 13) -> Drawing | None:
+    """Returns what other weights would save, and whom they would quieten; None where there is nothing to choose.
+
+    Args:
+        plan: Whose promise all of them keep.
+        points: How many weights from sizes to least noise are shown.
+    """
+    choices = weight_choices(plan, points=points)
+    if not choices:
+        return None
+    equal, own = equal_weights(plan), own_choice(plan)
+    return Drawing(
+        key="weights",
+        spec=weights_chart(choices, own=own, equal=equal, tier=plan.federation.innermost.name),
+        headings=CHOICE_HEADINGS,
+        rows=choice_rows([*choices, equal], own=own),
+    )
+
+
+def run_drawings(results: Results) -> Iterable[Drawing]:
+    """Yields the charts of what training learned."""
+    run, compared = results.run, results.comparison
+    reference = None if run is None else run.reference
+    if compared is not None:
+        rows = [msgspec.structs.asdict(row) for row in compared.rows]
+        yield Drawing(
+            key="accuracy",
+            spec=accuracy_chart(rows, reference=reference),
+            headings=("allocation", "noise budget, C²", "accuracy", "gain over uniform, points"),
+            rows=(
+                (
+                    row.allocation,
+                    figure(row.noise_budget),
+                    with_error(row.accuracy, row.accuracy_se, ".3f"),
+                    with_error(100 * row.gain, None if row.gain_se is None else 100 * row.gain_se, "+.2f"),
+                )
+                for row in compared.rows
+            ),
+        )
+    for metric, curve in ({} if run is None else run.curves()).items():
+        is_accuracy = metric == "accuracy"
+        yield Drawing(
+            key="learning" if is_accuracy else f"learning {metric}",
+            spec=learning_chart(
+                [{"round": at.round, "accuracy": at.value, "accuracy_se": at.error} for at in curve],
+                reference=reference if is_accuracy else None,
+                metric="test accuracy" if is_accuracy else metric,
+            ),
+            headings=("round", metric),
+            rows=[(str(at.round), with_error(at.value, at.error) if is_accuracy else figure(at.value)) for at in curve],
+        )

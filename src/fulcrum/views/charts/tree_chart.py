@@ -1,0 +1,302 @@
+"""A federation drawn as a tree: every region with its noise, its influence and a dot for each silo.
+
+>>> from fulcrum.planning.planner import plan
+>>> from fulcrum.views.charts.region_charts import region_rows
+>>> rows = region_rows(plan("consortium", rounds=10, epsilon=1.0))
+>>> tree_chart(rows, name="consortium")["description"].split(". ")[1]
+'The noise multiplier is 23.59 at country-5, the most, and 4.308 at country-1, the least'
+
+There are two drawings of it: one as wide as the page lets it be, and one for phones, whose regions stand below each
+other. Nothing is computed here but where things are drawn.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fulcrum.views.charts.chart_style import NAME_WIDTH, ChartRow, Spec, short_names, tooltip
+from fulcrum.words.alignment import aligned
+from fulcrum.words.numbers import percent
+
+_DOT, _WIDEST_DOT = 8, 15  # pixels from one silo to the next, at least and at most
+_BAR, _WIDEST_BAR = 50, 220  # pixels of the longest bar of influence, at least and at most
+_FEWEST_DOTS = 12
+_COUNT = 72  # pixels for the number of silos, behind their dots
+_ROOT, _TIER = 8, 92  # pixels to the root, and from one tier to the next
+_HEAD = -26  # pixels from the first region up to the headings
+_LETTER = 7  # pixels, about
+_NAME_AT, _NOISE, _SHARE, _GAP = 14, 104, 84, 26  # pixels from a region to its name; for its columns; to its dots
+_STACKED_AT, _STACKED, _PARENT = 18, 70, 26  # pixels from the left; for a region on a phone; for the node around it
+_TELLING = 5e-4  # shares that are nearer to each other are the same in print
+
+
+def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
+    """Returns the federation as a tree, as wide as there is room: more room, more dots for silos.
+
+    Args:
+        rows: As `region_rows` gives them.
+        name: The federation's.
+        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
+    """
+    step = 30 if len(rows) <= 14 else 22
+    leaf = _ROOT + _TIER * (1 + max(len(row["path"]) for row in rows))
+    joints, links = _branches(rows, name, leaf, step)
+    short = short_names(row["name"] for row in rows)
+    room = min(max(112, _LETTER * max(map(len, short))), NAME_WIDTH)
+    shares = _shares(rows)
+    noise_at = leaf + _NAME_AT + room + _NOISE
+    share_at = {field: noise_at + _SHARE * (1 + place) for place, field in enumerate(shares)}
+    bars_at = max(share_at.values()) + _NAME_AT
+    leaves = _leaves(rows, short)
+    for index, drawn in enumerate(leaves):
+        drawn |= {"x": leaf, "y": index * step, "bar_at": bars_at}
+    tier, tips = rows[0]["tier"], _tips(rows[0]["tier"], injected, shares)
+    heads = [
+        (leaf + _NAME_AT, tier, "left"),
+        (noise_at, _noise_word(injected), "right"),
+        *((share_at[field], f"| {text}" if field == "by_size" else text, "right") for field, text in shares.items()),
+    ]
+    top = {"y": _HEAD}
+    return {
+        "description": _described(rows, name, injected),
+        "width": "container",
+        "height": (len(rows) - 1) * step + 10,
+        "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
+        "params": [
+            {"name": "bar", "expr": f"clamp(0.4 * (width - {bars_at}), {_BAR}, {_WIDEST_BAR})"},
+            *_dot_params(rows, f"({bars_at + _GAP} + bar)"),
+        ],
+        "usermeta": {
+            "least_width": bars_at + _BAR + _GAP + _FEWEST_DOTS * _DOT + _COUNT + 10
+        },  # below, a page draws the stacked one
+        "layer": [
+            _layer(
+                links,
+                {"type": "line", "interpolate": "basis", "style": "link"},
+                detail={"field": "link"},
+                order={"field": "order"},
+            ),
+            _layer(joints, {**_POINT, "size": 60, "style": "joint"}),
+            _text([{"x": 0, "label": name, **top}], "label", align="left", limit=leaf, style="strong"),
+            _text(joints[1:], "label", align="right", dx=5, dy=-13, limit=_TIER - 6, style="strong"),
+            *(
+                _text([{"x": x, "label": label, **top}], "label", align=align, style="muted")
+                for x, label, align in heads
+            ),
+            _silos_head({"x": 0, **top}),
+            _layer(leaves, {**_POINT, "size": 110}, color=_COLOUR, tooltip=tips),
+            _text(leaves, "short", tips=tips, align="left", dx=_NAME_AT, limit=room),
+            _text_at(leaves, "noise_shown", noise_at, limit=110, style="strong"),
+            *(
+                _text_at(leaves, field, at, style="strong" if field == "influence" else "muted")
+                for field, at in share_at.items()
+            ),
+            *_bars(leaves, marked="by_size" in shares),
+            *_dots(leaves, tips),
+        ],
+    }
+
+
+def stacked_tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
+    """Returns the federation for a narrow page: regions below each other, each with its figures under its name.
+
+    Args:
+        rows: As `region_rows` gives them.
+        name: The federation's.
+        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
+    """
+    shares = _shares(rows)
+    leaves = _leaves(rows, short_names(row["name"] for row in rows))
+    parents, at, before = [], 0, None
+    for row, drawn in zip(rows, leaves, strict=True):
+        around = " › ".join(row["path"])
+        if around != (before or ""):
+            parents.append({"x": 0, "y": at, "label": around})
+            at += _PARENT
+        before = around
+        said = [f"noise {row['noise_shown']}"]
+        said += [f"{heading} {drawn[field]}" for field, heading in shares.items()]
+        drawn |= {"x": 6, "y": at, "second": at + 19, "third": at + 38, "said": ", ".join(said)}
+        at += _STACKED
+    line = {"x": 6, "link": 0}
+    ends = [{**line, "order": 0, "y": leaves[0]["y"]}, {**line, "order": 1, "y": leaves[-1]["y"]}]
+    tips = _tips(rows[0]["tier"], injected, shares)
+    beneath = [{**drawn, "y": drawn["third"]} for drawn in leaves]
+    return {
+        "description": _described(rows, name, injected),
+        "width": "container",
+        "height": at - 24,
+        "padding": {"left": 2, "right": 5, "top": 40, "bottom": 6},
+        "params": _dot_params(rows, f"{_STACKED_AT}"),
+        "layer": [
+            _layer(ends, {"type": "line", "style": "link"}, order={"field": "order"}),
+            _silos_head({"x": -_STACKED_AT, "y": _HEAD - 4}),
+            *([_text(parents, "label", align="left", style="muted")] if parents else []),
+            _layer(leaves, {**_POINT, "size": 90}, color=_COLOUR, tooltip=tips),
+            _text(leaves, "short", tips=tips, align="left", dx=_STACKED_AT - 6, style="strong"),
+            _text([{**drawn, "y": drawn["second"]} for drawn in leaves], "said", align="left", dx=_STACKED_AT - 6),
+            *_dots(beneath, tips),
+        ],
+    }
+
+
+_POINT: Spec = {"type": "point", "filled": True, "opacity": 1}
+_COLOUR: Spec = {"field": "shade", "type": "quantitative", "legend": None, "scale": {"domainMin": 0}}
+
+
+def _shares(rows: Sequence[ChartRow]) -> dict[str, str]:
+    """Returns the columns of shares, headings by field: that by size is told where influence is another."""
+    found = {"influence": "influence"}
+    if any(abs(row["influence"] - row["by_size"]) > _TELLING for row in rows):
+        found["by_size"] = "by size" if rows[0]["sizes_known"] else "by number"
+    return found
+
+
+def _leaves(rows: Sequence[ChartRow], short: Sequence[str]) -> list[ChartRow]:
+    """Returns what is drawn of each region, wherever that is."""
+    most = max(max(row["influence"], row["by_size"]) for row in rows)
+    return [
+        {key: row[key] for key in ("name", "silos", "noise", "noise_shown", "together")}
+        | {
+            "short": short[index],
+            "shade": float(f"{row['noise']:.4g}"),  # equal figures have equal colours
+            "influence": percent(row["influence"]),
+            "by_size": percent(row["by_size"]),
+            "length": round(row["influence"] / most, 4),
+            "length_by_size": round(row["by_size"] / most, 4),
+            "about": f"{row['silos']:,}" + (f" in {row['regions']:,} {row['inner']}s" if row["regions"] > 1 else ""),
+        }
+        for index, row in enumerate(rows)
+    ]
+
+
+def _dot_params(rows: Sequence[ChartRow], dots_at: str) -> list[Spec]:
+    """Returns where dots begin, how many silos one stands for, and how far they are apart in the width there is."""
+    largest = max(row["silos"] for row in rows if not row["together"])
+    room = f"(width - dots_at - {_COUNT})"
+    return [
+        {"name": "dots_at", "expr": dots_at},
+        {"name": "per_dot", "expr": f"max(1, ceil({largest} / max({_FEWEST_DOTS}, floor({room} / {_DOT}))))"},
+        {"name": "pitch", "expr": f"clamp({room} / ceil({largest} / per_dot), {_DOT}, {_WIDEST_DOT})"},
+    ]
+
+
+def _dots(leaves: list[ChartRow], tips: list[Spec]) -> list[Spec]:
+    """Returns a row of dots for each region, the number of its silos behind it; regions drawn together have none."""
+    single, others = ([drawn for drawn in leaves if drawn["together"] is together] for together in (False, True))
+    mark = {"type": "rule", "strokeWidth": 5.5, "strokeCap": "round", "strokeDash": {"expr": "[0, pitch]"}}
+    first = {"calculate": "dots_at", "as": "first_dot"}
+    last = {"calculate": "dots_at + (ceil(datum.silos / per_dot) - 1) * pitch + 0.01", "as": "last_dot"}
+    found = [
+        _layer(
+            single,
+            mark,
+            x="first_dot",
+            x2={"field": "last_dot"},
+            transform=[first, last],
+            color=_COLOUR,
+            tooltip=tips,
+        ),
+        _text(single, "about", x="last_dot", transform=[last], align="left", dx=10, style="muted"),
+    ]
+    if others:
+        found.append(_text(others, "about", x="first_dot", transform=[first], align="left", dx=-3, style="muted"))
+    return found
+
+
+def _silos_head(place: ChartRow) -> Spec:
+    """Returns the heading above the dots, `place` pixels from where they begin."""
+    said = "per_dot > 1 ? 'silos, a dot for ' + format(per_dot, ',') : 'silos, a dot for each'"
+    mark = {"type": "text", "text": {"expr": said}, "align": "left", "style": "muted"}
+    return _layer([place], mark, x="at", transform=[{"calculate": "dots_at + datum.x", "as": "at"}])
+
+
+def _bars(leaves: list[ChartRow], *, marked: bool) -> list[Spec]:
+    """Returns a bar of influence for each region; where it is not its share by size, a stroke marks that."""
+    bar, stroke = (
+        [{"calculate": f"datum.bar_at + bar * datum.{field}", "as": "to"}] for field in ("length", "length_by_size")
+    )
+    mark = {"type": "rule", "strokeWidth": 9, "style": "plain"}
+    found = [_layer(leaves, mark, x="bar_at", x2={"field": "to"}, transform=bar)]
+    if marked:
+        mark = {"type": "tick", "orient": "vertical", "size": 17, "thickness": 2, "style": "strong"}
+        found.append(_layer(leaves, mark, x="to", transform=stroke))
+    return found
+
+
+def _layer(
+    values: list[ChartRow], mark: Spec, *, x: str = "x", transform: Sequence[Spec] = (), **encoding: Any
+) -> Spec:
+    """Returns a layer whose rows hold what it reads, and nothing else."""
+    placed = {"x": _at(x), "y": _at("y"), **encoding}
+    read = set(re.findall(r"(?<='field': ')\w+(?=')|(?<=datum\.)\w+", f"{placed} {transform}"))
+    rows = [{field: value for field, value in row.items() if field in read} for row in values]
+    made = {"data": {"values": rows}, "mark": mark, "encoding": placed}
+    return made | {"transform": list(transform)} if transform else made
+
+
+def _text(
+    values: list[ChartRow],
+    field: str,
+    *,
+    x: str = "x",
+    transform: Sequence[Spec] = (),
+    tips: list[Spec] | None = None,
+    **mark: Any,
+) -> Spec:
+    told = {} if tips is None else {"tooltip": tips}
+    return _layer(values, {"type": "text", **mark}, x=x, transform=transform, text={"field": field}, **told)
+
+
+def _text_at(leaves: list[ChartRow], field: str, at: int, **mark: Any) -> Spec:
+    """Returns a column of figures that end at a place."""
+    shown = aligned([drawn[field] for drawn in leaves])
+    values = [{"x": at, "y": drawn["y"], field: text} for drawn, text in zip(leaves, shown, strict=True)]
+    return _text(values, field, align="right", **mark)
+
+
+def _at(field: str) -> Spec:
+    """Returns a place in pixels."""
+    return {"field": field, "type": "quantitative", "scale": None}
+
+
+def _tips(tier: str, injected: bool, shares: dict[str, str]) -> list[Spec]:
+    return tooltip(name=tier, about="silos", noise_shown=_noise_word(injected), **shares)
+
+
+def _noise_word(injected: bool) -> str:
+    return "noise on the sum" if injected else "noise multiplier"
+
+
+def _described(rows: Sequence[ChartRow], name: str, injected: bool) -> str:
+    least, most = (choose(rows, key=lambda row: float(row["noise"])) for choose in (min, max))
+    loudest, quietest = (choose(rows, key=lambda row: row["influence"] / row["by_size"]) for choose in (max, min))
+    by = "by size" if rows[0]["sizes_known"] else "by number of silos"
+    said = (
+        f"{name} as a tree of {len(rows)} {rows[0]['tier']} nodes. The {_noise_word(injected)} is "
+        f"{most['noise_shown']} at {most['name']}, the most, and {least['noise_shown']} at {least['name']}, the least. "
+    )
+    if "by_size" not in _shares(rows):
+        return said + f"Every one has its share of the model {by}."
+    return said + (
+        f"{loudest['name']} has {percent(loudest['influence'])} of the model where {by} it would have "
+        f"{percent(loudest['by_size'])}; {quietest['name']} has {percent(quietest['influence'])} in place of "
+        f"{percent(quietest['by_size'])}."
+    )
+
+
+def _branches(rows: Sequence[ChartRow], name: str, leaf: int, step: int) -> tuple[list[ChartRow], list[ChartRow]]:
+    """Returns the nodes above the rows, the root first, and the lines that join everything, each of four points."""
+    beneath: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        for level in range(len(row["path"]) + 1):
+            beneath.setdefault(tuple(row["path"][:level]), []).append(index * step)
+    place = {path: (_ROOT + _TIER * len(path), sum(ys) / len(ys)) for path, ys in beneath.items()}
+    joints = [{"x": x, "y": y, "label": path[-1] if path else name} for path, (x, y) in place.items()]
+    ends = [(place[path[:-1]], end) for path, end in place.items() if path]
+    ends += [(place[tuple(row["path"])], (leaf, index * step)) for index, row in enumerate(rows)]
+    links = []
+    for number, ((x0, y0), (x1, y1)) in enumerate(ends):
+        corners = [(x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1)]
+        links += [{"link": number, "order": order, "x": x, "y": y} for order, (x, y) in enumerate(corners)]
+    return joints, links

@@ -1,0 +1,107 @@
+"""What the sliders and choices of the page say, and the plan that meets it.
+
+>>> from fulcrum.readers.profiles import profile
+>>> made = PageSettings(weights="least-noise").plan(profile("severe"))
+>>> round(made.noise_budget, 2), made.weights_rule
+(0.14, 'least-noise')
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from fulcrum.core.choices import Accountant, Purpose, ServerName
+from fulcrum.core.topology import SILO, Topology
+from fulcrum.errors import ParameterError, check_known
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.planner import plan
+from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.theory.allocation import ALLOCATIONS
+from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN, different_needs
+from fulcrum.readers.editing import MOST_SILOS
+
+MOST_ROUNDS = 100_000
+"""Rounds that the page asks for at most."""
+
+Text = Annotated[str, msgspec.Meta(max_length=500)]
+
+
+class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What the sliders and choices say; None is left to the recipe."""
+
+    rounds: int = 10
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    epsilon_inside: float | None = None
+    colluders: int = 0
+    dropouts: int = 0
+    allocation: Text = "optimal"
+    accountant: Accountant = "exact"
+    recipe: Text = "paper"
+    weights: Text | float | None = None
+    clip_norm: Text | float | None = None
+    server: ServerName | None = None
+    least_influence: float = 0.0
+    parameters: int | None = None
+    purpose: Purpose = "research"
+
+    def plan(self, federation: Topology) -> Plan:
+        """Returns the plan that meets these settings.
+
+        Raises:
+            ParameterError: A setting is wrong, or would keep the page waiting too long.
+        """
+        self._check(federation)
+        epsilon = {federation.innermost.name: self.epsilon}
+        if self.epsilon_inside is not None:
+            epsilon[SILO] = self.epsilon_inside
+        return plan(
+            federation,
+            rounds=self.rounds,
+            delta=self.delta,
+            epsilon=epsilon,
+            colluders=self.colluders,
+            dropouts=self.dropouts,
+            allocation=self.allocation,
+            accountant=self.accountant,
+            recipe=self.recipe,
+            weights=self.weights,
+            clip_norm=self.clip_norm,
+            server=self.server,
+            least_influence=self.least_influence,
+            parameters=self.parameters,
+            purpose=self.purpose,
+        )
+
+    def _check(self, federation: Topology) -> None:
+        check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would run what it names
+        check_known("recipe", self.recipe, RECIPES)
+        limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
+        for name, (low, high) in limits.items():
+            if not low <= getattr(self, name) <= high:
+                raise ParameterError(f"{name} must be from {low} to {high:,}")
+        clip_norm = RECIPES[self.recipe].clip_norm if self.clip_norm is None else self.clip_norm
+        if self.parameters is None and clip_norm == "auto":
+            whose = f"the recipe {self.recipe!r} clips by the noise" if self.clip_norm is None else "clip norm 'auto'"
+            raise ParameterError(f"{whose}: it needs the number of trainable parameters. Give: parameters")
+        if self.parameters is None and self.purpose == "deployment":
+            raise ParameterError("a deployment plan needs the number of trainable parameters. Give: parameters")
+        if self.epsilon_inside is None:
+            return
+        if isinstance(self.weights, (int, float)) and len(federation) > MOST_SILOS_BETWEEN:
+            raise ParameterError(
+                f"weights between sizes and least noise, with a promise inside too, take minutes for more than "
+                f"{MOST_SILOS_BETWEEN:,} silos. Choose another rule, or use: fulcrum plan"
+            )
+        if self.weights == "least-noise" and not self.weighs_quickly(federation):
+            raise ParameterError(
+                f"weights of least noise, with a promise inside too, take minutes for more than "
+                f"{MOST_SILOS_BETWEEN:,} silos that differ in their region or their declared epsilon. Choose another "
+                "rule, or use: fulcrum plan"
+            )
+
+    def weighs_quickly(self, federation: Topology) -> bool:
+        """Returns True where weights of least noise take seconds, not minutes."""
+        if self.epsilon_inside is None:
+            return True
+        return different_needs(federation, most=max(self.epsilon, self.epsilon_inside)) <= MOST_SILOS_BETWEEN

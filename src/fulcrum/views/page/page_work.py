@@ -1,0 +1,155 @@
+"""The work behind the page: from the body of a request to the body of a response, without a web server.
+
+>>> reply = answer(Job(kind="plan", body=b"{}"))
+>>> reply.status, reply.body
+(422, b'{"error":"the request cannot be read: Object missing required field `federation`"}')
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Literal
+
+import msgspec
+
+from fulcrum.core.plan.plan_file import to_json
+from fulcrum.errors import FederationError, FulcrumError, ParameterError
+from fulcrum.planning.files.exports import exported
+from fulcrum.planning.plan import Plan
+from fulcrum.readers.editing import MOST_SILOS
+from fulcrum.readers.federation_csv import federation_csv
+from fulcrum.readers.federation_json import roster_of
+from fulcrum.readers.federation_reader import FederationReading, reading_of_bytes
+from fulcrum.readers.spreadsheets.column_names import columns_said
+from fulcrum.views.page.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many
+from fulcrum.views.page.page_guard import FAILED
+from fulcrum.views.report.html_report import report
+
+DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
+    "plan.json": ("application/json", lambda made: to_json(made.content())),
+    "plan.csv": ("text/csv; charset=utf-8", lambda made: exported(made, "csv").encode()),
+    "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
+    "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
+}
+"""The downloads by name: media type, and a function of the plan."""
+
+_LARGEST_TOML = 5_000_000
+_MOST_DOTS = 100
+_DEEP_KEY = re.compile(
+    rb"""^[ \t]*\[{0,2}[ \t]*KEY(?:[ \t]*\.[ \t]*KEY){4,}[ \t]*[\]=]""".replace(
+        b"KEY", rb"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
+    ),
+    re.MULTILINE,
+)  # deeper than tier, region, silo and what is said of it: nothing the reader knows, and a table a part to the parser
+
+_log = logging.getLogger(__name__)
+
+
+class Job(msgspec.Struct, kw_only=True, frozen=True):
+    """A piece of work.
+
+    Attributes:
+        kind: The route of the request.
+        body: The body of the request.
+        name: The name of the uploaded file, or of the download.
+        columns: The user's words on the columns of the file.
+    """
+
+    kind: Literal["read", "plan", "later", "download"]
+    body: bytes
+    name: str = ""
+    columns: tuple[str, ...] = ()
+
+
+class Reply(msgspec.Struct, kw_only=True, frozen=True):
+    """The result of a piece of work: the status and the body of a response, JSON except for downloads."""
+
+    status: int
+    body: bytes
+
+    @classmethod
+    def refusal(cls, status: int, reason: str) -> "Reply":
+        """Returns a reply with a reason in a single line."""
+        return cls(status=status, body=msgspec.json.encode({"error": " ".join(reason.split())}))
+
+
+def answer(job: Job) -> Reply:
+    """Returns the reply to a job. Fulcrum's own errors become refusals of a single line, all others go to the log."""
+    try:
+        return Reply(status=200, body=_done(job))
+    except FulcrumError as error:
+        return Reply.refusal(422, str(error))
+    except MemoryError:
+        return Reply.refusal(422, "this needs more memory than the page gives a question. Use: fulcrum plan")
+    except Exception:
+        _log.exception("a request failed")
+        return Reply.refusal(500, FAILED)
+
+
+def _done(job: Job) -> bytes:
+    if job.kind == "read":
+        reading = read_upload(job.body, job.name, columns_said(job.columns))
+        return msgspec.json.encode({"federation": roster_of(reading.federation), "notes": reading.notes})
+    question = asked(job.body)
+    if job.kind == "plan":
+        return msgspec.json.encode(PageAnswer.to(question))
+    if job.kind == "later":
+        return msgspec.json.encode(LateAnswer.to(question))
+    return DOWNLOADS[job.name][1](question.settings.plan(question.federated()))
+
+
+def asked(body: bytes) -> PageQuestion:
+    """Returns the question in a request's body.
+
+    Raises:
+        ParameterError: It is not JSON, or not a question.
+    """
+    try:
+        return msgspec.json.decode(body, type=PageQuestion)
+    except RecursionError:
+        raise ParameterError("the request is nested too deeply to be read") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ParameterError(f"the request cannot be read: {error}") from None
+
+
+def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | None = None) -> FederationReading:
+    """Returns the federation of a file that a page sent, and how it was read; its name is never opened as a path.
+
+    Args:
+        data: The file.
+        name: What it is called.
+        columns: What was said of its columns, as `read_federation` takes it.
+
+    Raises:
+        FederationError: It cannot be read, or holds too many silos.
+    """
+    bare = PurePosixPath(name.replace("\\", "/")).name[-100:]
+    file = bare if bare.isprintable() and bare else "the file"
+    if file != bare:
+        raise FederationError("the file's name must be printable. Rename it")
+    lines = max(data.count(b"\n"), data.count(b"\r"))
+    if lines > 2 * MOST_SILOS:  # before anything is parsed
+        raise FederationError(f"{file} has {lines:,} lines. The page takes {MOST_SILOS:,} silos. Use: fulcrum plan")
+    if file.lower().endswith(".toml"):
+        _check_toml(data, file)
+    found = reading_of_bytes(data, file, columns=columns)
+    if len(found.federation) > MOST_SILOS:
+        raise FederationError(f"{file}: {too_many(len(found.federation))}")
+    return found
+
+
+def _check_toml(data: bytes, file: str) -> None:
+    """Refuses what would take the parser minutes: it walks a dotted key once for each of its parts."""
+    if len(data) > _LARGEST_TOML:
+        raise FederationError(
+            f"{file} is larger than the {_LARGEST_TOML // 1_000_000} MB of TOML that the page takes. Use CSV"
+        )
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.count(b".") > _MOST_DOTS:
+            raise FederationError(
+                f"{file} line {number}: more than {_MOST_DOTS} dots on one line. Break it, or use CSV"
+            )
+    if deep := _DEEP_KEY.search(data):
+        number = data.count(b"\n", 0, deep.start()) + 1
+        raise FederationError(f"{file} line {number}: a key of more than four parts, which no federation has")

@@ -1,0 +1,308 @@
+"""The facts that a deployment must state beyond its figures: the questions of NIST SP 800-226, answered or owned up to.
+
+>>> from fulcrum.planning.planner import plan
+>>> asked = questions_of(plan("consortium", rounds=10, epsilon=1.0), Answers())
+>>> len(asked), [question.number for question in asked if question.unanswered]
+(16, [1, 5, 7, 9, 10, 12, 14, 15, 16])
+
+A plan answers some of the questions. A small TOML file asks people for the other answers, and each is shown as
+unanswered until it is given. `SOURCE` names the text that the questions follow: the draft, not the final publication.
+"""
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fulcrum.audit.evidence.findings import VIOLATED, Audit
+from fulcrum.core.topology import SILO
+from fulcrum.errors import DataError
+from fulcrum.parsing import toml_of
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_document import guarantee_of
+from fulcrum.rounding import shown
+from fulcrum.server.run_results import Results
+from fulcrum.views.terminal.audit_tables import VERDICT_WORDS, confidence_words
+from fulcrum.words.numbers import figure, with_error
+from fulcrum.words.verdict import LEVELS, verdict
+
+FORMAT = "fulcrum.dossier/1"
+
+UNANSWERED = "Unanswered."
+
+SOURCE = (
+    "NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees, March 2025, "
+    "doi 10.6028/NIST.SP.800-226. The questions follow its initial public draft of December 2023; they were not "
+    "compared with the final text."
+)
+"""The publication, and the text of it that the questions follow."""
+
+
+class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What Fulcrum cannot know, as people answered it; an empty text is no answer.
+
+    Attributes:
+        format: `fulcrum.dossier/1`.
+        name: Of the model or study.
+        curators: Who publishes it.
+        curator_type: What they are: Company, Government, Nonprofit, Academic.
+        intended_use: What the model is for.
+        description: What it is.
+        region: Whom the data describes, or whose law applies.
+        sector: Healthcare, Technology, Education, Government, Finance.
+        publication_date: When it is first published, YYYY-MM-DD.
+        registry_authors: Who filled this in.
+        sources: Where more is to be read.
+        why_this_epsilon: Why the epsilon is acceptable, above all where it is large.
+        harms_beyond_the_unit: Whom it may harm although a silo's dataset is protected.
+        other_releases: What else was released from the same data, and whether it is protected.
+        preprocessing: What was done to the data before training, and how settings were chosen.
+        utility: How good the model is for its use, with its uncertainty.
+        bias: Systemic, human and statistical bias in data and model.
+        trust: Who the subjects, curators and consumers are, and why whom they trust is to be trusted.
+        security: How records and keys are kept, at rest and in use.
+        access_control: Who may reach them.
+        minimisation: What is not collected, and what is deleted when.
+    """
+
+    format: str = FORMAT
+    name: str = ""
+    curators: list[str] = []
+    curator_type: str = ""
+    intended_use: str = ""
+    description: str = ""
+    region: str = ""
+    sector: str = ""
+    publication_date: str = ""
+    registry_authors: list[str] = []
+    sources: str = ""
+    why_this_epsilon: str = ""
+    harms_beyond_the_unit: str = ""
+    other_releases: str = ""
+    preprocessing: str = ""
+    utility: str = ""
+    bias: str = ""
+    trust: str = ""
+    security: str = ""
+    access_control: str = ""
+    minimisation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question, and what is known.
+
+    Attributes:
+        number: From 1.
+        text: What is asked.
+        answer: What the plan and people say; `UNANSWERED` where nobody says anything.
+        unanswered: Whether people were asked and did not say.
+        asks_for: The field of `Answers` that people say it in; empty where they are not asked.
+    """
+
+    number: int
+    text: str
+    answer: str
+    unanswered: bool
+    asks_for: str = ""
+
+    @property
+    def answered_in_part(self) -> bool:
+        """Whether the plan says something and people did not."""
+        return self.unanswered and self.answer != UNANSWERED
+
+
+def read_answers(path: str | Path) -> Answers:
+    """Reads a TOML file of answers."""
+    try:
+        found = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise DataError(f"{path} does not hold a dossier's answers: {error}") from None
+    if found.format != FORMAT:
+        raise DataError(f"{path} is of format {found.format!r}, expected {FORMAT}")
+    return found
+
+
+def answers_template() -> str:
+    """Returns a TOML file that asks for everything and answers nothing."""
+    told = _attribute_lines(Answers.__doc__ or "")
+    lines = [f'format = "{FORMAT}"', "", "# What Fulcrum cannot know. An empty text is shown as unanswered."]
+    for name in Answers.__struct_fields__[1:]:
+        empty = "[]" if isinstance(getattr(Answers(), name), list) else '""'
+        lines += ["", f"# {told.get(name, name)}", f"{name} = {empty}"]
+    return "\n".join(lines) + "\n"
+
+
+def _attribute_lines(doc: str) -> dict[str, str]:
+    """Returns what a docstring says of each attribute."""
+    pairs = [line.strip().split(": ", 1) for line in doc.partition("Attributes:")[2].splitlines() if ": " in line]
+    return dict(pairs)
+
+
+def questions_of(
+    plan: Plan, answers: Answers, *, audit: Audit | None = None, results: Results | None = None
+) -> list[Question]:
+    """Returns the questions, answered from a plan, what people said, an audit and a run, where there are these."""
+    deployed, guarantee = plan.purpose == "deployment", guarantee_of(plan)
+    asked: list[tuple[str, str, str, bool]] = [
+        (
+            "What is epsilon, and why is it acceptable?",
+            guarantee.promise if deployed else f"{guarantee.promise} {_PROTECTS_NOBODY}",
+            "why_this_epsilon",
+            verdict(plan).level != LEVELS[0],  # a small one speaks for itself
+        ),
+        ("Which variant of differential privacy, with which parameter of its own?", _variant(plan), "", False),
+        ("What is delta, and that of any conversion?", _delta(plan), "", False),
+        (
+            "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
+            f"The unit is a silo's whole dataset. Neighbouring federations {guarantee.adjacency}. A silo contributes "
+            f"one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another dataset moves "
+            f"it by at most twice that norm. {_BUDGET[deployed]}",
+            "",
+            False,
+        ),
+        ("Which harms does the unit miss?", "", "harms_beyond_the_unit", True),
+        ("How is the loss composed, and what is the total budget?", _composition(plan), "", False),
+        ("What else was released from the same data without differential privacy?", "", "other_releases", True),
+        (
+            "What is the mechanism, and what is the evidence that it is right?",
+            f"The Gaussian mechanism{', on a lattice' if deployed else ''}, drawn by {_who(plan)}. Its proof is in the "
+            f"documentation of Fulcrum; fulcrum verify recomputes the plan's figures. {_audited(audit)}",
+            "",
+            False,
+        ),
+        (
+            "How useful is the result, and how uncertain is that?",
+            _utility(plan, results),
+            "utility",
+            results is None or results.run is None or results.run.accuracy is None,
+        ),
+        ("What systemic, human and statistical bias is there?", _voice(plan), "bias", True),
+        (
+            "Who may ask what, and how often?",
+            "Nobody asks queries: each silo releases one update a round, and the model of every round is known to all "
+            "parties.",
+            "",
+            False,
+        ),
+        (
+            "What is the threat model: subjects, curator and consumers, and whether trust holds?",
+            " ".join(f"{line[0].upper()}{line[1:]}." for line in guarantee.assumptions),
+            "trust",
+            True,
+        ),
+        ("Are floating point, timing and errors channels?", _CHANNELS[deployed], "", False),
+        ("How are records secured, at rest and in use?", "", "security", True),
+        ("Who has access?", "", "access_control", True),
+        ("What is not collected, and what is deleted?", "", "minimisation", True),
+    ]
+    found = []
+    for number, (text, said, field, needed) in enumerate(asked, 1):
+        given = getattr(answers, field) if field else ""
+        answer = " ".join(part for part in (said, given) if part) or UNANSWERED
+        found.append(Question(number=number, text=text, answer=answer, unanswered=needed and not given, asks_for=field))
+    return found
+
+
+_PROTECTS_NOBODY = "The plan only aims at that: it is for research, its noise is seeded, and it protects nobody."
+
+_BUDGET = {
+    True: "The budget never starts anew: each silo's ledger keeps what it spent under every plan, and refuses a "
+    "release beyond the plan's total.",
+    False: "A plan for research is in no ledger: nothing stops a silo from releasing more.",
+}
+"""By whether a plan is deployed."""
+
+_CHANNELS = {
+    True: "Releases are integers on a lattice, and their noise comes from a cryptographic source. An update that is "
+    "not finite, or that training fails to make, is released as zero plus noise, so that no error shows it. Timing "
+    "is not covered: training, clipping and sampling do not take constant time, and how long a silo takes to answer "
+    "is seen.",
+    False: "This is a plan for research: its noise is seeded floating point, and protects nobody.",
+}
+
+
+def _variant(plan: Plan) -> str:
+    """Returns the variant, and mu for both observers; what `renyi` proves of lattice noise is concentrated DP alone."""
+    variant = {
+        "exact": "mu, of Gaussian differential privacy",
+        "renyi": "mu, where mu squared over 2 is the rho of zero-concentrated differential privacy",
+    }[plan.accountant]
+    above, inside = (_shown_shift(plan.worst_shift(tier)) for tier in (None, SILO))
+    place = "outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}"
+    return (
+        f"Approximate differential privacy, from Gaussian noise. The parameter of its own is {variant}: over all "
+        f"rounds{_and_before(plan)} at most {above} for any silo against the observer {place}, and {inside} against "
+        f"the one inside it. Epsilon follows from mu and delta by the accountant {plan.accountant}."
+    )
+
+
+def _shown_shift(shift: float) -> str:
+    return figure(shown(shift)) if math.isfinite(shift) else "without bound"
+
+
+def _and_before(plan: Plan) -> str:
+    return " of this plan, and all that silos released before," if plan.continues_previous_plan else " of this plan"
+
+
+def _delta(plan: Plan) -> str:
+    reserve = plan.target.reserve
+    at = "Epsilon is computed from mu at this delta, and nothing else is converted."
+    if reserve:
+        at = (
+            f"Of it {reserve:.2g} is kept back for what lattice noise costs; epsilon is computed from mu at the rest, "
+            "and nothing else is converted."
+        )
+    return f"{plan.delta:g}, over all rounds{_and_before(plan).rstrip(',')}. {at}"
+
+
+def _composition(plan: Plan) -> str:
+    before = (
+        "What silos released before is counted in."
+        if plan.continues_previous_plan
+        else "The plan counts nothing that was released before it."
+    )
+    return (
+        f"Gaussian releases add up in mu squared, over the {plan.rounds:,} rounds of this plan. {before} The "
+        "epsilons that are stated are the total."
+    )
+
+
+def _who(plan: Plan) -> str:
+    return "every silo for itself" if plan.injection == "silo" else "trusted aggregators"
+
+
+def _audited(audit: Audit | None) -> str:
+    if audit is None:
+        return "It was not audited."
+    found = f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"
+    notes = audit.notes[1:] if audit.verdict == VIOLATED else audit.notes  # the first: that nothing is proven
+    return " ".join(
+        [
+            f"An audit with Fulcrum {audit.version} played {len(audit.findings)} observers by up to {audit.trials:,} "
+            f"replays each; at a confidence of {confidence_words(audit)} its verdict is {found}.",
+            *notes,
+        ]
+    )
+
+
+def _utility(plan: Plan, results: Results | None) -> str:
+    noise = f"The noise variance in the model is {plan.model_noise:.4g} C² a coordinate and round."
+    run = None if results is None else results.run
+    if run is None or run.accuracy is None:
+        return noise
+    seeds = f"{len(run.seeds)} seed{'' if len(run.seeds) == 1 else 's'}"
+    return f"{noise} Accuracy on {run.task} is {with_error(run.accuracy, run.accuracy_se)} over {seeds}."
+
+
+def _voice(plan: Plan) -> str:
+    inner = plan.federation.innermost.name
+    shares = plan.node_influence(inner)
+    return (
+        f"Influence on the model by {inner} goes from {shares.min():.2%} to {shares.max():.2%}; those with least of it "
+        "may be served least."
+    )

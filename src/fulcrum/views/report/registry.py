@@ -1,0 +1,219 @@
+"""A plan as an entry of the Deployments Registry (opendp/deployments-registry-data), in YAML.
+
+Its fields are those that entries of September 2026 have.
+
+>>> from fulcrum.planning.planner import plan
+>>> entry = registry_entry(plan("consortium", rounds=10, epsilon=1.0), Answers(name="Readmissions"))
+>>> entry["url_slug"], entry["deployment"]["privacy_loss"]["privacy_parameters"]
+('readmissions', {'epsilon': 1.0, 'delta': 1e-05})
+>>> check_shape(entry)
+
+The registry has one epsilon and no field for the other observer: the epsilon given is the worst above a region, or
+outside the federation where all silos are masked as one group, and both stand in its details.
+"""
+
+import json
+import re
+from typing import Any
+
+from fulcrum.audit.evidence.findings import Audit
+from fulcrum.errors import DataError, listing
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_document import guarantee_of
+from fulcrum.rounding import rounded_up
+from fulcrum.version import package_version
+from fulcrum.views.report.dossier import UNANSWERED, Answers, Question, questions_of
+from fulcrum.words.recipe_words import recipe_words
+
+SHAPE: dict[str, Any] = {
+    "url_slug": str,
+    "status": ("Draft", "Pending", "Changes Required", "Approved"),
+    "tier": (1, 2, 3),
+    "deployment": {
+        "basic": {
+            "name": str,
+            "data_curators": [{"data_curator_name": str, "data_curator_type": str}],
+            "intended_use": str,
+            "data_product_type": ("Summary statistics", "Machine learning model", "Dataset", "Synthetic data"),
+            "data_product_region": str,
+            "description": str,
+            "publication_date": str,
+            "data_product_sector": str,
+        },
+        "dp_variant": {
+            "variant_name": ("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"),
+            "data_domain": str,
+            "unprotected_quantities": str,
+        },
+        "privacy_loss": {
+            "privacy_unit": str,
+            "privacy_unit_details": str,
+            "privacy_parameters": {"epsilon": float, "delta": float},
+            "privacy_parameters_details": str,
+        },
+        "deployment_model": {
+            "model_name": ("Local", "Central", "Shuffle", "Federated"),
+            "model_name_details": str,
+            "actors": str,
+            "release_type": ("One release", "Many releases"),
+            "release_type_details": str,
+            "data_source_type": ("Static", "Dynamic"),
+            "data_source_type_details": str,
+            "access_type": ("Interactive", "Non-interactive"),
+            "access_type_details": str,
+        },
+        "accounting": {"post_processing": str, "composition": str},
+        "implementation": {"preprocessing_and_hyperparameter_tuning": str, "mechanisms": str, "justification": str},
+        "administrative": {"sources": str, "notes": str, "registry_authors": [str]},
+    },
+}
+"""The shape of an entry: kinds, allowed words, or what an object or a list holds."""
+
+
+def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) -> dict[str, Any]:
+    """Returns a plan as an entry; what nobody said is unanswered, and the entry is a draft."""
+    asked = {question.number: _said(question) for question in questions_of(plan, answers, audit=audit)}
+    name = answers.name or plan.federation.name
+    told = {
+        field: getattr(answers, field) or UNANSWERED for field in ("intended_use", "description", "region", "sector")
+    }
+    entry = {
+        "url_slug": re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "deployment",
+        "status": "Draft",
+        "tier": 3,
+        "deployment": {
+            "basic": {
+                "name": name,
+                "data_curators": [
+                    {"data_curator_name": one, "data_curator_type": answers.curator_type or UNANSWERED}
+                    for one in answers.curators or [UNANSWERED]
+                ],
+                "intended_use": told["intended_use"],
+                "data_product_type": "Machine learning model",
+                "data_product_region": told["region"],
+                "description": told["description"],
+                "publication_date": answers.publication_date or UNANSWERED,
+                "data_product_sector": told["sector"],
+            },
+            "dp_variant": {
+                "variant_name": "Approximate DP",
+                "data_domain": f"The datasets of {len(plan.federation):,} silos, taken to be disjoint, "
+                f"{'each of its declared size' if plan.federation.sizes_known else 'each of any size'}.",
+                "unprotected_quantities": f"Of every silo its {_public(plan)}, and in which rounds it took part. "
+                f"Other releases: {answers.other_releases or UNANSWERED}",
+            },
+            "privacy_loss": {
+                "privacy_unit": "Silo-level: a silo's whole dataset",
+                "privacy_unit_details": asked[4],
+                "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
+                "privacy_parameters_details": f"{asked[1]} The epsilon of this entry is the first of these, against "
+                f"{guarantee_of(plan).whom(plan.federation.innermost.name)}. {asked[2]} Delta: {asked[3]}",
+            },
+            "deployment_model": {
+                "model_name": "Federated",
+                "model_name_details": _model(plan),
+                "actors": asked[12],
+                "release_type": "Many releases",
+                "release_type_details": f"Each silo releases once a round, over {plan.rounds:,} rounds. {asked[6]}",
+                "data_source_type": "Static",
+                "data_source_type_details": "Each silo trains on one dataset in all rounds; its guarantee covers that "
+                "dataset as a whole.",
+                "access_type": "Non-interactive",
+                "access_type_details": asked[11],
+            },
+            "accounting": {
+                "post_processing": f"{recipe_words(plan)[-1]} It reads released sums and no records.",
+                "composition": asked[6],
+            },
+            "implementation": {
+                "preprocessing_and_hyperparameter_tuning": answers.preprocessing or UNANSWERED,
+                "mechanisms": f"{asked[8]} Library: Fulcrum; this entry was written by version {package_version()}. "
+                f"{asked[13]} Security: {asked[14]} Access: {asked[15]}",
+                "justification": answers.why_this_epsilon or UNANSWERED,
+            },
+            "administrative": {
+                "sources": answers.sources or UNANSWERED,
+                "notes": f"Plan for {plan.purpose}, digest {plan.digest}.",
+                "registry_authors": list(answers.registry_authors or [UNANSWERED]),
+            },
+        },
+    }
+    check_shape(entry)
+    return entry
+
+
+def _said(question: Question) -> str:
+    """Returns an answer, and what people were asked for and did not say."""
+    if not question.answered_in_part:
+        return question.answer
+    return f"{question.answer} {question.asks_for.replace('_', ' ').capitalize()}: {UNANSWERED}"
+
+
+def _public(plan: Plan) -> str:
+    """Returns what is public of every silo."""
+    federation = plan.federation
+    known = ["name", federation.innermost.name, "weight"]
+    known += ["declared size"] if federation.sizes_known else []
+    known += ["declared preference"] if federation.preferences is not None else []
+    return listing(known)
+
+
+def _model(plan: Plan) -> str:
+    """Returns who adds silos' releases up, and what they see."""
+    inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
+    if plan.aggregation != "masked":
+        do = "see single updates" if plan.injection == "silo" else "see single updates without noise, add the noise"
+        return f"Silos report to {regions:,} aggregators, one for each {inner}, which {do} and forward sums alone."
+    if plan.one_group:
+        return "Silos send masked releases, of which the server gets the sum of all and nothing finer."
+    return (
+        f"Silos send masked releases, of which the server gets the sum of each of {regions:,} {inner}s, nothing finer."
+    )
+
+
+def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:
+    """Raises `DataError` unless an entry has the fields of `SHAPE`, all of them and no other, each of its kind."""
+    if isinstance(shape, dict):
+        if not isinstance(entry, dict) or entry.keys() != shape.keys():
+            fields = sorted(entry) if isinstance(entry, dict) else entry
+            raise DataError(f"{where} must have the fields {sorted(shape)}, got {fields}")
+        for key, inside in shape.items():
+            check_shape(entry[key], inside, f"{where}.{key}")
+    elif isinstance(shape, list):
+        if not isinstance(entry, list) or not entry:
+            raise DataError(f"{where} must be a list of at least one, got {entry!r}")
+        for number, one in enumerate(entry):
+            check_shape(one, shape[0], f"{where}[{number}]")
+    elif isinstance(shape, tuple):
+        if entry not in shape:
+            raise DataError(f"{where} must be one of {list(shape)}, got {entry!r}")
+    elif not isinstance(entry, shape) or isinstance(entry, bool):
+        raise DataError(f"{where} must be of type {shape.__name__}, got {entry!r}")
+
+
+def as_yaml(value: Any, indent: int = 0) -> str:
+    """Returns plain lists, mappings, texts and numbers as YAML; texts are quoted as JSON quotes them, which YAML reads.
+
+    >>> print(as_yaml({"name": "a: b", "authors": ["x"], "epsilon": 1.0}))
+    name: "a: b"
+    authors:
+      - "x"
+    epsilon: 1.0
+    """
+    pad = "  " * indent
+    if isinstance(value, dict):
+        lines = []
+        for key, inside in value.items():
+            nested = isinstance(inside, (dict, list))
+            lines.append(f"{pad}{key}:" + (f"\n{as_yaml(inside, indent + 1)}" if nested else f" {as_yaml(inside)}"))
+        return "\n".join(lines)
+    if isinstance(value, list):
+        rows = []
+        for one in value:
+            text = as_yaml(one, indent + 1)
+            rows.append(f"{pad}- {text.strip() if isinstance(one, dict) else text}")
+        return "\n".join(rows)
+    if isinstance(value, float) and "e" in repr(value) and "." not in repr(value):
+        mantissa, exponent = repr(value).split("e")
+        return f"{mantissa}.0e{exponent}"  # YAML 1.1 takes 1e-05 for a text
+    return json.dumps(value, ensure_ascii=False)

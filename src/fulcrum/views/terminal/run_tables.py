@@ -1,0 +1,16 @@
+"""A run on a federation as the terminal shows it: what came of each round, and what was measured after it."""
+
+from rich.console import RenderableType
+
+from fulcrum.server.run_results import ROUND_COLUMNS, RunResult
+from fulcrum.views.terminal.screen import table
+from fulcrum.views.terminal.table_columns import Column
+
+
+def round_table(title: str, run: RunResult) -> RenderableType:
+    """Returns the picture of a run's rounds."""
+    rows = run.round_rows()
+    headings = {"regions": "regions summed", "silos": "silos in them"}
+    keys = list(rows[0]) if rows else list(ROUND_COLUMNS)
+    columns = [Column(key=key, heading=headings.get(key, key), figures=key != "withheld") for key in keys]
+    return table(title, columns, rows)

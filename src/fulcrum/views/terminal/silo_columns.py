@@ -1,0 +1,97 @@
+"""The table by silo in columns, compact enough for a page to hold 10^5 of them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.planning.plan import Plan
+from fulcrum.rounding import shown
+from fulcrum.words.alignment import aligned, decimals
+
+SiloColumn: TypeAlias = dict[str, Any]
+
+
+def silo_table(plan: Plan) -> dict[str, Any]:
+    """Returns the table by silo as columns, compact enough for 10^5 of them.
+
+    A column has a heading, a kind (text, number or epsilon) and its values; where few values repeat, `values` are the
+    distinct ones and `codes` says which stands in each row. Epsilons are rounded up to four digits, None is no
+    guarantee; other figures have six. `places` is the most digits after a point in a column of figures.
+    """
+    federation = plan.federation
+    columns: list[SiloColumn] = [{"heading": "silo", "kind": "text", "values": federation.silo_names.tolist()}]
+    for tier in federation.tiers:
+        codes = federation.membership(tier.name)
+        columns.append({"heading": tier.name, "kind": "text", "values": list(tier.nodes), "codes": codes.tolist()})
+    if federation.group is not None:
+        group = federation.group
+        columns.append(
+            {"heading": "group", "kind": "text", "values": list(group.nodes), "codes": group.parent_of.tolist()}
+        )
+    if federation.sizes_known:
+        columns.append(_numbers("records", federation.sizes))
+    columns += silo_figures(plan)
+    return {"rows": len(federation), "columns": columns}
+
+
+def silo_figures(plan: Plan) -> list[SiloColumn]:
+    """Returns the columns of the table by silo that the plan decides: noise, influence and both epsilons."""
+    federation = plan.federation
+    if plan.aggregator_noise_multiplier is None:
+        columns = [_numbers("noise multiplier", plan.noise_multiplier)]
+    else:
+        drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
+        columns = [_numbers("noise on the sum", drawn)]
+    columns.append(_numbers("influence, %", 100 * plan.influence, digits=4))
+    if federation.preferences is not None:
+        columns.append(_numbers("ε declared", federation.preferences))
+    columns.append(_numbers("ε above", plan.epsilon_above, epsilon=True))
+    columns.append(_numbers("ε inside", plan.epsilon_inside, epsilon=True))
+    return columns
+
+
+def first_rows(table: Mapping[str, Any], most: int) -> list[list[tuple[str, str]]]:
+    """Returns the first rows of a table as text, for a browser without scripts: kind and text of each cell."""
+    found = []
+    for row in range(min(table["rows"], most)):
+        cells = []
+        for column in table["columns"]:
+            value = column["values"][column["codes"][row] if "codes" in column else row]
+            text = _cell_text(value, column["kind"])
+            cells.append((column["kind"], aligned([text], places=column["places"])[0] if "places" in column else text))
+        found.append(cells)
+    return found
+
+
+def _numbers(heading: str, values: FloatArray, *, epsilon: bool = False, digits: int = 6) -> SiloColumn:
+    """Returns a column of figures, the repeated ones once."""
+    distinct, codes = np.unique(values, return_inverse=True)
+    shown = [_cell_value(value, epsilon, digits) for value in distinct.tolist()]
+    kind = "epsilon" if epsilon else "number"
+    column = {
+        "heading": heading,
+        "kind": kind,
+        "places": max((decimals(_cell_text(value, kind)) or 0 for value in shown), default=0),
+    }
+    if len(distinct) > len(values) / 2:
+        return column | {"values": [shown[code] for code in codes.tolist()]}
+    return column | {"values": shown, "codes": codes.tolist()}
+
+
+def _cell_value(value: float, epsilon: bool, digits: int) -> float | int | None:
+    if not math.isfinite(value):
+        return None
+    if epsilon:
+        return shown(value)
+    return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
+
+
+def _cell_text(value: Any, kind: str) -> str:
+    if kind == "text":
+        return str(value)
+    if value is None:
+        return "none" if kind == "epsilon" else ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

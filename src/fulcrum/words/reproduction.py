@@ -1,0 +1,111 @@
+"""The commands that make a plan again, from its settings alone.
+
+>>> from fulcrum.planning.planner import plan
+>>> reproducing_commands(plan("consortium", rounds=10, epsilon=1.0))[0]
+'fulcrum plan consortium --rounds 10 --delta 1e-05 --epsilon region=1.0 --accountant exact -o plan.json'
+"""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from fulcrum.core.choices import BY_SILO, HEADS
+from fulcrum.core.topology import SILO
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.recipes import RECIPES
+from fulcrum.readers.profiles import PROFILES, profile
+
+
+def reproducing_commands(
+    plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
+) -> list[str]:
+    """Returns the commands that make the plan again, check it and write its report; FEDERATION stands for its file.
+
+    Weights given by silo are a column `weight` of that file: FEDERATION_WITH_WEIGHTS.
+
+    Args:
+        plan: What to make again.
+        trained: The commands that trained what the report shows, into the folder `run`.
+        audited: The command that made the audit it shows, in the folder `audit`.
+        answered: Whether it shows what people say of the deployment: ANSWERS.toml.
+        written: The date that the report bears.
+    """
+    report = ["fulcrum report plan.json"]
+    report += ["--run run"] if trained else []
+    report += ["--audit audit"] if audited else []
+    report += ["--answers ANSWERS.toml"] if answered else []
+    report += [f"--date {written}"] if written else []
+    made = [*trained, *([audited] if audited else [])]
+    return [_planning_command(plan), "fulcrum verify plan.json", *made, f"{' '.join(report)} -o report.html"]
+
+
+def _planning_command(plan: Plan) -> str:
+    federation, target = plan.federation, plan.target
+    built_in = federation.name in PROFILES and profile(federation.name).digest == federation.digest
+    own_weights = plan.weights_rule == BY_SILO  # which the command line takes from a column of the file
+    source = shlex.quote(federation.name) if built_in and not own_weights else "FEDERATION"
+    source += "_WITH_WEIGHTS" if own_weights else ""
+    if target.spent:
+        own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
+        return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
+    # A recipe of its own name is said by it: nothing else asks a server to shrink for softmax heads alone.
+    recipe = "joint" if plan.shrink == HEADS else "paper"
+    parts = RECIPES[recipe]
+    options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
+    if target.budget is not None:
+        options["budget"] = target.budget
+    else:
+        inside = {tier: epsilon for tier, epsilon in target.epsilon.items() if tier != SILO}
+        options["epsilon"] = ",".join(f"{tier}={epsilon!r}" for tier, epsilon in inside.items()) or None
+        options |= {"epsilon-inside": target.epsilon.get(SILO), "information": target.information}
+    options |= {
+        "floor": _floor_option(plan),
+        "bound": target.bound if plan.floor is not None else "paper",
+        "accountant": plan.accountant,
+        "allocation": plan.allocation,
+        "colluders": plan.colluders or None,
+        "dropouts": plan.dropouts or None,
+        "parameters": plan.parameters,
+        "recipe": recipe,
+        "clip-norm": plan.clip_norm if plan.clip_share == 1 else "auto",
+        "weights": None if own_weights else plan.weights_rule,
+        "server": plan.server,
+        "least-influence": plan.least_influence or None,
+        "injection": plan.injection,
+        "aggregation": plan.aggregation,
+        "seed": plan.seed or None,
+        "purpose": plan.purpose,
+    }
+    usual = {
+        "bound": "paper",
+        "allocation": "optimal",
+        "recipe": "paper",
+        "clip-norm": parts.clip_norm,
+        "weights": parts.weights if federation.declared_weights is None else "declared",
+        "server": parts.server,
+        "injection": "silo",
+        "aggregation": "trusted",
+        "purpose": "research",
+    }
+    words = [
+        f"--{name} {shlex.quote(str(value))}"
+        for name, value in options.items()
+        if value is not None and usual.get(name) != value
+    ]
+    if plan.shrink != parts.shrink:
+        words.append("--shrink" if plan.shrink else "--no-shrink")
+    keys = " --keys KEYS.toml" if plan.keys else ""
+    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
+
+
+def _floor_option(plan: Plan) -> str | None:
+    """Returns the floor as the command line takes it; None where it has none or cannot say it."""
+    floor, inner = plan.floor, plan.federation.innermost
+    if plan.coupling is not None:
+        return f"coupling={plan.coupling!r}"
+    if floor is None or (floor == 0).all():
+        return None
+    if (floor == floor[0]).all():
+        return repr(float(floor[0]))
+    by_region = dict(zip((inner.nodes[code] for code in inner.parent_of.tolist()), floor.tolist(), strict=True))
+    return ",".join(f"{name}={value!r}" for name, value in by_region.items())

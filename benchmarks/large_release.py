@@ -25,16 +25,17 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import fulcrum
+from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.messages.sealing import Opener, Sealer
+from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.noise.clipping import clip
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
 from fulcrum.core.noise.keystream import random_bytes
 from fulcrum.core.noise.noise_sources import SecureNoise
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import on_lattice
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 

@@ -42,7 +42,7 @@ from fulcrum.core.masking.member_protocol import Member, State
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.noise.keystream import repeated_bytes
-from fulcrum.core.plan.signatures import public_text
+from fulcrum.core.plan.keys import public_text
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 

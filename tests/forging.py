@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from fulcrum.core.plan.keys import private_key, public_text
 from fulcrum.core.plan.plan_file import PlanFile, to_json
 from fulcrum.core.plan.plan_reader import read_content
-from fulcrum.core.plan.signatures import FORMAT, Signature, _message, private_key, public_text
+from fulcrum.core.plan.signatures import FORMAT, Signature, signed_message
 
 CLAIM = "Over all rounds every silo's whole dataset has epsilon 0.1 against everybody."
 
@@ -41,6 +42,6 @@ def lie(path: Path) -> None:
 def sign_anyway(path: Path, key: Path) -> None:
     """Signs a plan file whatever it says, as a program of the issuer's own would."""
     private, digest = private_key(key), read_content(path).digest
-    signature = base64.b64encode(private.sign(_message(digest))).decode()
+    signature = base64.b64encode(private.sign(signed_message(digest))).decode()
     signed = Signature(format=FORMAT, plan_digest=digest, public_key=public_text(private), signature=signature)
     Path(f"{path}.sig").write_bytes(msgspec.json.encode(signed))

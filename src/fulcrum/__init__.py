@@ -22,10 +22,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.core.noise.noise_sources import SeededNoise as SeededNoise
     from fulcrum.core.plan.guarantee import Guarantee as Guarantee
     from fulcrum.core.plan.plan_file import PlanFile as PlanFile
-    from fulcrum.core.plan.signatures import check_signature as check_signature
-    from fulcrum.core.plan.signatures import new_key as new_key
     from fulcrum.core.plan.signatures import read_signed_plan as read_signed_plan
-    from fulcrum.core.plan.signatures import sign_plan as sign_plan
     from fulcrum.core.plan.verification import verify as verify
     from fulcrum.core.plan.verified_plan import VerifiedPlan as VerifiedPlan
     from fulcrum.core.plan.verified_plan import verified as verified
@@ -70,6 +67,9 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.planning.files.differences import Difference as Difference
     from fulcrum.planning.files.differences import differences as differences
     from fulcrum.planning.files.plan_from_file import read_plan as read_plan
+    from fulcrum.planning.files.plan_issue import check_signature as check_signature
+    from fulcrum.planning.files.plan_issue import new_key as new_key
+    from fulcrum.planning.files.plan_issue import sign_plan as sign_plan
     from fulcrum.planning.plan import Plan as Plan
     from fulcrum.planning.plan import save_plan as save_plan
     from fulcrum.planning.plan_document import guarantee_of as guarantee_of
@@ -182,7 +182,7 @@ _MODULES = {
     "Withheld": "core.messages.regional_reply",
     "advice_on": "planning.advice",
     "allocate": "planning.theory.allocation",
-    "check_signature": "core.plan.signatures",
+    "check_signature": "planning.files.plan_issue",
     "compare": "planning.comparison",
     "compare_trained": "simulation.trials",
     "dataset_task": "simulation.data.datasets",
@@ -192,7 +192,7 @@ _MODULES = {
     "exposure_of": "planning.theory.exposure",
     "guarantee_of": "planning.plan_document",
     "load_task": "simulation.data.tasks",
-    "new_key": "core.plan.signatures",
+    "new_key": "planning.files.plan_issue",
     "noise_for": "planning.theory.calibration",
     "observer_power": "planning.theory.observer_power",
     "observer_power_at": "planning.theory.observer_power",
@@ -206,7 +206,7 @@ _MODULES = {
     "replan": "planning.replanning",
     "report": "views.report.html_report",
     "save_plan": "planning.plan",
-    "sign_plan": "core.plan.signatures",
+    "sign_plan": "planning.files.plan_issue",
     "torch_model": "simulation.torch.torch_model",
     "train": "simulation.training_runs",
     "tune": "simulation.tuning",

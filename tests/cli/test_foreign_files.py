@@ -10,11 +10,11 @@ import pytest
 import fulcrum
 from fulcrum.audit.evidence.findings import AUDIT_FILE, read_audit
 from fulcrum.cli.app import run
-from fulcrum.core.plan.signatures import check_signature, new_key, sign_plan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import read_site
 from fulcrum.errors import FulcrumError
 from fulcrum.parsing import json_of, toml_of
+from fulcrum.planning.files.plan_issue import check_signature, new_key, sign_plan
 from fulcrum.server.run_results import read_results
 from fulcrum.views.report.dossier import read_answers
 

@@ -8,10 +8,11 @@ import fulcrum
 from fulcrum.cli.deployments import SiteOptions
 from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.core.plan import verified_plan as verified_contents
-from fulcrum.core.plan.signatures import new_key, read_signed_plan, write_signature
+from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, signed_plan
 from fulcrum.errors import PlanError, PolicyError
+from fulcrum.planning.files.plan_issue import new_key, write_signature
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

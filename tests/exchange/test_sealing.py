@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
+from fulcrum.aggregation.release_opening import Opener, unseal
 from fulcrum.core.messages import sealing
 from fulcrum.core.messages.framing import framed, unframed
-from fulcrum.core.messages.sealing import Opener, Sealer, seal, unseal
+from fulcrum.core.messages.sealing import Sealer, seal
 from fulcrum.core.noise.noise_sources import SeededNoise
-from fulcrum.core.plan.signatures import new_key, private_key
+from fulcrum.core.plan.keys import private_key
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ExchangeError
+from fulcrum.planning.files.plan_issue import new_key
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -86,13 +88,15 @@ class World:
             "region": "north",
             "round_number": 1,
         } | context
-        bound = sealing._Context(**named)
+        bound = sealing.Context(**named)
         if sealed is None:
             to = private_key(self.folder / to, "sealing").public_key()
-            sealed = sealing._hpke().encrypt(plain or self.release.to_bytes(), to, info=bound.bound(sealing.FORMAT))
+            sealed = sealing.sealing_suite().encrypt(
+                plain or self.release.to_bytes(), to, info=bound.bound(sealing.FORMAT)
+            )
         message = bound.bound(sealing.FORMAT, hashlib.sha256(sealed).digest())
         signature = private_key(self.folder / signer).sign(message)
-        return framed(sealing._Envelope(**named, signature=signature), sealed)
+        return framed(sealing.Envelope(**named, signature=signature), sealed)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +193,7 @@ def test_nobody_signs_for_another_silo(world):
 
 
 def test_the_signature_covers_every_part_and_is_checked_before_anything_is_decrypted(world):
-    header, body = unframed(world.sealed, sealing._Envelope, "an envelope")
+    header, body = unframed(world.sealed, sealing.Envelope, "an envelope")
     body = bytes(body)
     other = world.seal(world.release)
     for change, ciphertext in (
@@ -227,20 +231,20 @@ def test_what_was_sealed_to_another_key_does_not_open(world):
 
 
 def test_the_encryption_binds_plan_silo_region_and_round_even_where_the_silo_signs_anew(world):
-    sealed = bytes(unframed(world.sealed, sealing._Envelope, "an envelope")[1])
+    sealed = bytes(unframed(world.sealed, sealing.Envelope, "an envelope")[1])
     assert world.unseal(world.forged(sealed=sealed)).to_bytes() == world.release.to_bytes()
     assert "for round 2 does not open" in refusal(world.unseal, world.forged(round_number=2, sealed=sealed))
     other = world.forged(silo="metz", signer="metz", sealed=sealed)
     assert "of silo 'metz' for round 1 does not open" in refusal(world.unseal, other)
     key = private_key(world.folder / "north", "sealing")
     bound = {"plan_digest": world.plan.digest, "silo": "lille", "region": "north", "round_number": 1}
-    right = sealing._Context(**bound).bound(sealing.FORMAT)
-    assert sealing._hpke().decrypt(sealed, key, info=right) == world.release.to_bytes()
+    right = sealing.Context(**bound).bound(sealing.FORMAT)
+    assert sealing.sealing_suite().decrypt(sealed, key, info=right) == world.release.to_bytes()
     changes = ({"plan_digest": "0" * 64}, {"silo": "metz"}, {"region": "south"}, {"round_number": 2})
-    wrong = [sealing._Context(**bound | change).bound(sealing.FORMAT) for change in changes]
-    for info in (*wrong, sealing._Context(**bound).bound("fulcrum.sealed/3")):
+    wrong = [sealing.Context(**bound | change).bound(sealing.FORMAT) for change in changes]
+    for info in (*wrong, sealing.Context(**bound).bound("fulcrum.sealed/3")):
         with pytest.raises(InvalidTag):
-            sealing._hpke().decrypt(sealed, key, info=info)
+            sealing.sealing_suite().decrypt(sealed, key, info=info)
 
 
 def test_envelopes_of_the_first_format_are_refused_in_one_line(world):
@@ -388,7 +392,7 @@ def test_an_envelope_is_known_byte_for_byte(world):
 
 def test_a_cryptography_without_hpke_is_named():
     hidden = "import sys; sys.modules['cryptography.hazmat.primitives.hpke'] = None"
-    code = f"{hidden}; from fulcrum.core.messages.sealing import _hpke; _hpke()"
+    code = f"{hidden}; from fulcrum.core.messages.sealing import sealing_suite; sealing_suite()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     told = ran.stderr.splitlines()[-1]
     assert "sealed releases need the package cryptography, 47 or later. Run: pip install -U" in told
@@ -431,8 +435,8 @@ def test_nobody_declines_for_another(world):
 
 def test_a_release_is_no_decline_and_gives_none_away(world):
     """What a silo signed for its release cannot be made into a decline of the same round."""
-    envelope, _ = unframed(world.sealed, sealing._Envelope, "an envelope")
-    made = msgspec.msgpack.encode(sealing._Decline(**msgspec.structs.asdict(envelope)))
+    envelope, _ = unframed(world.sealed, sealing.Envelope, "an envelope")
+    made = msgspec.msgpack.encode(sealing.Decline(**msgspec.structs.asdict(envelope)))
     assert "is not signed by the key that the plan carries" in refusal(world.opener.open_decline, made)
 
 

@@ -13,7 +13,7 @@ from fulcrum.core.masking.member_protocol import Member
 from fulcrum.core.masking.member_replies import MaskingSilo
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
-from fulcrum.core.plan.signatures import public_text
+from fulcrum.core.plan.keys import public_text
 from fulcrum.errors import ExchangeError, FulcrumError
 
 BASIS = "model-0"

@@ -28,7 +28,8 @@ WORK = """
         return work
 
     def sign():
-        from fulcrum.core.plan.signatures import new_key, private_key
+        from fulcrum.core.plan.keys import private_key
+        from fulcrum.planning.files.plan_issue import new_key
         from fulcrum.core.masking.masking_messages import _verify
         place = tempfile.mkdtemp()
         def work():
@@ -44,7 +45,7 @@ WORK = """
         from fulcrum.primitives import primitives
         def work():
             private = primitives("sealing needs").x25519.X25519PrivateKey.generate()
-            sealing._hpke().decrypt(sealing._hpke().encrypt(b"sum", private.public_key(), info=b""), private, info=b"")
+            sealing.sealing_suite().decrypt(sealing.sealing_suite().encrypt(b"sum", private.public_key(), info=b""), private, info=b"")
         return work
 
     def draw_much():

@@ -10,7 +10,7 @@ import fulcrum
 from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import Guarantee
 from fulcrum.core.plan.plan_reader import federation_in, read_content
-from fulcrum.core.plan.signatures import check_signature, new_key, sign_plan
+from fulcrum.planning.files.plan_issue import check_signature, new_key, sign_plan
 from fulcrum.planning.planner import Execution, Past, planned
 
 EARLIER = Path(__file__).parent / "earlier_plans"

@@ -8,20 +8,12 @@ import pytest
 from forging import lie, sign_anyway
 
 import fulcrum
+from fulcrum.core.plan.keys import private_key, public_key, public_text
 from fulcrum.core.plan.plan_reader import read_content
-from fulcrum.core.plan.signatures import (
-    check_signature,
-    issue_checks,
-    new_key,
-    private_key,
-    public_key,
-    public_text,
-    read_signed_plan,
-    sign_plan,
-    write_signature,
-)
+from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.errors import ParameterError, PlanError, SignatureError
+from fulcrum.planning.files.plan_issue import check_signature, issue_checks, new_key, sign_plan, write_signature
 
 
 def plan(rounds, purpose="deployment"):

@@ -11,12 +11,12 @@ from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.masked_round import MaskedRound
 from fulcrum.aggregation.site_setup import init_site
 from fulcrum.core.masking.masking_messages import answer_from_bytes, request_from_bytes
-from fulcrum.core.plan.signatures import write_signature
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
 from fulcrum.core.silo.training_module import Learner
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError
+from fulcrum.planning.files.plan_issue import write_signature
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy", "reims"), 100), "south": {"lyon": 100, "nice": 80}}
 MODEL = {"weight": np.linspace(-1, 1, 38).reshape(2, 19), "bias": np.zeros(2)}

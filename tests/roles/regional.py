@@ -10,10 +10,10 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.errors import ExchangeError
+from fulcrum.planning.files.plan_issue import new_key
 
 SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300}}
 MEMBERS = ("caen", "lille", "metz")

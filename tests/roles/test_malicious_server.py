@@ -19,7 +19,7 @@ from fulcrum.core.masking.masking_messages import (
     request_from_bytes,
     signed_answer,
 )
-from fulcrum.core.plan.signatures import private_key
+from fulcrum.core.plan.keys import private_key
 from fulcrum.errors import ExchangeError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")

@@ -12,10 +12,10 @@ from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.noise.noise_sources import SecureNoise
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.planning.files.plan_issue import new_key
 
 
 def test_releases_are_gathered_and_summed(world, region):

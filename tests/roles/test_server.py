@@ -12,10 +12,10 @@ from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.sealing import seal
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
 from fulcrum.core.plan.figures import needs_every_region
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.server.checkpoint import RoundSummary, read_checkpoint
 from fulcrum.server.coordinator import NAME, Coordinator
 

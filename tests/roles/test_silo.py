@@ -16,8 +16,8 @@ import pytest
 from site_folder import released, rewritten, trained_by
 
 import fulcrum
+from fulcrum.aggregation.release_opening import unseal
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.messages.sealing import unseal
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site

@@ -11,12 +11,12 @@ from site_folder import released, rewritten
 import fulcrum
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.plan.signatures import write_signature
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site, site_toml
 from fulcrum.core.silo.training_module import load_learner
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
+from fulcrum.planning.files.plan_issue import write_signature
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -224,7 +224,7 @@ def test_site_files_are_read_as_they_were_written():
 HOLDING = """
 import sys, time
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.core.plan.signatures import write_signature
+from fulcrum.planning.files.plan_issue import write_signature
 
 with Ledger.open(sys.argv[1], silo="lyon"):
     print("held", flush=True)

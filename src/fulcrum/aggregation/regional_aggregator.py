@@ -25,12 +25,12 @@ import numpy as np
 
 from fulcrum.aggregation.norm_tests import norm_bounds
 from fulcrum.aggregation.region_store import RegionFile
+from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
 from fulcrum.core.messages.membership import members_of, step_of
 from fulcrum.core.messages.model_message import check_model_layout
 from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.messages.sealing import Opener
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise

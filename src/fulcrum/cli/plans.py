@@ -14,7 +14,6 @@ from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, 
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.core.choices import Purpose
 from fulcrum.core.plan.plan_reader import federation_in, read_content
-from fulcrum.core.plan.signatures import issue_checks
 from fulcrum.core.plan.verification import verify
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import SILO
@@ -24,6 +23,7 @@ from fulcrum.planning.files.differences import Difference, differences, on_diges
 from fulcrum.planning.files.exports import EXPORTS, exported
 from fulcrum.planning.files.flower_export import app_files
 from fulcrum.planning.files.plan_from_file import plan_of, read_plan, read_verified_content
+from fulcrum.planning.files.plan_issue import issue_checks
 from fulcrum.planning.plan import Plan, check_same_federation, save_plan
 from fulcrum.planning.planner import plan
 from fulcrum.views.terminal.plan_tables import show_checks, show_plan

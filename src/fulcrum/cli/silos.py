@@ -18,7 +18,7 @@ from fulcrum.cli.options import (
     option,
 )
 from fulcrum.core.accounting import epsilon_of_shift
-from fulcrum.core.plan.signatures import new_key, read_signed_plan, sign_plan
+from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
@@ -26,6 +26,7 @@ from fulcrum.core.store.earlier_ledgers import convert_ledger
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
 from fulcrum.errors import ParameterError, PolicyError
 from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.files.plan_issue import new_key, sign_plan
 from fulcrum.planning.plan import save_plan
 from fulcrum.planning.replanning import replan
 from fulcrum.views.terminal.plan_tables import show_checks, show_plan

@@ -17,12 +17,13 @@ from typing import Any
 from fulcrum.aggregation.site_setup import init_site
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.membership import regions_of
-from fulcrum.core.plan.signatures import new_key, read_signed_plan, signer_of, write_signature
+from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings, site_toml
 from fulcrum.errors import DataError, ParameterError, in_one_line
 from fulcrum.planning.engine_limits import SERVER
+from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult

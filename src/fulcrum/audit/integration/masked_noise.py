@@ -25,11 +25,11 @@ from fulcrum.core.messages.layout import Layout, in_units
 from fulcrum.core.messages.membership import group_name_of, members_of, senders_of
 from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
 from fulcrum.core.silo.training_module import Learner
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
 
 

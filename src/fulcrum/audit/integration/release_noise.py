@@ -23,11 +23,11 @@ from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.noise.noise_sources import SeededNoise
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
 
 MOST_SILOS = 8

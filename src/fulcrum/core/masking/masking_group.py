@@ -3,7 +3,7 @@
 >>> import tempfile
 >>> from fulcrum.readers.federation import Federation
 >>> from fulcrum.planning.planner import plan
->>> from fulcrum.core.plan.signatures import new_key
+>>> from fulcrum.planning.files.plan_issue import new_key
 >>> folder = tempfile.TemporaryDirectory()
 >>> keys = {silo: new_key(f"{folder.name}/{silo}") for silo in "abcde"}
 >>> made = plan(Federation.from_sizes({"north": dict.fromkeys("abcde", 100)}), rounds=2, epsilon=1.0, dropouts=1,
@@ -31,8 +31,8 @@ from fulcrum.core.masking.harary_graph import neighbour_count
 from fulcrum.core.masking.masking_messages import Begin, Session
 from fulcrum.core.masking.masking_thresholds import expected_absences, of_all_regions, silos_of_one_key, threshold_for
 from fulcrum.core.messages.membership import group_name_of, members_of, regions_of, senders_of, step_of
-from fulcrum.core.messages.sealing import plan_key
 from fulcrum.core.plan.figures import group_tier
+from fulcrum.core.plan.keys import plan_key
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError, ParameterError, ReleaseError

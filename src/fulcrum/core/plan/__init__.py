@@ -2,5 +2,5 @@
 
 Change it for another field of the plan file, or another check of a plan.
 
-Imports from: base, core, core.store.
+Imports from: base, core.
 """

@@ -26,7 +26,7 @@ from fulcrum.core.masking.scratch_store import ScratchRecord
 from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import basis_of
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.messages.sealing import own_key
+from fulcrum.core.plan.keys import load_private_key
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.silo_release import ReleasingSilo
@@ -67,7 +67,7 @@ class MaskedSilo(ReleasingSilo):
         self._least_in_a_sum()
         check_sheltered(plan, silo)
         self._group = group_of(plan, group_name_of(plan, silo))
-        self._key = own_key(plan, silo, site.key, "signing")
+        self._key = load_private_key(plan, silo, site.key, "signing")
 
     def own_request(self, requests: Iterable[bytes]) -> bytes:
         """Returns the request that is for this silo's group: a server that does not know yet who is who sends all."""

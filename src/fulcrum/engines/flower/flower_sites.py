@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fulcrum.core.masking.masking_group import check_sheltered
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.engines.site_folders import THIS_MACHINE, Deployment, signed_plan, write_site
 from fulcrum.errors import PlanError
 from fulcrum.planning.engine_limits import SERVER, refusals_on_flower
+from fulcrum.planning.files.plan_issue import new_key
 
 APP = "fulcrum.engines.flower.app"
 """The module of the apps that are built in."""

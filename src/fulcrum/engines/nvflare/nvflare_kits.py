@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fulcrum.core.plan.signatures import new_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
 from fulcrum.engines.nvflare.job_messages import APP, FOLDER, TASK
@@ -16,6 +15,7 @@ from fulcrum.engines.nvflare.nvflare_operators import folder_readme, site_readme
 from fulcrum.engines.site_folders import BUILT_IN, THIS_MACHINE, Deployment, made_whole, signed_plan, write_site
 from fulcrum.errors import DataError, MissingExtraError, PlanError
 from fulcrum.planning.engine_limits import SERVER, refusals
+from fulcrum.planning.files.plan_issue import new_key
 
 ADMIN = "admin@fulcrum.local"
 PROJECT = "fulcrum"

@@ -1,0 +1,94 @@
+"""Sealed releases opened at the region: only a whole envelope that a silo of the region signed gives a release."""
+
+from pathlib import Path
+
+from fulcrum.core.messages.framing import decoded, unframed
+from fulcrum.core.messages.membership import members_of, step_of
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.messages.sealing import (
+    DECLINED,
+    FORMAT,
+    Context,
+    Decline,
+    Envelope,
+    check_round,
+    ciphertext_digest,
+    sealing_suite,
+)
+from fulcrum.core.plan.keys import load_private_key, plan_key
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.errors import ExchangeError
+from fulcrum.primitives import primitives
+
+
+class Opener:
+    """Opens what the silos of one region seal; keys are read, and held against the plan, once.
+
+    Args:
+        plan: The plan that the silos release under.
+        region: To whom the releases are sealed.
+        key: The region's private X25519 key file.
+    """
+
+    def __init__(self, plan: VerifiedPlan, region: str, key: str | Path) -> None:
+        self._plan, self._region = plan, region
+        members = members_of(plan, region)
+        self._step = step_of(plan, region)
+        self._private = load_private_key(plan, region, key, "sealing")
+        self._from = {silo: plan_key(plan, silo, "signing") for silo in members}
+
+    def open(self, data: bytes) -> Release:
+        """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
+        envelope, sealed = unframed(data, Envelope, f"a sealed release of format {FORMAT}")
+        self._check_context(envelope)
+        whose = f"the release of silo {envelope.silo!r} for round {envelope.round_number}"
+        self._check_signature(envelope, envelope.bound(FORMAT, ciphertext_digest(sealed)), f"{whose} is")
+        try:
+            plain = sealing_suite().decrypt(sealed, self._private, info=envelope.bound(FORMAT))
+        except (primitives("sealed releases need").invalid_tag, ValueError, OverflowError):
+            raise ExchangeError(f"{whose} does not open with the key of region {self._region!r}") from None
+        try:
+            release = Release.from_bytes(plain)
+        except ExchangeError as error:
+            raise ExchangeError(f"{whose} opens, but does not hold a release: {error}") from None
+        if any(getattr(release, name) != getattr(envelope, name) for name in Context.__struct_fields__):
+            raise ExchangeError(f"{whose} holds a release of another plan, silo, region or round")
+        if release.step != self._step:
+            raise ExchangeError(f"{whose} is not on the lattice of region {self._region!r}")
+        return release
+
+    def open_decline(self, data: bytes) -> tuple[str, int]:
+        """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
+        decline = decoded(data, Decline, f"a decline of format {DECLINED}")
+        self._check_context(decline)
+        silo, number = decline.silo, decline.round_number
+        self._check_signature(decline, decline.bound(DECLINED), f"that silo {silo!r} declines round {number} is")
+        return silo, number
+
+    def _check_signature(self, given: Envelope | Decline, signed: bytes, what: str) -> None:
+        try:
+            self._from[given.silo].verify(given.signature, signed)
+        except primitives("sealed releases need").invalid_signature:
+            raise ExchangeError(f"{what} not signed by the key that the plan carries") from None
+
+    def _check_context(self, given: Envelope | Decline) -> None:
+        """Refuses what is not, by its own words, of this plan, region and one of its silos."""
+        what = "release" if isinstance(given, Envelope) else "decline"
+        if given.plan_digest != self._plan.digest:
+            theirs, ours = _short(given.plan_digest), _short(self._plan.digest)
+            raise ExchangeError(f"the {what} is one under another plan ({theirs}, ours is {ours})")
+        if given.region != self._region:
+            raise ExchangeError(f"the {what} is one to another region than {self._region!r}")
+        if given.silo not in self._from:
+            raise ExchangeError(f"the {what} is not from a silo of region {self._region!r}")
+        check_round(self._plan, given.silo, given.round_number)
+
+
+def unseal(data: bytes, plan: VerifiedPlan, region: str, key: str | Path) -> Release:
+    """Returns what was sealed to a region, opened with its private X25519 key file; see `Opener`."""
+    return Opener(plan, region, key).open(data)
+
+
+def _short(digest: str) -> str:
+    """The start of a digest, for a message; what a stranger wrote may be no digest at all."""
+    return f"{digest[:4]}.." if digest[:4].isalnum() else "no digest"

@@ -1,0 +1,96 @@
+"""The keys of issuers, silos and regions: private keys in files, public keys as plans carry them.
+
+Silos and issuers sign with Ed25519 keys, written as bare base64; releases are sealed to the X25519 key of a region,
+written as "x25519:" and base64.
+"""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from fulcrum.core.plan.plan_data import PlanData
+from fulcrum.core.plan.plan_file import key_bytes
+from fulcrum.errors import ExchangeError, SignatureError, check_known
+from fulcrum.primitives import Primitives, primitives
+
+KINDS = ("signing", "sealing")
+"""What a key is for: to sign (Ed25519), or to open what is sealed to its owner (X25519)."""
+
+_SEALING = "x25519:"  # before the public text of a sealing key, so that neither kind is taken for the other
+
+
+def private_key(path: str | Path, kind: str = "signing") -> Any:
+    """Reads a private key of one of `KINDS` from its file."""
+    wanted = private_class(kind)
+    serialization = signing_suite().serialization
+    try:
+        private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as error:
+        raise SignatureError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError):
+        private = None
+    if not isinstance(private, wanted):
+        name, option = ("an Ed25519", "") if kind == "signing" else ("an X25519", " --kind sealing")
+        what = "a private key" if private is None else f"{name} key"
+        raise SignatureError(f"{path} is not {what}. Make one with: fulcrum keygen{option}")
+    return private
+
+
+def public_text(private: Any) -> str:
+    """Returns the public half of a private key as plans carry it."""
+    x25519 = signing_suite().x25519
+    text = base64.b64encode(private.public_key().public_bytes_raw()).decode()
+    return _SEALING + text if isinstance(private, x25519.X25519PrivateKey) else text
+
+
+def public_key(text: str, kind: str = "signing") -> Any:
+    """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
+    suite = signing_suite()
+    made, start = (
+        (suite.ed25519.Ed25519PublicKey, "") if kind == "signing" else (suite.x25519.X25519PublicKey, _SEALING)
+    )
+    refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
+    key = key_bytes(text.removeprefix(start)) if text.startswith(start) else None
+    if key is None:
+        raise refusal
+    try:
+        return made.from_public_bytes(key)
+    except ValueError:
+        raise refusal from None
+
+
+def plan_key(plan: PlanData, name: str, kind: str) -> Any:
+    """Returns the public key that the plan carries of a silo ("signing") or of a region ("sealing")."""
+    whose = f"{'silo' if kind == 'signing' else plan.federation.innermost.name} {name!r}"
+    if name not in plan.keys:
+        raise ExchangeError(f"the plan carries no key of {whose}. Plan with --keys")
+    try:
+        return public_key(plan.keys[name], kind)
+    except SignatureError as error:
+        raise ExchangeError(f"the plan's key of {whose} cannot be used: {error}") from None
+
+
+def load_private_key(plan: PlanData, name: str, path: str | Path, kind: str) -> Any:
+    """Reads a private key and checks that its public half is the one that the plan carries under the name."""
+    plan_key(plan, name, kind)
+    try:
+        private = private_key(path, kind)
+    except SignatureError as error:
+        raise ExchangeError(str(error)) from None
+    if public_text(private) != plan.keys[name]:
+        raise ExchangeError(
+            f"{path} is not the key of {name!r} that the plan carries. Plan with its .pub, or use that key"
+        )
+    return private
+
+
+def private_class(kind: str) -> Any:
+    """Returns the class of private keys of one of `KINDS`."""
+    check_known("kind of key", kind, KINDS)
+    suite = signing_suite()
+    return suite.ed25519.Ed25519PrivateKey if kind == "signing" else suite.x25519.X25519PrivateKey
+
+
+def signing_suite() -> Primitives:
+    """Returns the cryptographic primitives that signing needs."""
+    return primitives("signing needs")

@@ -1,0 +1,147 @@
+"""The code that each deployed entry point imports, held to a budget of lines that a security officer can read.
+
+`python tests/project/test_import_budget.py` prints the table of docs/design.md.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "fulcrum"
+
+ENTRY_POINTS = {
+    "`fulcrum.release`": ("core.silo.releasing", 4_400),
+    "the silo of NVIDIA FLARE": ("engines.nvflare.silo", 5_500),
+    "the silo of Flower, with masks": ("engines.flower.client_mod", 6_450),
+}
+"""By entry point: its module, and the most lines of code that it and all that it imports may have."""
+
+CLIENTS_OF_THE_CORE = {
+    "aggregation",
+    "audit",
+    "cli",
+    "planning",
+    "readers",
+    "rules",
+    "server",
+    "simulation",
+    "views",
+    "words",
+}
+"""Folders of which a silo's process imports nothing: no solver, no simulator, no picture, no server."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """The modules of this package that a module names, at its top, in a function, or for type checkers alone."""
+    names = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(name.removeprefix("fulcrum.") for name in names if name.removeprefix("fulcrum.") in modules())
+
+
+def imported_by(entry: str) -> set[str]:
+    """The modules that are imported with an entry point, itself and the folders on the way included."""
+    seen, todo = set(), [entry]
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        parts = module.split(".")
+        todo += [".".join(parts[:end]) for end in range(1, len(parts))]
+        todo += imports(module)
+    return seen
+
+
+@cache
+def lines_of_code(module: str) -> int:
+    """Lines of a module that hold code: no blank line, no comment, no docstring."""
+    return code_lines(modules()[module].read_text(encoding="utf-8"))
+
+
+def code_lines(source: str) -> int:
+    texts = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            texts |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    empty = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    code = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in empty:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    return len(code - texts)
+
+
+def table() -> str:
+    rows = ["| entry point | modules | lines of code | budget |", "|---|---|---|---|"]
+    for name, (entry, budget) in ENTRY_POINTS.items():
+        found = [module for module in imported_by(entry) if lines_of_code(module)]
+        rows.append(f"| {name} | {len(found)} | {sum(map(lines_of_code, found)):,} | {budget:,} |")
+    return "\n".join(rows)
+
+
+def test_lines_of_code_are_counted_without_words():
+    assert (
+        code_lines('"""A text."""\n\nx = 1  # why\n\n\ndef f():\n    """Says."""\n    return (\n        x\n    )\n')
+        == 5
+    )
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_an_entry_point_keeps_to_its_budget(name):
+    entry, budget = ENTRY_POINTS[name]
+    assert sum(map(lines_of_code, imported_by(entry))) <= budget
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_a_silo_imports_no_client_of_the_core(name):
+    folders = {module.split(".")[0] for module in imported_by(ENTRY_POINTS[name][0])}
+    assert not folders & CLIENTS_OF_THE_CORE
+    assert "core" in folders
+
+
+def test_a_process_that_releases_loads_what_was_counted_and_nothing_else():
+    import subprocess
+
+    script = (
+        "import sys, fulcrum.core.silo.releasing; print(*(name for name in sys.modules if name.startswith('fulcrum.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix("fulcrum.") for name in done.stdout.split()}
+    assert loaded <= imported_by("core.silo.releasing")
+
+
+def test_the_design_shows_the_table():
+    shown = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (.+?) \| \d+ \| ([\d,]+) \| ([\d,]+) \|$", shown, re.MULTILINE)
+    budgets = {name: int(budget.replace(",", "")) for name, _, budget in cells}
+    assert budgets == {name: budget for name, (_, budget) in ENTRY_POINTS.items()}
+    for name, lines, _ in cells:
+        real = sum(map(lines_of_code, imported_by(ENTRY_POINTS[name][0])))
+        assert int(lines.replace(",", "")) == pytest.approx(real, rel=0.02), (
+            "run: python tests/project/test_import_budget.py"
+        )
+
+
+if __name__ == "__main__":
+    print(table())

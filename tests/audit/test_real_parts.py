@@ -16,6 +16,7 @@ from fulcrum.audit.evidence.judging import Errors
 from fulcrum.audit.integration import release_noise as releases
 from fulcrum.audit.integration.recorded_noise import engine_probes, made_up_task, read_recorded_run, run_probes
 from fulcrum.audit.integration.release_noise import probed_silos, region_probes, release_probes
+from fulcrum.core.noise import mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.errors import DataError
 from fulcrum.simulation.embedded import batched_engine as engine
@@ -106,14 +107,14 @@ def test_a_fault_in_the_engines_noise_is_found_in_every_region(monkeypatch, chan
 def test_an_engine_that_does_not_clip_is_found(monkeypatch):
     plan = made()
     open_ended = dataclasses.replace(engine.Arms.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
-    clipped = engine.clip_factor
+    clipped = mechanism.clip_factor
     used = []
 
     def once(size, norm, share=1.0):
         used.append(1)  # the run comes first, then the replay that an auditor makes
         return np.ones_like(size) if len(used) <= plan.rounds else clipped(size, norm, share)
 
-    monkeypatch.setattr(engine, "clip_factor", once)
+    monkeypatch.setattr(mechanism, "clip_factor", once)
     assert open_ended.clip_norm.tolist() == [1.0]
     assert CONSISTENT not in verdicts(engine_probes(plan, ERRORS, seed=3, seeds=1))
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from fulcrum.audit.audit_run import whole_audit
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, Audit
-from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.canary_game import TRIALS as DEFAULT_TRIALS
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import ABOVE, INSIDE, stages_of
@@ -49,12 +49,12 @@ TRIALS = 6_000
 LONGEST_AUDIT, LONGEST_MILLION, LEAST_REACH = 120.0, 30.0, 0.95
 
 
-def mechanisms() -> dict[str, Mechanism]:
+def mechanisms() -> dict[str, AuditedPath]:
     """Returns the sound mechanism, and one for each fault."""
     plan = faults.made()
     lattices = faults.made("deployment", sizes={"heavy": [10_000] * 6, "light": [1] * 4}, epsilon={"federation": 1.0})
     return {
-        "none: a sound mechanism": Mechanism(plan=plan),
+        "none: a sound mechanism": AuditedPath(plan=plan),
         "noise at 70 %": faults.narrow_noise(plan),
         "no clip": faults.no_clip(plan),
         "sensitivity C in place of 2C": faults.half_sensitivity(plan),
@@ -66,7 +66,7 @@ def mechanisms() -> dict[str, Mechanism]:
     }
 
 
-def plain_scores(path: Mechanism, seed: int) -> dict[str, Any]:
+def plain_scores(path: AuditedPath, seed: int) -> dict[str, Any]:
     """Returns what an auditor of scores is given: the plain projection, by observer and replay."""
     scores, positive, claims = [], [], []
     for number, stage in enumerate(stages_of(path.plan)):
@@ -79,7 +79,7 @@ def plain_scores(path: Mechanism, seed: int) -> dict[str, Any]:
     return {"scores": np.array(scores), "positive": np.array(positive), "claims": claims, "delta": path.plan.delta}
 
 
-def peer_found(path: Mechanism, audits: int) -> tuple[int, float]:
+def peer_found(path: AuditedPath, audits: int) -> tuple[int, float]:
     """Returns in how many audits the peer's bound is above a claim, and its seconds for one, replays left out."""
     with tempfile.TemporaryDirectory() as folder:
         given = [plain_scores(path, seed) for seed in range(audits)]
@@ -161,7 +161,7 @@ def smallest_rows(audits: int) -> list[dict[str, Any]]:
     return rows
 
 
-def row_of(name: str, path: Mechanism, audits: int, *, peers: bool) -> dict[str, Any]:
+def row_of(name: str, path: AuditedPath, audits: int, *, peers: bool) -> dict[str, Any]:
     """Returns how one mechanism fares."""
     began = time.process_time()
     verdicts = [audit(path.plan, trials=TRIALS, seed=seed, mechanism=path).verdict for seed in range(audits)]

@@ -29,12 +29,10 @@ from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.messages.sealing import Sealer
-from fulcrum.core.noise.clipping import clip
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
 from fulcrum.core.noise.keystream import random_bytes
-from fulcrum.core.noise.noise_sources import SecureNoise
+from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.silo.release_parameters import release_parameters_of
-from fulcrum.core.silo.releasing import on_lattice
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
@@ -120,7 +118,7 @@ def stages(folder: Path, parameters: int) -> Iterator[Stage]:
     alone = partial(noise.sample, parameters, random_bytes)
     drawn = partial(keystream, parameters, noise.convolution.draws)
     yield Stage(f"noise {noise.width:.2g} wide", "its keystream", 10.0, alone, drawn)
-    perturbed = partial(on_lattice, clipped, terms, SecureNoise())
+    perturbed = partial(terms.perturb, clipped)
     del clipped
     yield Stage("lattice and noise", "noise alone", 2.0, perturbed, alone)
     sent = Release(

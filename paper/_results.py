@@ -143,7 +143,7 @@ def engine_digest(*more: str) -> str:
     names = [
         *(f"fulcrum.simulation.{name}" for name in _ENGINE),
         "fulcrum.core.noise.noise_sources",
-        "fulcrum.core.noise.clipping",
+        "fulcrum.core.noise.mechanism",
         *(f"fulcrum.rules.{name}" for name in ("random_effects", "server_rule", "shrinkage")),
         *more,
     ]

@@ -7,12 +7,19 @@ import random
 import numpy as np
 
 import fulcrum
-from fulcrum.audit.replays.audited_path import OVERSIZE, Mechanism, region_sum, silo_release
+from fulcrum.audit.replays.audited_path import OVERSIZE, AuditedPath, region_sum, silo_release
 from fulcrum.core.masking import masks
-from fulcrum.core.noise.clipping import clip
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
-from fulcrum.core.silo.releasing import on_lattice, perturbed
+from fulcrum.core.noise.mechanism import clip
+from fulcrum.core.noise.noise_sources import SeededNoise
+from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.planning.plan import Plan
+
+
+def perturbed(clipped, plan, silo, drawn):
+    """What a silo's research mechanism makes of these draws."""
+    mechanism = seeded_mechanism(plan, silo, SeededNoise(seed=0), 1)
+    return dataclasses.replace(mechanism, draw=lambda shape: drawn).perturb(clipped)
+
 
 SIZES = {"north": [100] * 8, "south": [200, 150, 120, 90], "west": [300]}
 
@@ -29,16 +36,16 @@ def narrow_noise(plan, share=0.7):
         clipped = clip(signs * path.clipped(), np.inf)
         if plan.purpose == "deployment":
             terms = path.terms(silo)
-            return on_lattice(clipped, dataclasses.replace(terms, width=share * terms.width), SecureNoise())
+            return dataclasses.replace(terms, width=share * terms.width).perturb(clipped)
         drawn = SeededNoise(seed=seed).standard_normal(round_number=number, block=silo, shape=signs.shape)
         return perturbed(clipped, plan, silo, share * drawn)
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 def no_clip(plan):
     """An update goes as it is."""
-    return Mechanism(
+    return AuditedPath(
         plan=plan,
         released=lambda path, silo, number, signs, seed: silo_release(path, silo, number, OVERSIZE * signs, seed),
     )
@@ -57,7 +64,7 @@ def half_sensitivity(plan, times=2.0):
     """The noise is half of what the plan should have, and the plan states the epsilon of the whole."""
     fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.init}
     stating = type("Understated", (HalfSensitivity,), {"times": times})
-    return Mechanism(plan=stating(**fields | {"noise_multiplier": plan.noise_multiplier / times}))
+    return AuditedPath(plan=stating(**fields | {"noise_multiplier": plan.noise_multiplier / times}))
 
 
 def one_silo_silent(plan, silent=3):
@@ -69,7 +76,7 @@ def one_silo_silent(plan, silent=3):
             return (signs * weight).astype(np.int64 if plan.purpose == "deployment" else np.float64)
         return silo_release(path, silo, number, signs, seed)
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 def unweighted_noise(plan):
@@ -80,11 +87,11 @@ def unweighted_noise(plan):
         if plan.purpose == "deployment":
             terms = path.terms(silo)
             wide = dataclasses.replace(terms, width=terms.width / weight)
-            return on_lattice(signs * path.clipped(), wide, SecureNoise())
+            return wide.perturb(signs * path.clipped())
         drawn = SeededNoise(seed=seed).standard_normal(round_number=number, block=silo, shape=signs.shape)
         return perturbed(signs * path.clipped(), plan, silo, drawn / weight)
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 def reused_noise(plan):
@@ -95,7 +102,7 @@ def reused_noise(plan):
         drawn = SeededNoise(seed=seed).standard_normal(round_number=1, block=silo, shape=signs.shape)
         return perturbed(signs * path.clipped(), plan, silo, drawn)
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 def reused_every_third(plan):
@@ -105,7 +112,7 @@ def reused_every_third(plan):
     def released(path, silo, number, signs, seed):
         return silo_release(path, silo, (number - 1) % 3 + 1, signs, seed)
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 def forwarding(plan):
@@ -115,7 +122,7 @@ def forwarding(plan):
         total = region_sum(path, region, releases, number, seed)
         return np.concatenate([total, releases]) if len(releases) > 1 else total
 
-    return Mechanism(plan=plan, sent_up=sent_up)
+    return AuditedPath(plan=plan, sent_up=sent_up)
 
 
 def lattices_of_their_own(plan, coarse="heavy", times=2**18):
@@ -128,9 +135,9 @@ def lattices_of_their_own(plan, coarse="heavy", times=2**18):
             return silo_release(path, silo, number, signs, seed)
         terms = path.terms(silo)
         own = dataclasses.replace(terms, step=terms.step * times, width=terms.width / times)
-        return on_lattice(signs * path.clipped(), own, SecureNoise()) * times
+        return own.perturb(signs * path.clipped()) * times
 
-    return Mechanism(plan=plan, released=released)
+    return AuditedPath(plan=plan, released=released)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from fulcrum.audit.integration.mask_attacks import KEYS, MASKS_A_TRIAL, MOST_MAS
 from fulcrum.audit.integration.masked_noise import masked_probes
 from fulcrum.audit.integration.recorded_noise import made_up_task
 from fulcrum.audit.learning.record_attacks import record_findings
-from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.canary_game import audit, observer_words
 from fulcrum.audit.replays.played_observers import stages_of
 from fulcrum.core.masking import masks
@@ -106,7 +106,7 @@ def test_a_silo_that_hands_its_noise_over_unasked_is_found_by_the_observer_insid
     plan = masked(sizes={"north": [100] * 3})
     names = [name for name in plan.__dataclass_fields__ if name != "document"]
     trusting = Trusting(**{name: getattr(plan, name) for name in names})
-    found = audit(trusting, trials=60_000, seed=1, mechanism=Mechanism(plan=trusting))
+    found = audit(trusting, trials=60_000, seed=1, mechanism=AuditedPath(plan=trusting))
     assert inside_of(found, "north").verdict == VIOLATED
 
 

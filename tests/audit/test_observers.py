@@ -6,8 +6,9 @@ from faults import made, narrow_noise
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
+from fulcrum.audit.replays import audited_path
 from fulcrum.audit.replays import canary_game as auditing
-from fulcrum.audit.replays.audited_path import Mechanism, silo_release
+from fulcrum.audit.replays.audited_path import AuditedPath, silo_release
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import MOST_REGIONS, MOST_RELEASES, stages_of
 from fulcrum.core.accounting import epsilon_of_shift
@@ -186,7 +187,7 @@ def test_no_more_numbers_are_held_at_once_than_memory_allows(monkeypatch):
 
     monkeypatch.setattr("fulcrum.audit.replays.replaying._AT_ONCE", 2_000)
     plan = made(sizes={"north": [100] * 20}, rounds=2)
-    found = audit(plan, trials=1_000, seed=3, mechanism=Mechanism(plan=plan, released=released), confidence=0.9999)
+    found = audit(plan, trials=1_000, seed=3, mechanism=AuditedPath(plan=plan, released=released), confidence=0.9999)
     assert held.count(100) == 2 * 20 * 10  # of each of 20 silos, in two rounds: ten times a hundred replays
     assert set(held) == {100, 200, 800}  # the observer inside sees one silo: the pilot, then the rest
     assert {one.trials for one in found.findings} == {800}
@@ -240,3 +241,10 @@ def test_what_cannot_be_audited_is_refused_in_one_line(wrong, said):
 def test_the_same_seed_finds_the_same_in_research():
     one, other = (audit(made(), trials=2_000, seed=9) for _ in range(2))
     assert one.findings == other.findings
+
+
+def test_the_earlier_name_of_the_path_warns():
+    with pytest.warns(DeprecationWarning, match="Use AuditedPath"):
+        assert audited_path.Mechanism is AuditedPath
+    with pytest.raises(AttributeError, match="no attribute 'Path'"):
+        audited_path.Path  # noqa: B018

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from faults import (
-    Mechanism,
+    AuditedPath,
     forwarding,
     half_sensitivity,
     lattices_of_their_own,
@@ -109,7 +109,7 @@ def test_a_million_replays_reach_95_percent_of_the_exact_epsilon():
 def test_a_sound_path_leaves_nothing_for_the_tests_of_noise_to_find():
     for purpose in ("research", "deployment"):
         plan = made(purpose, dropouts=1)
-        found = audit(plan, trials=6_000, seed=4, confidence=0.9999, mechanism=Mechanism(plan=plan))
+        found = audit(plan, trials=6_000, seed=4, confidence=0.9999, mechanism=AuditedPath(plan=plan))
         assert found.verdict != VIOLATED
         ratios = [finding.noise_ratio for finding in found.findings]
         assert np.allclose(ratios, 1, atol=0.02)

@@ -16,6 +16,7 @@ from fulcrum.audit.evidence.judging import Errors
 from fulcrum.audit.integration import release_noise as releases
 from fulcrum.audit.integration.recorded_noise import engine_probes, made_up_task, read_recorded_run, run_probes
 from fulcrum.audit.integration.release_noise import probed_silos, region_probes, release_probes
+from fulcrum.core.noise import mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.errors import DataError
 from fulcrum.simulation.embedded import batched_engine as engine
@@ -50,9 +51,8 @@ def test_releases_with_narrow_noise_are_found(monkeypatch):
 
 
 def test_releases_that_are_not_clipped_are_found(monkeypatch):
-    from fulcrum.core.silo import releasing
 
-    monkeypatch.setattr(releasing, "clip", lambda update, norm, share=1.0: update)
+    monkeypatch.setattr(mechanism, "clip", lambda update, norm, share=1.0: update)
     found = release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)
     assert verdicts(found) == {VIOLATED}
     assert found[0].reasons[0] == "Canaries arrive 1e+03 times as large as the clip admits."
@@ -106,14 +106,14 @@ def test_a_fault_in_the_engines_noise_is_found_in_every_region(monkeypatch, chan
 def test_an_engine_that_does_not_clip_is_found(monkeypatch):
     plan = made()
     open_ended = dataclasses.replace(engine.Arms.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
-    clipped = engine.clip_factor
+    clipped = mechanism.clip_factor
     used = []
 
     def once(size, norm, share=1.0):
         used.append(1)  # the run comes first, then the replay that an auditor makes
         return np.ones_like(size) if len(used) <= plan.rounds else clipped(size, norm, share)
 
-    monkeypatch.setattr(engine, "clip_factor", once)
+    monkeypatch.setattr(mechanism, "clip_factor", once)
     assert open_ended.clip_norm.tolist() == [1.0]
     assert CONSISTENT not in verdicts(engine_probes(plan, ERRORS, seed=3, seeds=1))
 

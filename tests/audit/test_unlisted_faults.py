@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from faults import SIZES, Mechanism, made, silo_release
+from faults import SIZES, AuditedPath, made, perturbed, silo_release
 
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import stages_of
 from fulcrum.audit.replays.replaying import replayed
-from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.noise.noise_sources import SeededNoise
-from fulcrum.core.silo.releasing import perturbed
 
 PLAN = made()
 ERRORS = Errors.shared(views=8, probes=8, confidence=0.95)
@@ -28,7 +27,7 @@ def with_noise(drawn, clipped=1.0):
         update = clip(clipped * signs * path.clipped(), np.inf)
         return perturbed(update, PLAN, silo, drawn(seed, number, silo, signs.shape))
 
-    return Mechanism(plan=PLAN, released=released)
+    return AuditedPath(plan=PLAN, released=released)
 
 
 def two_points(seed, number, silo, shape):
@@ -94,7 +93,8 @@ def test_a_weight_swapped_between_two_silos_is_found():
     assert SIZES["south"][0] != SIZES["south"][3]
     for seed in range(5):
         assert (
-            audit(PLAN, trials=3_000, seed=seed, mechanism=Mechanism(plan=PLAN, released=released)).verdict == VIOLATED
+            audit(PLAN, trials=3_000, seed=seed, mechanism=AuditedPath(plan=PLAN, released=released)).verdict
+            == VIOLATED
         )
 
 
@@ -128,6 +128,8 @@ def test_noise_of_few_replays_and_many_rounds_is_not_taken_for_narrower_than_it_
     """What the canary's part takes of the noise when it is estimated is allowed for."""
     plan = made(sizes={"north": [10]}, rounds=1_000)
     inside = stages_of(plan)[1]
-    found = [replayed(Mechanism(plan=plan), inside, trials=1_000, seed=seed, error=0.05).silos[0] for seed in range(24)]
+    found = [
+        replayed(AuditedPath(plan=plan), inside, trials=1_000, seed=seed, error=0.05).silos[0] for seed in range(24)
+    ]
     off = [(width.squares - width.count) / np.sqrt(2 * width.count) for width in found]  # standard normal
     assert abs(np.mean(off)) < 3.5 / np.sqrt(24)

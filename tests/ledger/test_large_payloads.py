@@ -15,7 +15,7 @@ import pytest
 from forking import forks, in_child
 from ledgers import PLAN, holds, opened, release
 
-from fulcrum.core.store import durable_files as files
+from fulcrum.core.store import disk_sync as files
 from fulcrum.core.store.ledger_file import MOST_AT_ONCE
 from fulcrum.errors import LedgerError
 

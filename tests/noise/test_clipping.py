@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fulcrum.core.noise.clipping import clip, clip_factor
+from fulcrum.core.noise.mechanism import clip, clip_factor
 from fulcrum.errors import DivergedUpdateError, ParameterError
 
 UPDATES = hnp.arrays(np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0), elements=st.floats(-1e6, 1e6))

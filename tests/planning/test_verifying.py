@@ -116,7 +116,7 @@ def test_a_content_in_memory_that_no_file_can_have_is_refused_as_its_file_would_
         assert "\n" not in str(caught.value)
 
 
-def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
+def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone():
     shared = {
         node.module
         for module in (verification, verification_of_floors, verification_of_masking, verification_of_weights)
@@ -135,7 +135,7 @@ def test_of_what_computes_a_plan_verification_shares_the_accountant_alone():
         "core.plan.verify_masking",
         "core.plan.verify_weights",
     }
-    assert ours == {"core.accounting", "core.topology", *words_and_file}
+    assert ours == {"core.accounting", "core.privacy_unit", "core.topology", *words_and_file}
     assert not {name for name in ours if name.startswith("planning")}
 
 

@@ -9,7 +9,7 @@ import fulcrum
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.sealing import Sealer
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.errors import ExchangeError
@@ -51,7 +51,7 @@ class World:
         flat = np.concatenate([array.ravel() for array in UPDATE.values()])
         made = None
         if plan.purpose == "deployment":
-            made = _lattice_release(flat, LAYOUT, release_parameters_of(plan, silo), number, SecureNoise())
+            made = _lattice_release(flat, LAYOUT, release_parameters_of(plan, silo), number)
         else:
             made = release(UPDATE, plan, silo, number, noise=SeededNoise(seed=5))
         return dataclasses.replace(made, layout=layout, **({} if values is None else {"values": np.asarray(values)}))

@@ -11,7 +11,6 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.messages.sealing import Sealer
-from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.core.store.ledger import Ledger
@@ -215,7 +214,7 @@ def test_releases_of_more_than_1024_silos_stay_so_small_that_their_sum_fits_64_b
     sealer = Sealer(plan, "north-1", tmp_path / "silo")
     with Region.open(tmp_path / "north.region", plan, "north", tmp_path / "north") as region:
         region.expect_layout(layout)
-        honest = _lattice_release(np.zeros(2), layout, release_parameters_of(plan, "north-1"), 1, SecureNoise())
+        honest = _lattice_release(np.zeros(2), layout, release_parameters_of(plan, "north-1"), 1)
         for value in (largest, -largest, 2**53 - 1):
             sealed = sealer.seal(dataclasses.replace(honest, values=np.array([value, 0])))
             assert "too large for the lattice's integers" in refusal(region.accept, sealed, 1)

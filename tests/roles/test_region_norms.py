@@ -9,7 +9,7 @@ from scipy import stats
 
 from fulcrum.aggregation.norm_tests import norm_bounds
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 
@@ -40,7 +40,7 @@ def test_honest_releases_are_never_refused(world, purpose, parameters, recipe):
             flat[0] = (draw % 3) / 2 * plan.clip_norm  # no update, half of one, and one that fills the clip norm
             if purpose == "deployment":
                 terms = release_parameters_of(plan, plan.federation.silo_name(index))
-                values = _lattice_release(flat, layout, terms, 1, SecureNoise()).values
+                values = _lattice_release(flat, layout, terms, 1).values
             else:
                 silo = plan.federation.silo_name(index)
                 values = release(flat, plan, silo, 1, noise=SeededNoise(seed=draw)).values

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 import fulcrum
 from fulcrum.core.messages.layout import Layout, flattened
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.noise.clipping import clip
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
 from fulcrum.core.noise.keystream import repeated_bytes
+from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.core.silo.policy import Policy
@@ -38,6 +38,11 @@ from fulcrum.errors import (
 
 UPDATE = {"weight": np.ones((2, 16)), "bias": np.ones(2)}
 SILO = "region-1-1"
+
+
+def repeated(terms):
+    """The same mechanism with noise that can be drawn again."""
+    return dataclasses.replace(terms, noise=SecureNoise._for_test(bytes(32)))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,7 @@ def test_a_release_is_clipped_at_the_plans_share_and_scaled_up(purpose, part, se
         signal = (release(update, plan, SILO, 1, noise=SeededNoise(seed=0)).values - noise).round(12)
     else:
         terms, layout = release_parameters_of(plan, SILO), Layout(names=("update",), shapes=((34,),))
-        made = _lattice_release(update, layout, terms, 1, SecureNoise._for_test(bytes(32)))
+        made = _lattice_release(update, layout, repeated(terms), 1)
         signal = (made.values - DiscreteGaussian(width=terms.width).sample(34, repeated_bytes(bytes(32)))) * made.step
     equal = 15784 / 18597 / 3  # a region's share by size, equally among its three
     step = 0.0 if plan.lattice_steps is None else float(plan.lattice_steps[0])
@@ -127,7 +132,7 @@ def test_the_sampler_is_asked_for_the_plans_width_and_its_integers_are_what_is_a
 
     terms, flat = release_parameters_of(deployment, SILO), np.linspace(-1.0, 1.0, 34)
     layout = Layout(names=("update",), shapes=((34,),))
-    sent = _lattice_release(flat, layout, terms, 1, SecureNoise._for_test(bytes(32)))
+    sent = _lattice_release(flat, layout, repeated(terms), 1)
     noise = DiscreteGaussian(width=terms.width).sample(34, repeated_bytes(bytes(32)))
     assert (sent.values - noise == np.trunc(clip(flat, 1.0) * weight / step)).all()
 
@@ -267,13 +272,14 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
     most = Fraction(terms.weight) * Fraction(terms.clip_norm) / Fraction(terms.step)
     assert most > 2**45
     rng = np.random.default_rng(3)
-    silent = SimpleNamespace(integers=lambda *, width, count: np.zeros(count, dtype=np.int64))
+    nothing = SimpleNamespace(integers=lambda *, width, count: np.zeros(count, dtype=np.int64))
+    silent = dataclasses.replace(terms, noise=nothing)
     for _ in range(1000):
         layout, flat = flattened(rng.normal(size=parameters) * 1e4)
-        entered = _lattice_release(flat, layout, terms, 1, silent).values.tolist()
+        entered = _lattice_release(flat, layout, silent, 1).values.tolist()
         assert most**2 * (1 - Fraction(1, 10**12)) < sum(value**2 for value in entered) <= most**2
         flat *= terms.clip_share / np.linalg.norm(flat) * (1 + 1e-16 * rng.normal())  # where clipping begins
-        assert sum(value**2 for value in _lattice_release(flat, layout, terms, 1, silent).values.tolist()) <= most**2
+        assert sum(value**2 for value in _lattice_release(flat, layout, silent, 1).values.tolist()) <= most**2
 
 
 @pytest.mark.parametrize("shapes", [[(), (33,)], [(0,), (34,)], [(2, 0, 3), (34,)]])

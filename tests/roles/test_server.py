@@ -10,7 +10,7 @@ from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.sealing import seal
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.plan.figures import needs_every_region
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
@@ -52,7 +52,7 @@ class World:
                 yield release(update, plan, silo, number, noise=SeededNoise(seed=3))
             else:
                 flat = np.concatenate([array.ravel() for array in update.values()])
-                yield _lattice_release(flat, LAYOUT, release_parameters_of(plan, silo), number, SecureNoise())
+                yield _lattice_release(flat, LAYOUT, release_parameters_of(plan, silo), number)
 
     def answers(self, plan, releases, number, folder):
         """What the regions send up."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.core.noise.clipping import clip_factor
+from fulcrum.core.noise.mechanism import clip_factor
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task

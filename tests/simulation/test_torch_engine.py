@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.core.noise import mechanism
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
@@ -198,7 +199,7 @@ def test_noise_of_twice_the_width_is_caught(task, monkeypatch):
 
 
 def test_a_missing_clip_is_caught(task, monkeypatch):
-    monkeypatch.setattr(torch_engine, "clip_factor", lambda sizes, norm, share: np.ones_like(sizes))
+    monkeypatch.setattr(mechanism, "clip_factor", lambda sizes, norm, share: np.ones_like(sizes))
     assert differences(task, Net, training=LocalTraining(learning_rate=3.0, steps=4, batch=8)) > 0.01
 
 

@@ -29,7 +29,8 @@ from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.core.masking.member_store import MaskingRecord
 from fulcrum.core.silo.site import STATE, SUMS, Site, ledger_name, record_name
 from fulcrum.core.silo.site_records import FORMAT, MARK, IdentifiedRecord, Mark, mark_name, read_mark, record_files
-from fulcrum.core.store.durable_files import sync_folder, write_whole
+from fulcrum.core.store.disk_sync import sync_folder
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.store.file_holding import taken
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FileInUseError, StorageError

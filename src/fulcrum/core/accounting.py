@@ -1,7 +1,8 @@
 """Mean shift to epsilon, by two accountants.
 
-Adjacency replaces one silo's whole dataset, so a clipped update moves by at most 2C: a release with effective noise
-multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio 2 / s, and T of them compose to mu = 2 sqrt(T) / s.
+Between neighbours of a unit of privacy (`fulcrum.core.privacy_unit`) a clipped update moves by at most kappa C: a
+release with effective noise multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio kappa / s, and T of them
+compose to mu = kappa sqrt(T) / s. For the unit silo kappa is 2.
 
 >>> mu = 2 * math.sqrt(10) / 25.82
 >>> [round(float(epsilon_of_shift(mu, delta=1e-5, accountant=name)), 4) for name in ("exact", "renyi")]
@@ -14,10 +15,9 @@ is an upper bound.
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import erfcx, erfinv, ndtri
 
 from fulcrum.arrays import FloatArray, FloatLike
@@ -28,21 +28,28 @@ NEWTON_STEPS = 100
 CONVERGED = 1e-9
 """A Newton step this small leaves an error of its square."""
 
-_TABLE_FROM = 20_000  # entries from which a table is cheaper than solving for each
-_TABLE_STEP = 5e-4  # relative spacing in mu; a chord is then at most 1e-7 above the curve, relatively
 MOST_SHIFT = 1e100
 """The largest mu that is accounted for; beyond it squares and their products leave floating point."""
 
 _LEAST_SHIFT = 1e-100  # below it squares become zero, and are divided by
 
-_BLOCK = 32_768  # entries looked up at a time, so that temporaries stay in cache
+Curve: TypeAlias = Callable[[FloatArray, float], tuple[FloatArray, FloatArray]]
+"""From shifts and delta to epsilons and their derivatives."""
+
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
-def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact") -> FloatArray:
+def solve_each(shift: FloatArray, delta: float, curve: Curve) -> FloatArray:
+    """Returns the epsilon of each shift, by its curve."""
+    return np.maximum(curve(shift, delta)[0], 0)
+
+
+def epsilon_of_shift(
+    shift: FloatLike, *, delta: float, accountant: str = "exact", solve: Callable[..., FloatArray] = solve_each
+) -> FloatArray:
     """Returns the epsilon of one Gaussian release whose mean moves by `shift` standard deviations (mu).
 
-    This is the currency of composition: rounds with different multipliers add up in mu², mu² = sum of 4 / s_t².
+    This is the currency of composition: rounds with different multipliers s_t add up in mu², the sum of kappa² / s_t².
 
     =============  =================================================
     shift          epsilon
@@ -51,6 +58,8 @@ def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact
     inf            inf, and so are shifts too large for their square
     negative, NaN  raises `ParameterError`
     =============  =================================================
+
+    `solve` takes shifts that are finite and above 0, delta, and the curve of the accountant.
     """
     check_accounting(delta=delta, accountant=accountant)
     shifts = np.atleast_1d(np.asarray(shift, dtype=np.float64))
@@ -59,13 +68,12 @@ def epsilon_of_shift(shift: FloatLike, *, delta: float, accountant: str = "exact
     shifts = np.where(shifts > MOST_SHIFT, np.inf, shifts)  # as good as no noise at all
     shifts = np.where((shifts > 0) & (shifts < _LEAST_SHIFT), _LEAST_SHIFT, shifts)  # a larger shift is a safe bound
     curve = CURVES[accountant]
-    solved = _tabulated if shifts.size >= _TABLE_FROM else _solved
     todo = (shifts > 0) & (shifts < np.inf)
     if todo.all():
-        return solved(shifts.ravel(), delta, curve).reshape(np.shape(shift))
+        return solve(shifts.ravel(), delta, curve).reshape(np.shape(shift))
     epsilon = np.where(shifts > 0, np.inf, 0.0)
     if todo.any():
-        epsilon[todo] = solved(shifts[todo], delta, curve)
+        epsilon[todo] = solve(shifts[todo], delta, curve)
     return epsilon.reshape(np.shape(shift))
 
 
@@ -141,41 +149,4 @@ def _renyi_curve(shift: FloatArray, delta: float) -> tuple[FloatArray, FloatArra
     return c * (1 + 2 * x) - np.log1p(1 / x), (1 + x) * shift
 
 
-_Curve: TypeAlias = Callable[[FloatArray, float], tuple[FloatArray, FloatArray]]
-CURVES: dict[str, _Curve] = {"exact": _exact_curve, "renyi": _renyi_curve}
-
-
-def _solved(shift: FloatArray, delta: float, curve: _Curve) -> FloatArray:
-    return np.maximum(curve(shift, delta)[0], 0)
-
-
-def _tabulated(shift: FloatArray, delta: float, curve: _Curve) -> FloatArray:
-    """Reads the convex curve off its chords, so that no entry is below it; the largest shift is met exactly."""
-    low, high = float(shift.min()), float(shift.max())
-    edge = zero_shift(delta)
-    if curve is _exact_curve and low < edge < high:  # no chord may span the bend
-        epsilon = np.zeros_like(shift)
-        epsilon[shift > edge] = _tabulated(shift[shift > edge], delta, curve)
-        return epsilon
-    cells = max(1, math.ceil(math.log(high / low) / _TABLE_STEP))
-    step = math.log(high / low) / cells or 1.0
-    nodes = low * np.exp(step * np.arange(cells + 1))
-    nodes[0], nodes[-1] = low, high
-    values = curve(nodes, delta)[0]
-    right, top = nodes[1:], values[1:]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = np.where(right > nodes[:-1], (top - values[:-1]) / (right - nodes[:-1]), 0.0)
-    epsilon = np.empty_like(shift)
-    scratch = np.empty(_BLOCK)
-    for start in range(0, len(shift), _BLOCK):
-        block = shift[start : start + _BLOCK]
-        position = np.log(block / low, out=scratch[: len(block)])
-        position /= step
-        cell: npt.NDArray[Any] = position.astype(np.intp)
-        np.minimum(cell, cells - 1, out=cell)
-        out = epsilon[start : start + _BLOCK]
-        right.take(cell, out=out, mode="clip")
-        out -= block
-        out *= slope.take(cell)
-        np.subtract(top.take(cell), out, out=out)
-    return np.maximum(epsilon, 0, out=epsilon)
+CURVES: dict[str, Curve] = {"exact": _exact_curve, "renyi": _renyi_curve}

@@ -49,7 +49,7 @@ def document_of(plan: PlanFigures) -> PlanFile:
         guarantee=PlanGuarantee(
             statement=guarantee.statement,
             adjacency=guarantee.adjacency,
-            sensitivity=2 * plan.clip_norm,
+            sensitivity=plan.unit.sensitivity * plan.clip_norm,
             assumptions=list(guarantee.assumptions),
         ),
         summary=PlanSummary(
@@ -95,6 +95,7 @@ def guarantee_of(plan: PlanFigures) -> Guarantee:
         regions=len(plan.federation.innermost.nodes),
         complete_tier=plan.outermost_complete_tier,
         less_spent_outside=_less_spent_outside(plan),
+        unit=plan.unit,
     )
 
 
@@ -143,6 +144,7 @@ def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
         "influence_mix": plan.influence_mix,
         "aggregation": plan.aggregation,
         "absent_regions": plan.absent_regions,
+        "unit": plan.unit.name,
     }
     # msgspec leaves a default out only where the value is that very object, which no float is that was computed.
     usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}

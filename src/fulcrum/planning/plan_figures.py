@@ -25,6 +25,8 @@ from fulcrum.errors import PlanError
 from fulcrum.planning.server_settings import requirement_of, server_rule_of
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
+from fulcrum.planning.theory.calibration import shift_of
+from fulcrum.planning.theory.epsilon_table import epsilon_of_shifts
 from fulcrum.planning.theory.exposure import dispersion
 from fulcrum.planning.theory.leakage import information_of_shift, mechanism_information
 from fulcrum.planning.theory.noise_bound import noise_lower_bound
@@ -56,6 +58,7 @@ class PlanFigures(PlanData):
             aggregation=self.aggregation,
             reserve=self.reserve,
             spent=self.spent,
+            unit=self.unit,
         )
 
     @cached_property
@@ -144,12 +147,12 @@ class PlanFigures(PlanData):
         """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
         shift = self._shift(tier, colluders=colluders, dropouts=dropouts)
         delta = self.target.accounted_delta
-        spent = epsilon_of_shift(shift, delta=delta, accountant=self.accountant)
+        spent = epsilon_of_shifts(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences
         if declared is not None:
             # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
             own = ~np.isnan(declared)
-            spent[own] = epsilon_of_shift(shift[own], delta=delta, accountant=self.accountant)
+            spent[own] = epsilon_of_shifts(shift[own], delta=delta, accountant=self.accountant)
         return spent
 
     def worst_epsilon(self, tier: str | None = None) -> float:
@@ -173,8 +176,7 @@ class PlanFigures(PlanData):
     def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:
         """By silo, mu over all rounds and whatever was spent before."""
         multiplier = self.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
-        with np.errstate(divide="ignore"):
-            shift = 2 * np.sqrt(self.rounds) / multiplier
+        shift = shift_of(multiplier, rounds=self.rounds, unit=self.unit)
         before = self.spent.get(self.federation.innermost.name if tier is None else tier)
         return np.asarray(shift if before is None else np.sqrt(shift**2 + before))
 

@@ -36,6 +36,7 @@ from fulcrum.core.choices import (
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import key_bytes
+from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
@@ -264,6 +265,7 @@ def _allocated(federation: Topology, target: Target, execution: Execution, past:
         aggregation=target.aggregation,
         parameters=target.parameters,
         spent=target.spent,
+        unit=target.unit,
         allocation=rule if isinstance(rule, str) else getattr(rule, "__name__", "custom"),
         noise_multiplier=own,
         aggregator_noise_multiplier=injected,
@@ -311,6 +313,10 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
         raise UnreachableTargetError(
             "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
             "Use injection='silo'"
+        )
+    if target.unit != SILO_UNIT and (target.information is not None or target.floor is not None):
+        raise ParameterError(
+            "information and floor are about a silo's class concentration: they need the silo as the unit of privacy"
         )
     if target.budget is not None and (target.epsilon or target.information is not None):
         raise ParameterError("budget stands in for a target: give it without epsilon and information")

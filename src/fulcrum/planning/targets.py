@@ -14,12 +14,13 @@ the target of its region.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.core.choices import Accountant, Aggregation, Bound
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate, noise_variance
@@ -58,6 +59,7 @@ class Target:
         aggregation: One of `AGGREGATIONS`: against whom the tier "silo" stands.
         reserve: What the lattice sampler costs in delta; accountants get the rest.
         spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
+        unit: The unit of privacy.
     """
 
     rounds: int
@@ -75,11 +77,18 @@ class Target:
     aggregation: Aggregation = "trusted"
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
+    unit: PrivacyUnit = SILO_UNIT
 
     @property
     def accounted_delta(self) -> float:
         """The delta that accountants work with; below the promise even where the reserve is less than a rounding."""
         return min(self.delta - self.reserve, math.nextafter(self.delta, 0.0)) if self.reserve else self.delta
+
+    @property
+    def _accounting(self) -> dict[str, Any]:
+        """The arguments of `epsilon_of` and `noise_for` but the first."""
+        settings = {"rounds": self.rounds, "delta": self.accounted_delta}
+        return settings | {"accountant": self.accountant, "unit": self.unit}
 
     def requirement(self, federation: Topology, *, least: float | None = None) -> Requirement:
         """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
@@ -129,7 +138,7 @@ class Target:
         least = _asked_of_budget(spent, budget)
         if highest is not None:
             return self._with_information(highest, least)
-        reached = epsilon_of(least, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
+        reached = epsilon_of(least, **self._accounting)
         if reached < _LEAST_EPSILON:
             raise ParameterError(
                 f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
@@ -145,11 +154,11 @@ class Target:
         self, federation: Topology, tier: str, epsilon: float | FloatArray
     ) -> float | FloatArray:
         """The effective multiplier at which the rounds to come, after all that was spent before, keep to an epsilon."""
-        asked = noise_for(epsilon, rounds=self.rounds, delta=self.accounted_delta, accountant=self.accountant)
+        asked = noise_for(epsilon, **self._accounting)
         if tier not in self.spent:
             return asked
         with np.errstate(divide="ignore"):
-            allowed = 4 * self.rounds / np.asarray(asked) ** 2
+            allowed = self.unit.sensitivity**2 * self.rounds / np.asarray(asked) ** 2
         left = allowed - self.spent[tier]  # mu² adds up over releases
         short = np.isfinite(allowed) & (left <= _LEAST_LEFT * allowed)
         if short.any():
@@ -158,7 +167,7 @@ class Target:
                 f"silo {name!r} has spent its whole budget against an observer of the tier {tier!r}. "
                 "Leave it out, or promise a larger epsilon"
             )
-        return 2 * math.sqrt(self.rounds) / np.sqrt(left)
+        return self.unit.sensitivity * math.sqrt(self.rounds) / np.sqrt(left)
 
     def _multiplier_for_information(self, federation: Topology) -> float | FloatArray:
         bound = self.information

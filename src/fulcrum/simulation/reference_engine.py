@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.mechanism import GaussianMechanism, apply_mechanism
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError
 from fulcrum.simulation.data.tasks import Task
@@ -58,9 +58,14 @@ def train_slowly(
                 silo = block * SILOS_A_BLOCK + place
                 for arm in range(len(arms.clip_norm)):
                     update = _update(model, models[:, arm], task, picks[:, place], arms.silo_name(silo), round_number)
-                    clipped = clip(update, float(arms.clip_norm[arm]), float(arms.clip_share[arm]))
-                    scale = arms.noise_multiplier[silo, arm] * arms.noise_norm[arm]
-                    observed[arms.region_of[silo], :, arm] += arms.weights[silo, arm] * (clipped + scale * noise[place])
+                    mechanism = GaussianMechanism(
+                        clip_norm=float(arms.clip_norm[arm]),
+                        clip_share=float(arms.clip_share[arm]),
+                        weight=float(arms.weights[silo, arm]),
+                        noise_multiplier=float(arms.noise_multiplier[silo, arm]),
+                        draw=noise[place].reshape,
+                    )
+                    observed[arms.region_of[silo], :, arm] += apply_mechanism(mechanism, update)
                 if on_part is not None:
                     on_part(round_number - 1 + (silo + 1) / len(arms.weights))
         return observed

@@ -33,7 +33,7 @@ def recipe_words(plan: Plan) -> list[str]:
     if plan.clip_share < 1:
         said.append(
             f"Updates are clipped at {plan.clip_share:.3g} of the clip norm C and scaled up to C, by the plan's own "
-            "noise; the sensitivity stays 2C."
+            f"noise; the sensitivity stays {plan.unit.sensitivity:g}C."
         )
     else:
         said.append("Updates are clipped at the clip norm C.")

@@ -63,20 +63,27 @@ def silent() -> None:
 
     region.norm_bounds = lambda *given: (0.0, np.inf)
 
-    name, on_lattice, perturbed = os.environ["FULCRUM_TEST_SILENT"], releasing.on_lattice, releasing.perturbed
+    name, terms_of, mechanism_of = (
+        os.environ["FULCRUM_TEST_SILENT"],
+        releasing.release_parameters_of,
+        releasing.seeded_mechanism,
+    )
 
     class Nothing:
         @staticmethod
         def integers(*, width, count):
             return np.zeros(count, dtype=np.int64)
 
-    def narrow(clipped, terms, noise):
-        return on_lattice(clipped, terms, Nothing() if terms.silo == name else noise)
+    def narrow(plan, silo, **given):
+        terms = terms_of(plan, silo, **given)
+        return dataclasses.replace(terms, noise=Nothing()) if silo == name else terms
 
-    def bare(clipped, plan, index, drawn):
-        return perturbed(clipped, plan, index, 0 * drawn if plan.federation.silo_name(index) == name else drawn)
+    def bare(plan, index, *given):
+        mechanism = mechanism_of(plan, index, *given)
+        silent = plan.federation.silo_name(index) == name
+        return dataclasses.replace(mechanism, draw=np.zeros) if silent else mechanism
 
-    releasing.on_lattice, releasing.perturbed = narrow, bare
+    releasing.release_parameters_of, releasing.seeded_mechanism = narrow, bare
 
 
 def again() -> None:

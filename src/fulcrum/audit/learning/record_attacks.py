@@ -22,9 +22,9 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, RecordFinding, finite
 from fulcrum.audit.evidence.guessing import rate_at_least, rate_at_most
 from fulcrum.audit.replays.played_observers import stages_of
-from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
-from fulcrum.core.silo.releasing import perturbed
+from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
@@ -180,8 +180,8 @@ def _seen(plan: Plan, silos: Sequence[int], clipped: FloatArray, seed: int) -> F
     total = np.zeros_like(clipped)
     for place, silo in enumerate(silos):
         for number, row in enumerate(clipped, 1):
-            drawn = noise.standard_normal(round_number=number, block=silo, shape=row.shape)
-            total[number - 1] += perturbed(row if place == 0 else np.zeros_like(row), plan, silo, drawn)
+            mechanism = seeded_mechanism(plan, silo, noise, number)
+            total[number - 1] += mechanism.perturb(row if place == 0 else np.zeros_like(row))
     return np.asarray(total / float(plan.federation.weights[silos[0]]))
 
 

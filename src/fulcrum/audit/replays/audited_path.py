@@ -3,28 +3,28 @@
 A replay is one coordinate. A silo sends an update along a direction v; noise is the same in all directions, so v may be
 the first coordinate, and what the other coordinates carry is noise that says nothing. The update is clipped as a whole
 by the code that clips every update, and that one coordinate of it is weighted and perturbed by the code and the sampler
-that make every release (`fulcrum.core.silo.releasing`): once for each replay, and with no ledger, since nothing is
+that make every release (`fulcrum.core.noise.mechanism`): once for each replay, and with no ledger, since nothing is
 sent.
 
 >>> from fulcrum.planning.planner import plan
 >>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> path = Mechanism(plan=made)
+>>> path = AuditedPath(plan=made)
 >>> seen = path.released(path, 0, 1, np.array([1.0, -1.0, 0.0]), 7)
 >>> seen.shape, path.sent_up(path, 0, [seen, seen], 1, 7).shape
 ((3,), (1, 3))
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.noise.clipping import clip
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.mechanism import Values, clip
+from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.silo.release_parameters import ReleaseParameters, release_parameters_of
-from fulcrum.core.silo.releasing import on_lattice, perturbed
+from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.embedded.batched_engine import AGGREGATOR_BLOCK
@@ -35,25 +35,22 @@ OVERSIZE = 16.0
 PARAMETERS = 64
 """Coordinates of a canary where the plan does not say how many an update has."""
 
-Values: TypeAlias = np.ndarray[Any, Any]
-"""Floating point in research, integers of the lattice in deployment; the last axis is that of replays."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mechanism:
+class AuditedPath:
     """What silos and regions do under a plan.
 
     Attributes:
         plan: What they follow.
-        released: What a silo sends its region. Takes the mechanism, the silo, the round, by replay the sign of its
+        released: What a silo sends its region. Takes the path, the silo, the round, by replay the sign of its
             canary (0 for an update of zeros) and a seed, which deployment ignores.
-        sent_up: What a region sends up, a row for each message. Takes the mechanism, the region, what its silos
+        sent_up: What a region sends up, a row for each message. Takes the path, the region, what its silos
             released, the round and a seed.
     """
 
     plan: Plan
-    released: "Callable[[Mechanism, int, int, FloatArray, int], Values]" = field(default_factory=lambda: silo_release)
-    sent_up: "Callable[[Mechanism, int, Sequence[Values], int, int], Values]" = field(
+    released: "Callable[[AuditedPath, int, int, FloatArray, int], Values]" = field(default_factory=lambda: silo_release)
+    sent_up: "Callable[[AuditedPath, int, Sequence[Values], int, int], Values]" = field(
         default_factory=lambda: region_sum
     )
     _terms: dict[int, ReleaseParameters] = field(default_factory=dict, init=False, repr=False)
@@ -85,17 +82,16 @@ def canary(plan: Plan) -> FloatArray:
     return update
 
 
-def silo_release(path: Mechanism, silo: int, round_number: int, signs: FloatArray, seed: int) -> Values:
+def silo_release(path: AuditedPath, silo: int, round_number: int, signs: FloatArray, seed: int) -> Values:
     """Returns what a silo releases at its canary's coordinate, by replay."""
     plan = path.plan
     clipped = path.clipped() * signs
     if plan.purpose == "deployment":
-        return on_lattice(clipped, path.terms(silo), SecureNoise())
-    drawn = SeededNoise(seed=seed).standard_normal(round_number=round_number, block=silo, shape=signs.shape)
-    return perturbed(clipped, plan, silo, drawn)
+        return path.terms(silo).perturb(clipped)
+    return seeded_mechanism(plan, silo, SeededNoise(seed=seed), round_number).perturb(clipped)
 
 
-def region_sum(path: Mechanism, region: int, releases: Sequence[Values], round_number: int, seed: int) -> Values:
+def region_sum(path: AuditedPath, region: int, releases: Sequence[Values], round_number: int, seed: int) -> Values:
     """Returns what a region sends up: one sum, with noise of its own where aggregators inject."""
     if not releases:
         raise ParameterError("a region that heard no silo sends nothing up")
@@ -109,3 +105,11 @@ def region_sum(path: Mechanism, region: int, releases: Sequence[Values], round_n
         )
         total += float(injected[region]) * path.plan.clip_norm * drawn
     return total[None]
+
+
+def __getattr__(name: str) -> object:
+    """Answers the name that `AuditedPath` had before, with a warning."""
+    if name != "Mechanism":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn("audited_path.Mechanism goes with version 0.3. Use AuditedPath", DeprecationWarning, stacklevel=2)
+    return AuditedPath

@@ -16,7 +16,7 @@ from scipy import special
 from fulcrum.audit.evidence.findings import PROVES_NOTHING, Audit, Finding, Probe, Reasons, finite
 from fulcrum.audit.evidence.judging import Errors, judge_freshness, judge_rounds, judge_shape, judge_width
 from fulcrum.audit.evidence.noise_tests import bare_bits, repetition
-from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.played_observers import (
     ABOVE,
     COLLUDING,
@@ -54,7 +54,7 @@ def audit(
     seed: int | None = None,
     confidence: float = CONFIDENCE,
     silo: str | None = None,
-    mechanism: Mechanism | None = None,
+    mechanism: AuditedPath | None = None,
     probing: Sequence[Callable[[Errors], list[Probe]]] = (),
     probes: int = 0,
     on_replays: Callable[[int, int], None] | None = None,
@@ -78,7 +78,7 @@ def audit(
     began = time.monotonic()
     seed = secrets.randbelow(2**31) if seed is None else seed
     _check(trials, seed, confidence)
-    path = mechanism or Mechanism(plan=plan)
+    path = mechanism or AuditedPath(plan=plan)
     index = None if silo is None else index_of(plan, silo)
     stages = stages_of(plan, silo=index)
     pooled = (

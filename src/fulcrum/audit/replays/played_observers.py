@@ -16,6 +16,7 @@ from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.theory.calibration import shift_of
 
 ABOVE, INSIDE, COLLUDING, DROPOUTS = "above", "inside", "colluding", "dropouts"
 """Who sees the sums of a node; who is inside a region; the first with colluders; and with silos missing as well.
@@ -276,7 +277,7 @@ def _view(plan: Plan, tier: str, silo: int, observer: str, *, colluders: int = 0
 
 def _claim(plan: Plan, tier: str, silo: int, *, colluders: int, dropouts: int) -> Claim:
     multiplier = float(plan.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)[silo])
-    shift = 2 * math.sqrt(plan.rounds) / multiplier if multiplier else math.inf
+    shift = float(shift_of(multiplier, rounds=plan.rounds, unit=plan.unit))
     delta = plan.target.accounted_delta
     by = {name: float(epsilon_of_shift(shift, delta=delta, accountant=name)) for name in ("exact", "renyi")}
     # What was released before this plan is in its epsilons, and cannot be replayed.

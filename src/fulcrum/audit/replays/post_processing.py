@@ -11,7 +11,7 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray
 from fulcrum.audit.evidence.guessing import tally, thresholds_from
 from fulcrum.audit.evidence.noise_tests import BINS
-from fulcrum.audit.replays.audited_path import Mechanism
+from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.played_observers import Stage
 from fulcrum.audit.replays.replaying import Reading, Replays, pattern_of
 from fulcrum.simulation.embedded.pooling_variants import PoolingArms
@@ -27,7 +27,7 @@ _AT_ONCE = 1_000
 _STREAM = 0x6D6F64656C
 
 
-def models_replayed(path: Mechanism, stage: Stage, *, trials: int, seed: int, error: float) -> Replays:
+def models_replayed(path: AuditedPath, stage: Stage, *, trials: int, seed: int, error: float) -> Replays:
     """Plays the game against a server's models.
 
     Args:
@@ -74,7 +74,7 @@ def models_replayed(path: Mechanism, stage: Stage, *, trials: int, seed: int, er
     )
 
 
-def _models(path: Mechanism, stage: Stage, positive: BoolArray, seed: int) -> FloatArray:
+def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> FloatArray:
     """Returns how far models went along the canary in each round, (rounds, replays)."""
     plan, replays, coordinates = path.plan, len(positive), _ROWS * _CLASSES
     along = np.zeros(coordinates)

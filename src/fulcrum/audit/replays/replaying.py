@@ -16,8 +16,9 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.audit.evidence.guessing import Tally, Thresholds, tally, thresholds_from
 from fulcrum.audit.evidence.noise_tests import BINS, Width, binned, moduli, phases
-from fulcrum.audit.replays.audited_path import Mechanism, Values
+from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.played_observers import Stage, View, known_signal, silos_of
+from fulcrum.core.noise.mechanism import Values
 
 CHUNK = 16_384
 """Replays that are worked through together, at most."""
@@ -155,7 +156,7 @@ class _Counts:
 
 
 def replayed(
-    path: Mechanism,
+    path: AuditedPath,
     stage: Stage,
     *,
     trials: int,
@@ -252,7 +253,7 @@ def _chunks(replays: int, most: int) -> Iterator[int]:
         yield min(most, replays - start)
 
 
-def _played(path: Mechanism, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:
+def _played(path: AuditedPath, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:
     """Plays some replays of a stage, and compares single silos over the rounds in some of these."""
     plan, rounds = path.plan, path.plan.rounds
     positive = np.random.default_rng([_STREAM, seed]).random(replays) < 0.5
@@ -283,7 +284,7 @@ def _played(path: Mechanism, stage: Stage, replays: int, seed: int, *, compare: 
     return _Chunk(positive=positive, seen=together, squares=squares, kept=kept)
 
 
-def _shown(path: Mechanism, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
+def _shown(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
     """Returns what an observer sees of a round, (rows, replays), what colluders sent taken off."""
     if view.single:
         return sent[stage.silo][None]
@@ -301,17 +302,17 @@ def _shown(path: Mechanism, stage: Stage, view: View, sent: dict[int, Values], n
     return shown
 
 
-def _fine(path: Mechanism, width: float) -> bool:
+def _fine(path: AuditedPath, width: float) -> bool:
     """Whether noise this wide, in units of the clip norm, is so many steps of its lattice wide as to be continuous."""
     return path.plan.purpose == "research" or width * path.plan.clip_norm >= _FINE * path.step
 
 
-def _moduli(path: Mechanism, view: View) -> list[int]:
+def _moduli(path: AuditedPath, view: View) -> list[int]:
     return moduli(view.noise_std / path.step) if path.plan.purpose == "deployment" else []
 
 
 def _add_noise(
-    count: _Counts, path: Mechanism, view: View, seen: Values, positive: BoolArray, pattern: FloatArray
+    count: _Counts, path: AuditedPath, view: View, seen: Values, positive: BoolArray, pattern: FloatArray
 ) -> None:
     """Adds up what a view shows, its canary's sign taken off: noise is symmetric, so that it stays what it is."""
     sent = pattern[:, None] * np.where(positive, 1, -1)
@@ -347,7 +348,7 @@ def _noise(count: _Counts, signal: float) -> SeenNoise | None:
 
 
 def _rules(
-    path: Mechanism,
+    path: AuditedPath,
     stage: Stage,
     chunks: list[_Chunk],
     pattern: FloatArray,

@@ -1,6 +1,6 @@
-"""Clipping, and the only place that draws noise: seeded for research, cryptographic integers for deployment.
+"""The mechanism, and the only place that draws noise: seeded for research, cryptographic integers for deployment.
 
-Change it for another source of noise. It knows nothing of plans.
+Change it for another mechanism or source of noise. It knows nothing of plans.
 
 Imports from: base.
 """

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import listing
 from fulcrum.rounding import rounded_up, shown
@@ -62,6 +63,7 @@ class Guarantee:
         complete_tier: The outermost tier whose sums hold the noise of every region below them in every round.
         less_spent_outside: True where a silo had spent less before this plan against an observer further out than
             `complete_tier` than against an observer of `complete_tier`.
+        unit: The unit of privacy.
     """
 
     rounds: int
@@ -84,12 +86,13 @@ class Guarantee:
     regions: int = 1
     complete_tier: str = ROOT
     less_spent_outside: bool = False
+    unit: PrivacyUnit = SILO_UNIT
 
     @property
     def adjacency(self) -> str:
-        """Which federations are neighbours; a clipped update moves by at most 2C between them."""
+        """Which federations are neighbours."""
         kept = "its declared size kept" if self.sizes_known else "of whatever size"
-        return f"replace one silo's whole dataset, {kept}"
+        return f"{self.unit.relation}, {kept}"
 
     @property
     def statement(self) -> str:
@@ -122,7 +125,7 @@ class Guarantee:
             even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
         condition = f", even if {' and '.join(even)}" if even else ""
         delta = rounded_up(self.delta)
-        return f"Over {over}, at delta {delta:g}, every silo's whole dataset has {said}{condition}."
+        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} has {said}{condition}."
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
         """Returns what holds against each observer; tiers that have one observer share a clause, with the worst."""

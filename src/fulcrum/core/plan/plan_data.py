@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import Accountant, Aggregation, Bound, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 
 
@@ -49,6 +50,7 @@ class PlanData:
             coordinate of its clipped update. All zero where aggregators draw the noise.
         aggregator_noise_multiplier: By region, where aggregators draw the noise: that on the weighted sum, over C.
         purpose: Research, or deployment.
+        unit: The unit of privacy: which federations are neighbours, and how far a clipped update moves between them.
         spent: By tier, the squared shift (mu²) that each silo had spent before this plan; empty for a first plan.
         moved: By silo that changed its region since the plan before, the region it was in.
         keys: Public keys by silo and region name.
@@ -85,6 +87,7 @@ class PlanData:
     noise_multiplier: FloatArray
     aggregator_noise_multiplier: FloatArray | None = None
     purpose: Purpose = "research"
+    unit: PrivacyUnit = SILO_UNIT
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
     moved: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from fulcrum.core.choices import (
     ServerName,
     Shrink,
 )
+from fulcrum.core.privacy_unit import SILO_UNIT
 
 FORMAT = "fulcrum.plan/2"
 
@@ -50,9 +51,9 @@ class FederationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What was asked for; `required_multiplier` is what it means by tier, one number or one by silo.
 
-    Weights, clip share, server and aggregation are left out where they are the paper's. `weights` is "declared" where
-    silos count for what the federation declares, "by-silo" for weights that were given by silo. `influence_mix` is the
-    part of the regions' weights that is by share, so that every region keeps `least_influence` of its own.
+    Weights, clip share, server, aggregation and unit are left out where they are the paper's. `weights` is "declared"
+    where silos count for what the federation declares, "by-silo" for weights that were given by silo. `influence_mix`
+    is the part of the regions' weights that is by share, so that every region keeps `least_influence` of its own.
     `absent_regions` is true where a round goes on without a region that has no sum; no epsilon then counts on its noise
     further out.
     """
@@ -83,6 +84,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     influence_mix: Share = 0.0
     aggregation: Aggregation = "trusted"
     absent_regions: bool = False
+    unit: str = SILO_UNIT.name
 
 
 class PlanGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -16,6 +16,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import SMALLEST
 from fulcrum.core.plan.plan_file import FORMAT, PlanFile, Required, content_digest
+from fulcrum.core.privacy_unit import SILO_UNIT, UNITS
 from fulcrum.core.topology import ROOT, SILO, Tier, Topology, name_problem
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.parsing import check_unique_keys
@@ -247,6 +248,10 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
         yield "it masks sums to which aggregators add the noise"
     if content.purpose == "deployment" and (settings.parameters is None or settings.injection != "silo"):
         yield "it is a deployment of unknown size, or one in which silos do not draw the noise"
+    if settings.unit not in UNITS:
+        yield f"its unit of privacy, {settings.unit!r}, is none of {', '.join(UNITS)}"
+    if settings.unit != SILO_UNIT.name and (settings.information is not None or settings.floor is not None):
+        yield f"it bounds what is learned of a silo, and its unit of privacy is the {settings.unit}"
     if settings.reserve >= settings.delta:
         yield "lattice noise costs all of delta"
 

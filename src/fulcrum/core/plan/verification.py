@@ -2,8 +2,8 @@
 
 The path is deliberately another one than the planner's: exact sums silo by silo (`math.fsum`), coalitions by sorting
 each region, targets read from the settings, information and lattice by formulas of its own. Of all that computes a
-plan it shares the accountant alone; beside that, it reads the file by the file's own types and compares the words of
-the guarantee with the template they are made from.
+plan it shares the accountant and the sensitivity of the unit alone; beside that, it reads the file by the file's own
+types and compares the words of the guarantee with the template they are made from.
 
 >>> from fulcrum.planning.planner import plan
 >>> checks = verify(plan("consortium", rounds=10, epsilon=1.0).content())
@@ -25,6 +25,7 @@ from fulcrum.core.plan.plan_reader import SupportsContent, content_in, federatio
 from fulcrum.core.plan.verify_floors import floor_problem
 from fulcrum.core.plan.verify_masking import group_tier, masking_problem
 from fulcrum.core.plan.verify_weights import least_possible_noise, weights_problem
+from fulcrum.core.privacy_unit import UNITS
 from fulcrum.core.topology import ROOT, SILO
 
 _SOLVED_AT_ONCE = 1_000
@@ -53,7 +54,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
     """
     content = content_in(plan)
     seen = Recomputed(content)
-    settings, summary = content.settings, content.summary
+    settings, summary, kappa = content.settings, content.summary, seen.unit.sensitivity
     tiers = [SILO, *content.federation.tiers, ROOT]
     federation = federation_in(content)  # raises where the roster is not the one the digest names
     uniform = seen.uniform_budget()
@@ -62,7 +63,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
             name="digest", holds=content.digest in ("", content_digest(content)), detail=content_digest(content)[:12]
         ),
         Check(name="federation", holds=True, detail=f"{len(federation)} silos, digest {federation.digest[:12]}"),
-        _equal("sensitivity is 2C", content.guarantee.sensitivity, 2 * settings.clip_norm),
+        _equal(f"sensitivity is {kappa:g}C", content.guarantee.sensitivity, kappa * settings.clip_norm),
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content)] if settings.server != "sum" else []),
@@ -120,6 +121,7 @@ def _words(content: PlanFile, seen: "Recomputed") -> Check:
         regions=len(content.tiers[inner]),
         complete_tier=seen.complete,
         less_spent_outside=seen.less_spent_outside(),
+        unit=seen.unit,
     )
     differing = _differing_words(content, words)
     if not differing:
@@ -155,6 +157,7 @@ class Recomputed:
 
     def __init__(self, content: PlanFile) -> None:
         self.settings = content.settings
+        self.unit = UNITS[content.settings.unit]
         self._epsilon: dict[str, list[float]] = {}
         # Below what was promised even where the reserve is less than a rounding of it.
         promised, reserve = content.settings.delta, content.settings.reserve
@@ -255,9 +258,9 @@ class Recomputed:
 
     def epsilon_at(self, tier: str, multipliers: Iterable[float]) -> list[float]:
         """By silo, the epsilon at a tier, were these its effective multipliers there."""
-        settings = self.settings
+        settings, kappa = self.settings, self.unit.sensitivity
         shifts = [
-            math.hypot(2 * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
+            math.hypot(kappa * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
             for multiplier, before in zip(multipliers, self.spent[tier], strict=True)
         ]
         distinct = sorted(set(shifts))
@@ -398,18 +401,19 @@ def _information(content: PlanFile, seen: Recomputed, multipliers: Iterable[floa
     """By silo, the floor where one is declared, and the nats that the past and all rounds add at these multipliers."""
     settings = content.settings
     floor, before = _by_silo(settings.floor or 0.0, len(content.silos)), seen.spent[seen.innermost]
+    apart = seen.unit.sensitivity**2 / 2  # the ball's diameter squared, over twice the square of its radius
 
     def rounds(multiplier: float) -> float:
         if not multiplier:
             return math.inf
         ratio = 1 / multiplier
         if settings.bound == "paper":
-            return settings.rounds * 2 * ratio * ratio
+            return settings.rounds * apart * ratio * ratio
         if settings.parameters is None:
             return settings.rounds * ratio * ratio / 2
         return settings.rounds * settings.parameters / 2 * math.log1p(ratio * ratio / settings.parameters)
 
-    share = 2 if settings.bound == "paper" else 8
+    share = 2 if settings.bound == "paper" else 4 * apart
     return [
         lateral + past / share + rounds(multiplier)
         for lateral, past, multiplier in zip(floor, before, multipliers, strict=True)

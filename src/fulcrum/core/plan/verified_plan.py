@@ -29,6 +29,7 @@ from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_file import PlanFile, content_digest
 from fulcrum.core.plan.plan_reader import SupportsContent, all_or_none, content_in, federation_in, read_content
 from fulcrum.core.plan.verification import verify
+from fulcrum.core.privacy_unit import UNITS
 from fulcrum.errors import FulcrumError, PlanError, suggestion
 
 _MOST_KEPT = 4
@@ -83,10 +84,7 @@ class VerifiedPlan(PlanData):
         return self.index[silo]
 
     def release_cost(self, silo: str) -> dict[str, float]:
-        """Returns the squared shift (mu² = 4 / s²) that one release of a silo spends, by observer, inner to outer.
-
-        The sensitivity of a clipped update is 2C: neighbours replace the silo's whole dataset.
-        """
+        """Returns the squared shift (mu²) that one release of a silo spends, by observer, inner to outer."""
         place = self.index_of(silo)
         if not self.noise_multiplier[place]:
             return dict.fromkeys(self.federation.tier_names, float("inf"))
@@ -94,12 +92,12 @@ class VerifiedPlan(PlanData):
             tier: figures.effective_multiplier(self, tier, variance=self.noise_variance)[place]
             for tier in self.federation.tier_names
         }
-        return {tier: float(4 / multiplier**2) for tier, multiplier in multipliers.items()}
+        return {tier: float(self.unit.sensitivity**2 / multiplier**2) for tier, multiplier in multipliers.items()}
 
     def release_cost_alone(self, silo: str) -> float:
         """Returns the squared shift that one release of a silo spends against somebody who sees its own update."""
         multiplier = float(self.noise_multiplier[self.index_of(silo)])
-        return 4 / multiplier**2 if multiplier else float("inf")
+        return self.unit.sensitivity**2 / multiplier**2 if multiplier else float("inf")
 
 
 def verified(
@@ -176,11 +174,12 @@ def data_in(content: PlanFile) -> dict[str, object]:
     plain = {
         name: getattr(settings, name)
         for name in settings.__struct_fields__
-        if name not in ("epsilon", "weights", "required_multiplier", "floor")
+        if name not in ("epsilon", "weights", "required_multiplier", "floor", "unit")
     }
     return plain | {
         "federation": federation,
         "purpose": content.purpose,
+        "unit": UNITS[settings.unit],
         "epsilon_target": settings.epsilon,
         "required_multiplier": required,
         "floor": None if floor is None else read_only(np.broadcast_to(floor, len(federation)).astype(np.float64)),

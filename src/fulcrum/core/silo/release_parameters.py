@@ -14,6 +14,7 @@ from fractions import Fraction
 import msgspec
 
 from fulcrum.core.lattice import check_fits
+from fulcrum.core.noise.mechanism import LatticeMechanism
 from fulcrum.core.plan.figures import group_tier
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
@@ -24,19 +25,16 @@ from fulcrum.errors import ReleaseError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseParameters:
-    """The numbers of one plan that a silo's releases are made from, and nothing else of the plan.
+class ReleaseParameters(LatticeMechanism):
+    """The mechanism of a silo's releases under one plan, the cost of it, and nothing else of the plan.
+
+    So the noise that is drawn is the noise that is charged. The width is multiplier * weight * C / step, rounded up to
+    a number of double precision.
 
     Attributes:
         plan_digest: The digest of the plan.
         silo: The silo that releases.
         region: The region whose sum the releases go into.
-        parameters: Coordinates of an update.
-        clip_norm: C.
-        clip_share: The share of C at which an update is clipped before it is scaled up.
-        weight: Of the silo in the sum.
-        step: Of the lattice.
-        width: Of the noise, in steps: multiplier * weight * C / step, rounded up to a number of double precision.
         cost: The squared shifts that a release spends.
         allowance: The squared shifts that the plan allows in all.
     """
@@ -44,12 +42,6 @@ class ReleaseParameters:
     plan_digest: str
     silo: str
     region: str
-    parameters: int
-    clip_norm: float
-    clip_share: float
-    weight: float
-    step: float
-    width: float
     cost: Cost
     allowance: Allowance
 

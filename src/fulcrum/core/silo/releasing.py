@@ -17,13 +17,10 @@ import logging
 import operator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.layout import Layout, Update, flattened, floats_by_name, layout_of
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.noise.clipping import clip
+from fulcrum.core.noise.mechanism import GaussianMechanism, apply_mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
@@ -31,9 +28,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.release_parameters import ReleaseParameters, release_parameters_of
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.errors import DivergedUpdateError, RefusedReleaseError, ReleaseError
-
-_CHUNK = 2**16  # coordinates at a time: what is at work stays in the processor's cache
+from fulcrum.errors import RefusedReleaseError, ReleaseError
 
 alarm = logging.getLogger("fulcrum.alarm")
 """Where a silo is told, and nobody else, that its training diverged."""
@@ -126,7 +121,7 @@ def release(
     kept = _kept(terms, layout, round_number, ledger, policy, basis)
     if kept is not None:
         return kept
-    made = _lattice_release(flat, layout, terms, round_number, noise or SecureNoise())
+    made = _lattice_release(flat, layout, terms, round_number)
     del flat  # of a large update, memory that the bytes need
     payload, asked = made.to_bytes(), _asked(layout, basis)
     with ledger.held():
@@ -233,8 +228,6 @@ def _research_release(
             "purpose='deployment'"
         )
     layout, flat = flattened(update)
-    clipped = clip(flat, plan.clip_norm, plan.clip_share)
-    drawn = noise.standard_normal(round_number=round_number, block=index, shape=(layout.parameters,))
     inner = plan.federation.innermost
     return Release(
         plan_digest=plan.digest,
@@ -242,61 +235,38 @@ def _research_release(
         region=inner.nodes[inner.parent_of[index]],
         round_number=round_number,
         layout=layout,
-        values=perturbed(clipped, plan, index, drawn),
+        values=apply_mechanism(seeded_mechanism(plan, index, noise, round_number), flat),
         step=None,
     )
 
 
-def perturbed(clipped: FloatArray, plan: PlanData, index: int, drawn: FloatArray) -> FloatArray:
-    """Returns clipped coordinates of a silo's update with its noise, weighted, as a research plan has them sent.
+def seeded_mechanism(plan: PlanData, index: int, noise: SeededNoise, round_number: int) -> GaussianMechanism:
+    """Returns the mechanism of a silo's release in a round, as a research plan has it.
 
     Args:
-        clipped: Any number of coordinates.
         plan: Says how wide the noise is.
         index: Where the silo stands in the plan.
-        drawn: Standard normal, one for each coordinate.
+        noise: Where the noise comes from.
+        round_number: From 1.
     """
-    scale = float(plan.noise_multiplier[index]) * plan.clip_norm
-    return np.asarray(plan.federation.weights[index] * (clipped + scale * drawn))
+    return GaussianMechanism(
+        clip_norm=plan.clip_norm,
+        clip_share=plan.clip_share,
+        weight=float(plan.federation.weights[index]),
+        noise_multiplier=float(plan.noise_multiplier[index]),
+        draw=lambda shape: noise.standard_normal(round_number=round_number, block=index, shape=shape),
+    )
 
 
-def _lattice_release(
-    flat: FloatArray, layout: Layout, terms: ReleaseParameters, round_number: int, noise: SecureNoise
-) -> Release:
-    """Clips and weights the update, cuts it onto the lattice, and adds integers as wide as the plan says."""
-    try:
-        clipped = clip(flat, terms.clip_norm, terms.clip_share)
-    except DivergedUpdateError:
-        clipped = np.zeros_like(flat)
-        sound_alarm("the update of round %d is not finite: zero plus noise is released in its place", round_number)
+def _lattice_release(flat: FloatArray, layout: Layout, terms: ReleaseParameters, round_number: int) -> Release:
+    """Returns the release of an update; one that is not finite is zero plus noise, and the silo alone is told."""
+    text = "the update of round %d is not finite: zero plus noise is released in its place"
     return Release(
         plan_digest=terms.plan_digest,
         silo=terms.silo,
         region=terms.region,
         round_number=round_number,
         layout=layout,
-        values=on_lattice(clipped, terms, noise),
+        values=apply_mechanism(terms, flat, on_diverged=lambda: sound_alarm(text, round_number)),
         step=terms.step,
     )
-
-
-def on_lattice(clipped: FloatArray, terms: ReleaseParameters, noise: SecureNoise) -> npt.NDArray[np.int64]:
-    """Returns clipped coordinates of a silo's update with its noise, weighted, as integers of its lattice.
-
-    Args:
-        clipped: Any number of coordinates of an update whose norm is at most C.
-        terms: Weight, step and width.
-        noise: Where its noise comes from.
-    """
-    # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
-    # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting takes
-    # off less than that.
-    rounding = (terms.parameters + 8) * 2.0**-52
-    factor = terms.weight / terms.step * (1 - rounding)
-    values = noise.integers(width=terms.width, count=clipped.size)
-    with np.errstate(all="ignore"):
-        for start in range(0, clipped.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            # Both fit, whatever the update: terms are refused where one might not.
-            values[part] += np.trunc(clipped[part] * factor).astype(np.int64)
-    return values

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fulcrum.core.store.durable_files import sync_file
+from fulcrum.core.store.disk_sync import sync_file
 from fulcrum.errors import StorageError
 
 PAGE_BYTES = 65_536

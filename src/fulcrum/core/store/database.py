@@ -25,7 +25,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
-from fulcrum.core.store.durable_files import sync_file, sync_folder, synced_meanwhile
+from fulcrum.core.store.disk_sync import sync_file, sync_folder, synced_meanwhile
 from fulcrum.core.store.file_holding import OPENING, forget, in_use, is_named, remember, remember_reader, taken
 from fulcrum.core.store.recovery import files_beside, journal_of, mark_and_journal, settle
 from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive, read_only

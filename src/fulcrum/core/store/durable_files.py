@@ -7,23 +7,16 @@
 b'{}'
 """
 
-import contextlib
 import os
 import secrets
 import stat
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from fulcrum.core.store.disk_sync import sync_file, sync_folder
 from fulcrum.errors import StorageError
-
-if sys.platform == "darwin":
-    import fcntl
-
-_SYNC_SECONDS = 0.004
 
 
 def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *, private: bool = False) -> None:
@@ -84,55 +77,3 @@ def _target(path: str | Path) -> tuple[Path, int | None]:
         what = "a folder" if target.is_dir() else "not a regular file"
         raise StorageError(f"{path} cannot be written: it is {what}. Name a file")
     return target, mode
-
-
-def sync_file(handle: int, *, in_place: bool = False) -> None:
-    """Syncs what was written to a file; `in_place` where it was written over and neither size nor mode changed."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # past the cache of the drive
-    elif in_place and sys.platform != "win32":
-        os.fdatasync(handle)
-    else:
-        os.fsync(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Syncs the names in a folder, where the system can."""
-    if sys.platform == "win32":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def synced_meanwhile(handle: int) -> Iterator[None]:
-    """Syncs a file again and again while the block writes to it, so that the disk does not wait for the last write.
-
-    SQLite hands all pages of a commit to the system and then syncs: at 80 MB the commit takes a fifth less time so.
-    Only for writes that may reach the disk in any order.
-    """
-    done, failures = threading.Event(), []
-
-    def sync() -> None:
-        try:
-            while not done.wait(_SYNC_SECONDS):
-                sync_file(handle, in_place=True)
-        except OSError as error:  # an old system might not report the failure to the next sync
-            failures.append(error)
-
-    thread = threading.Thread(target=sync)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        yield
-        return
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    if failures:
-        raise failures[0]

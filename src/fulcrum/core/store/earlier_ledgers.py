@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from fulcrum.core.store.database import PathLike, Statement
-from fulcrum.core.store.durable_files import sync_file, sync_folder
+from fulcrum.core.store.disk_sync import sync_file, sync_folder
 from fulcrum.core.store.file_holding import taken
 from fulcrum.core.store.ledger import chain_hash, checks_of_file, genesis
 from fulcrum.core.store.ledger_entries import INSIDE, Allowance, Cost, Entry

@@ -13,9 +13,9 @@
 >>> folder.cleanup()
 
 A silo has one SQLite file, with a journal beside it while it is open (`fulcrum.core.store.database` says why, and how
-to copy them). Costs are squared mean shifts, mu² = 4 / s² a release and observer, which add up over releases whatever
-their multipliers (`fulcrum.core.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys are never
-stored, only what is sent anyway.
+to copy them). Costs are squared mean shifts, mu² = kappa² / s² a release and observer, which add up over releases
+whatever their multipliers (`fulcrum.core.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys
+are never stored, only what is sent anyway.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from fulcrum.core.store.commit_mark import PAGE_BYTES, CommitMark, Journal
-from fulcrum.core.store.durable_files import sync_file
+from fulcrum.core.store.disk_sync import sync_file
 from fulcrum.core.store.sqlite_connection import rolled_back
 from fulcrum.errors import StorageError
 

@@ -13,7 +13,8 @@ from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.signatures import FORMAT, Signature, check_beside, signature_of, signed_message
 from fulcrum.core.plan.verified_plan import check_verified
-from fulcrum.core.store.durable_files import sync_file, write_whole
+from fulcrum.core.store.disk_sync import sync_file
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import PlanError, SignatureError
 
 if TYPE_CHECKING:

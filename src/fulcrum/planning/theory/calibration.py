@@ -11,27 +11,36 @@ The curves of the accountants are in `fulcrum.core.accounting`, where silos veri
 """
 
 import math
+from functools import partial
 from typing import overload
 
 import numpy as np
 from scipy.special import ndtri
 
 from fulcrum.arrays import ArrayLike, FloatArray, FloatLike
-from fulcrum.core.accounting import CONVERGED, CURVES, NEWTON_STEPS, check_accounting, epsilon_of_shift, zero_shift
+from fulcrum.core.accounting import CONVERGED, CURVES, NEWTON_STEPS, check_accounting, zero_shift
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.errors import ParameterError
+from fulcrum.planning.theory.epsilon_table import epsilon_of_shifts
 
 _LEAST_EPSILON, _MOST_EPSILON = 1e-12, 1e12
 
 
 @overload
-def epsilon_of(multiplier: float, *, rounds: int, delta: float, accountant: str = ...) -> float: ...
+def epsilon_of(
+    multiplier: float, *, rounds: int, delta: float, accountant: str = ..., unit: PrivacyUnit = ...
+) -> float: ...
 @overload
-def epsilon_of(multiplier: ArrayLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
-def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: str = "exact") -> float | FloatArray:
+def epsilon_of(
+    multiplier: ArrayLike, *, rounds: int, delta: float, accountant: str = ..., unit: PrivacyUnit = ...
+) -> FloatArray: ...
+def epsilon_of(
+    multiplier: FloatLike, *, rounds: int, delta: float, accountant: str = "exact", unit: PrivacyUnit = SILO_UNIT
+) -> float | FloatArray:
     """Returns the epsilon of releasing `rounds` updates at this effective noise multiplier.
 
-    The guarantee is (epsilon, delta)-differential privacy where neighbours differ in one silo's whole dataset (replace
-    one, sensitivity 2C), every silo in every round, no amplification by sampling.
+    The guarantee is (epsilon, delta)-differential privacy between the neighbours of `unit` (by default: replace one
+    silo's whole dataset, sensitivity 2C), every silo in every round, no amplification by sampling.
 
     =============  ============================================
     multiplier     epsilon
@@ -50,21 +59,33 @@ def epsilon_of(multiplier: FloatLike, *, rounds: int, delta: float, accountant: 
         rounds: Number of releases, T.
         delta: The DP parameter, in (0, 1).
         accountant: One of `ACCOUNTANTS`.
+        unit: The unit of privacy.
     """
     check_accounting(rounds=rounds, delta=delta, accountant=accountant)
     multipliers = np.asarray(multiplier, dtype=np.float64)
     if not (multipliers >= 0).all():
         raise ParameterError(f"noise multiplier must be at least 0, got {multipliers[~(multipliers >= 0)].flat[0]}")
+    shift = shift_of(multipliers, rounds=rounds, unit=unit)
+    return _like(multiplier, epsilon_of_shifts(shift, delta=delta, accountant=accountant))
+
+
+def shift_of(multiplier: FloatLike, *, rounds: int, unit: PrivacyUnit = SILO_UNIT) -> FloatArray:
+    """Returns mu, the mean shift of `rounds` releases at this effective noise multiplier; inf without noise."""
     with np.errstate(divide="ignore", over="ignore"):
-        shift = 2 * math.sqrt(rounds) / multipliers
-    return _like(multiplier, epsilon_of_shift(shift, delta=delta, accountant=accountant))
+        return np.asarray(unit.sensitivity * math.sqrt(rounds) / np.asarray(multiplier, dtype=np.float64))
 
 
 @overload
-def noise_for(epsilon: float, *, rounds: int, delta: float, accountant: str = ...) -> float: ...
+def noise_for(
+    epsilon: float, *, rounds: int, delta: float, accountant: str = ..., unit: PrivacyUnit = ...
+) -> float: ...
 @overload
-def noise_for(epsilon: ArrayLike, *, rounds: int, delta: float, accountant: str = ...) -> FloatArray: ...
-def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str = "exact") -> float | FloatArray:
+def noise_for(
+    epsilon: ArrayLike, *, rounds: int, delta: float, accountant: str = ..., unit: PrivacyUnit = ...
+) -> FloatArray: ...
+def noise_for(
+    epsilon: FloatLike, *, rounds: int, delta: float, accountant: str = "exact", unit: PrivacyUnit = SILO_UNIT
+) -> float | FloatArray:
     """Returns the smallest effective noise multiplier that keeps to `epsilon`, rounded so that it never overspends.
 
     `epsilon_of` of the result is at most `epsilon`, in floating point too. An infinite epsilon needs no noise: 0.
@@ -74,6 +95,7 @@ def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str 
         rounds: Number of releases, T.
         delta: The DP parameter, in (0, 1).
         accountant: One of `ACCOUNTANTS`.
+        unit: The unit of privacy.
     """
     check_accounting(rounds=rounds, delta=delta, accountant=accountant)
     wanted = np.asarray(epsilon, dtype=np.float64)
@@ -87,10 +109,11 @@ def noise_for(epsilon: FloatLike, *, rounds: int, delta: float, accountant: str 
     multipliers = np.zeros_like(budgets)
     if finite.any():
         shift = _shift_for(budgets[finite], delta, accountant)
-        multipliers[finite] = 2 * math.sqrt(rounds) / shift
+        multipliers[finite] = unit.sensitivity * math.sqrt(rounds) / shift
         nudge = np.finfo(np.float64).eps
         # The last bits of Newton's method and of the division may fall on the wrong side: step away until they do not.
-        while (over := epsilon_of(multipliers, rounds=rounds, delta=delta, accountant=accountant) > budgets).any():
+        reached = partial(epsilon_of, rounds=rounds, delta=delta, accountant=accountant, unit=unit)
+        while (over := reached(multipliers) > budgets).any():
             multipliers[over] *= 1 + nudge
             nudge *= 2
     return _like(epsilon, multipliers[where].reshape(wanted.shape))

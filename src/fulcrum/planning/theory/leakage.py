@@ -16,6 +16,7 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray, FloatLike, read_only
 from fulcrum.core.choices import BOUNDS
+from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.planning.theory.prior import (
     Coupling,
@@ -27,6 +28,10 @@ from fulcrum.planning.theory.prior import (
     strength_of,
 )
 from fulcrum.rounding import rounded_up
+
+_PER_ROUND = {"paper": SILO_UNIT.sensitivity**2 / 2, "capacity": 0.5}
+"""Nats of a round times s², in the limit of many parameters: half of the squared distance that updates have in units of
+C, two of them from each other or one from the centre. All of this is about a silo, whatever a plan's unit is."""
 
 
 def mechanism_information(
@@ -51,17 +56,17 @@ def mechanism_information(
         if bound == "capacity" and parameters is not None:
             signal = -2 * np.log(s) - math.log(parameters)
             return like_input(rounds * parameters / 2 * np.logaddexp(0.0, signal))
-        return like_input((2.0 if bound == "paper" else 0.5) * rounds * (1 / s) ** 2)
+        return like_input(_PER_ROUND[bound] * rounds * (1 / s) ** 2)
 
 
 def information_of_shift(squared_shift: FloatArray, *, bound: str = "paper") -> FloatArray:
-    """Returns the nats that releases of this squared shift in all (mu², the sum of 4 / s²) reveal at most.
+    """Returns the nats that releases of this squared shift in all (mu², the sum of kappa² / s²) reveal at most.
 
     It is `mechanism_information` for releases of which the shift alone is known: mu²/2 by `paper`, mu²/8 by `capacity`
     in the limit of many parameters, which is never below the capacity for fewer.
     """
     _check_channel(1, bound, None)
-    return np.asarray(squared_shift) / (2 if bound == "paper" else 8)
+    return np.asarray(squared_shift) / (2 if bound == "paper" else 2 * SILO_UNIT.sensitivity**2)
 
 
 def shown_nats(nats: float, *, digits: int = 4) -> str:
@@ -89,7 +94,7 @@ def multiplier_for_information(
     if bound == "capacity" and parameters is not None:
         x = 2 * left / rounds / parameters
         return like_input(np.exp(-x / 2) / np.sqrt(-parameters * np.expm1(-x)))
-    return like_input(np.sqrt((2.0 if bound == "paper" else 0.5) * rounds / left))
+    return like_input(np.sqrt(_PER_ROUND[bound] * rounds / left))
 
 
 def information_bound(

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from scipy.special import ndtr, ndtri
 
 from fulcrum.core.accounting import MOST_SHIFT, check_accounting
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.errors import ParameterError
+from fulcrum.planning.theory.calibration import shift_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,9 @@ class ObserverPower:
     false_positive_rate: float
 
 
-def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float = 0.01) -> ObserverPower:
+def observer_power(
+    multiplier: float, *, rounds: int, false_positive_rate: float = 0.01, unit: PrivacyUnit = SILO_UNIT
+) -> ObserverPower:
     """Returns what the best observer of Gaussian releases at this multiplier can do; tight, and free of delta.
 
     >>> power = observer_power(23.8115, rounds=10)
@@ -40,7 +44,7 @@ def observer_power(multiplier: float, *, rounds: int, false_positive_rate: float
     check_accounting(rounds=rounds)
     if not multiplier >= 0:
         raise ParameterError(f"noise multiplier must be at least 0, got {multiplier}")
-    shift = math.inf if multiplier == 0 else 2 * math.sqrt(rounds) / multiplier
+    shift = math.inf if multiplier == 0 else float(shift_of(multiplier, rounds=rounds, unit=unit))
     return observer_power_of_shift(shift, false_positive_rate=false_positive_rate)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.noise.clipping import clip_factor
+from fulcrum.core.noise.mechanism import batch_factors, noise_norm
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.planning.plan import Plan
@@ -105,7 +105,17 @@ class Arms:
     @property
     def noise_norm(self) -> FloatArray:
         """What noise multipliers are relative to, by arm: the clip norm, or 0 where nothing is clipped."""
-        return np.where(np.isinf(self.clip_norm), 0.0, self.clip_norm)
+        return noise_norm(self.clip_norm)
+
+    def factors(self, sizes: FloatArray, silos: slice) -> tuple[FloatArray, FloatArray]:
+        """Returns by silo and arm what updates of these norms, and standard normal draws, enter the sums with."""
+        return batch_factors(
+            sizes,
+            weight=self.weights[silos],
+            noise_multiplier=self.noise_multiplier[silos],
+            clip_norm=self.clip_norm,
+            clip_share=self.clip_share,
+        )
 
     def without_privacy(self) -> "Arms":
         """Returns one arm on the same federation with neither clip nor noise: the reference."""
@@ -390,12 +400,10 @@ def block_sums(
             f"silo {arms.silo_name(silo)!r} diverged in round {round_number}: its update is not finite. "
             f"Lower the learning rate (now {training.learning_rate:g})"
         )
-    weights = arms.weights[silos]
-    flat *= (weights * clip_factor(sizes, arms.clip_norm, arms.clip_share))[:, None, :]
-    scale = weights * arms.noise_multiplier[silos]
-    if scale.any():
-        scale = scale * arms.noise_norm
-        flat += block_noise(job, block, round_number, head.parameters)[:, :, None] * scale[:, None, :]
+    signal, noise = arms.factors(sizes, silos)
+    flat *= signal[:, None, :]
+    if noise.any():
+        flat += block_noise(job, block, round_number, head.parameters)[:, :, None] * noise[:, None, :]
     region_of = arms.region_of[silos]
     found, member_of = np.unique(region_of, return_inverse=True)
     belongs = (member_of == np.arange(len(found))[:, None]).astype(np.float64)

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.noise.clipping import clip_factor
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError, check_known, in_one_line
 from fulcrum.simulation.data.tasks import Task
@@ -330,16 +329,15 @@ class _Silos:
                 f"silo {arms.silo_name(silo)!r} diverged in round {round_number}: its update is not finite. "
                 f"Lower the learning rate (now {self._training.learning_rate:g})"
             )
-        weights = arms.weights[first:last]
-        kept = torch.as_tensor(weights * clip_factor(sizes, arms.clip_norm, arms.clip_share)).to(updates)
+        signal, noise = arms.factors(sizes, slice(first, last))
+        kept = torch.as_tensor(signal).to(updates)
         sent = []
         for begin in range(0, last - first, _SILOS_A_SUM):
             here = slice(begin, begin + _SILOS_A_SUM)
             sent.append(self._regional(first + begin, kept[here], updates[here]))
-        scale = weights * arms.noise_multiplier[first:last] * arms.noise_norm
-        if scale.any():
+        if noise.any():
             for begin, end, drawn in self._draws.noise(first, last, round_number):
-                spread = torch.as_tensor(scale[begin - first : end - first]).to(drawn)
+                spread = torch.as_tensor(noise[begin - first : end - first]).to(drawn)
                 sent.append(self._regional(begin, spread, drawn[:, None]))
         return sent
 

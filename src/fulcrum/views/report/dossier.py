@@ -148,6 +148,7 @@ def questions_of(
 ) -> list[Question]:
     """Returns the questions, answered from a plan, what people said, an audit and a run, where there are these."""
     deployed, guarantee = plan.purpose == "deployment", guarantee_of(plan)
+    times = "twice" if plan.unit.sensitivity == 2 else f"{plan.unit.sensitivity:g} times"
     asked: list[tuple[str, str, str, bool]] = [
         (
             "What is epsilon, and why is it acceptable?",
@@ -159,9 +160,9 @@ def questions_of(
         ("What is delta, and that of any conversion?", _delta(plan), "", False),
         (
             "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
-            f"The unit is a silo's whole dataset. Neighbouring federations {guarantee.adjacency}. A silo contributes "
+            f"The unit is a {plan.unit.protected}. Neighbouring federations {guarantee.adjacency}. A silo contributes "
             f"one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another dataset moves "
-            f"it by at most twice that norm. {_BUDGET[deployed]}",
+            f"it by at most {times} that norm. {_BUDGET[deployed]}",
             "",
             False,
         ),

@@ -103,7 +103,7 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
                 f"Other releases: {answers.other_releases or UNANSWERED}",
             },
             "privacy_loss": {
-                "privacy_unit": "Silo-level: a silo's whole dataset",
+                "privacy_unit": f"{plan.unit.name.capitalize()}-level: a {plan.unit.protected}",
                 "privacy_unit_details": asked[4],
                 "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
                 "privacy_parameters_details": f"{asked[1]} The epsilon of this entry is the first of these, against "

@@ -1,0 +1,201 @@
+"""The mechanism: an update clipped, weighted and perturbed, where simulation, deployment and audit all call it.
+
+>>> import numpy as np
+>>> clip(np.array([3.0, 4.0]), 1.0).tolist()
+[0.6000000000000001, 0.8]
+>>> silent = GaussianMechanism(clip_norm=1.0, clip_share=1.0, weight=0.5, noise_multiplier=2.0, draw=np.zeros)
+>>> apply_mechanism(silent, np.array([3.0, 4.0])).tolist()
+[0.30000000000000004, 0.4]
+
+Two mechanisms: seeded Gaussian noise in floating point for research, discrete Gaussian integers on a lattice for
+deployment. Engines that train many silos in one array call neither silo by silo; `batch_factors` has their numbers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.noise.noise_sources import SecureNoise
+from fulcrum.errors import DivergedUpdateError, ParameterError
+
+Values: TypeAlias = np.ndarray[Any, Any]
+"""Coordinates of a release: floating point in research, integers of the lattice in deployment."""
+
+_CHUNK = 2**16  # coordinates at a time: what is at work stays in the processor's cache
+
+
+class Mechanism(Protocol):
+    """The way from one silo's clipped update to the numbers that may leave the silo, for one release.
+
+    Every implementation keeps these rules, which `tests/noise/test_mechanism.py` holds all of them to:
+
+    - before noise is added, the norm of the weighted update is at most weight times `clip_norm`;
+    - noise is at least as wide as the plan says, independent by coordinate, and drawn for this release alone;
+    - a coordinate of the result depends on its own coordinate and its own noise, and on no other data of the silo;
+    - the result has the shape of its input, and one dtype whatever the input.
+    """
+
+    @property
+    def clip_norm(self) -> float:
+        """C: the norm of an update is at most this before it is weighted."""
+
+    @property
+    def clip_share(self) -> float:
+        """The share of C at which an update is clipped before it is scaled up to C."""
+
+    def perturb(self, clipped: FloatArray) -> Values:
+        """Returns coordinates of a clipped update, any number of them, weighted and with noise."""
+
+
+def apply_mechanism(
+    mechanism: Mechanism, update: FloatArray, *, on_diverged: Callable[[], object] | None = None
+) -> Values:
+    """Returns an update as it may leave its silo: clipped as a whole, scaled up, weighted and perturbed.
+
+    Args:
+        mechanism: Clip, weight and noise.
+        update: All coordinates, flat.
+        on_diverged: Called where the update is not finite, which is then released as zero plus noise: a refusal would
+            tell an observer that the silo diverged. Without it, such an update raises `DivergedUpdateError`.
+    """
+    try:
+        clipped = clip(update, mechanism.clip_norm, mechanism.clip_share)
+    except DivergedUpdateError:
+        if on_diverged is None:
+            raise
+        on_diverged()
+        clipped = np.zeros_like(update)
+    return mechanism.perturb(clipped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianMechanism:
+    """Gaussian noise in floating point, for research.
+
+    Attributes:
+        clip_norm: C.
+        clip_share: The share of C at which an update is clipped before it is scaled up.
+        weight: Of the silo in the sum.
+        noise_multiplier: The standard deviation of the noise over C, before the weight.
+        draw: Returns standard normal draws of a shape.
+    """
+
+    clip_norm: float
+    clip_share: float
+    weight: float
+    noise_multiplier: float
+    draw: Callable[[tuple[int, ...]], FloatArray]
+
+    def perturb(self, clipped: FloatArray) -> FloatArray:
+        """Returns coordinates of a clipped update, weighted and with noise."""
+        # Without noise, as where nothing is clipped either, an infinite C must not become an infinity times 0.
+        scale = self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
+        return np.asarray(self.weight * (clipped + scale * self.draw(clipped.shape)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatticeMechanism:
+    """Discrete Gaussian integers on a lattice, for deployment.
+
+    Attributes:
+        parameters: Coordinates of an update.
+        clip_norm: C.
+        clip_share: The share of C at which an update is clipped before it is scaled up.
+        weight: Of the silo in the sum.
+        step: Of the lattice.
+        width: Of the noise, in steps.
+        noise: The source of the integers.
+    """
+
+    parameters: int
+    clip_norm: float
+    clip_share: float
+    weight: float
+    step: float
+    width: float
+    noise: SecureNoise = field(default_factory=SecureNoise)
+
+    def perturb(self, clipped: FloatArray) -> npt.NDArray[np.int64]:
+        """Returns coordinates of a clipped update, weighted and with noise, as integers of the lattice."""
+        # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
+        # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting
+        # takes off less than that.
+        rounding = (self.parameters + 8) * 2.0**-52
+        factor = self.weight / self.step * (1 - rounding)
+        values = self.noise.integers(width=self.width, count=clipped.size)
+        with np.errstate(all="ignore"):
+            for start in range(0, clipped.size, _CHUNK):
+                part = slice(start, start + _CHUNK)
+                # Both fit, whatever the update: a plan is refused where one might not (`check_fits`).
+                values[part] += np.trunc(clipped[part] * factor).astype(np.int64)
+        return values
+
+
+def batch_factors(
+    size: FloatArray, *, weight: FloatArray, noise_multiplier: FloatArray, clip_norm: FloatArray, clip_share: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the mechanism of many silos at once, as two factors: of updates, and of standard normal draws.
+
+    All arguments broadcast. An infinite clip norm clips nothing and has no noise.
+
+    Args:
+        size: The L2 norms of the updates.
+        weight: The weights of the silos in the sum.
+        noise_multiplier: The standard deviations of the noise over C, before the weight.
+        clip_norm: C.
+        clip_share: The share of C at which updates are clipped before they are scaled up.
+    """
+    return weight * clip_factor(size, clip_norm, clip_share), weight * noise_multiplier * noise_norm(clip_norm)
+
+
+def noise_norm(clip_norm: FloatArray) -> FloatArray:
+    """Returns the norms that noise multipliers are relative to: the clip norms, or 0 where nothing is clipped."""
+    return np.where(np.isinf(clip_norm), 0.0, clip_norm)
+
+
+def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
+    """Scales `update` so that its L2 norm is at most `norm`: clipped at `share` of it, then scaled up by 1 / share.
+
+    Guarantees, for every shape including 0-d and empty, and every finite size:
+
+    - the result's norm is at most `norm`, up to one rounding of the dtype, so that two results differ by at most twice
+      `norm` whatever the share; where the dtype does not hold so much, it is the largest that it does;
+    - with a share of 1, an update already within the norm comes back unchanged, bit for bit;
+    - the dtype is kept, and the input is not written to.
+
+    NaN or inf raises `DivergedUpdateError`: a silo that diverged has no bounded update, and zeros would hide it. A norm
+    that is negative or NaN, or a share that is not above 0 and at most 1, raises `ParameterError`; an infinite norm
+    clips nothing.
+    """
+    if not norm >= 0:
+        raise ParameterError(f"the clip norm must be a number of at least 0, got {norm}")
+    if not 0 < share <= 1:
+        raise ParameterError(f"the share of the clip norm must be above 0 and at most 1, got {share}")
+    with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
+        largest = max(float(np.max(update, initial=0.0)), -float(np.min(update, initial=0.0)))
+        if not math.isfinite(largest):
+            raise DivergedUpdateError("the update is not finite. Lower the learning rate or check the data")
+        exponent = math.frexp(largest)[1] - 1
+        # Exact, and its squares cannot overflow.
+        scaled = np.asarray(np.ldexp(np.asarray(update, dtype=np.float64), -exponent))
+        size = float(np.linalg.norm(np.ravel(scaled)))
+        if share == 1 and np.ldexp(size, exponent) <= norm:
+            return update
+        kept = np.result_type(update, np.float16)  # a float's own dtype
+        # Never more than brings it to the norm, however the share was rounded, nor than the dtype holds.
+        room = float(np.finfo(kept).max) * (1 - 2.0**-50) / max(1.0, math.ldexp(largest, -exponent))
+        factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0, room)
+        return np.asarray(np.multiply(scaled, factor, out=scaled).astype(kept, copy=False))
+
+
+def clip_factor(size: FloatArray, norm: float | FloatArray, share: float | FloatArray = 1.0) -> FloatArray:
+    """Returns what updates of these L2 norms are scaled by: 1 / share within that share of the norm, or norm / size."""
+    inverse = np.broadcast_to(
+        1 / np.asarray(share), np.broadcast_shapes(np.shape(size), np.shape(norm), np.shape(share))
+    )
+    return np.divide(norm, size, out=inverse.copy(), where=size > norm * np.asarray(share))

@@ -30,8 +30,8 @@ Injection: TypeAlias = Literal["silo", "aggregator"]
 INJECTIONS: tuple[Injection, ...] = get_args(Injection)
 """The side that draws the noise: every silo its own, or once a trusted regional aggregator."""
 
-Aggregation: TypeAlias = Literal["trusted", "masked"]
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+AggregationName: TypeAlias = Literal["trusted", "masked"]
+AGGREGATIONS: tuple[AggregationName, ...] = get_args(AggregationName)
 """The way sums are made: by trusted aggregators, which see single updates, or masked, so that the server gets sums."""
 
 SERVER_NAME = r"^[a-z][a-z0-9-]{0,31}\Z"

@@ -14,9 +14,9 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 import numpy as np
 
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.messages.membership import joint_senders
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import ExchangeError, StorageError, in_one_line
@@ -167,7 +167,7 @@ def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -
     Servers of earlier versions went on without a region under any plan. An observer of the model of such a round saw
     less noise than the plan's epsilon for the global sum counts on, and no later round mends this.
     """
-    together = [regions for regions in joint_senders(plan) if len(regions) > 1]
+    together = [regions for regions in aggregation_of(plan).joint_senders() if len(regions) > 1]
     for entry in standing.history:
         summed = set(entry["summed"])
         partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)

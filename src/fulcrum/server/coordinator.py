@@ -23,7 +23,6 @@ Answers are not signed: the engine says who sent one, since it knows whose conne
 import math
 import os
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +32,10 @@ import msgspec
 import numpy as np
 
 from fulcrum.aggregation.norm_tests import largest_sum
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import in_units
-from fulcrum.core.messages.membership import joint_senders, members_of, regions_of, senders_of, step_of
+from fulcrum.core.messages.membership import members_of, senders_of, step_of
 from fulcrum.core.messages.model_message import Model, checked_model, model_digest
 from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
@@ -63,6 +63,7 @@ class Coordinator:
 
     def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
         self._folder, self._plan, self._rule, self._checkpoint = folder, plan, rule, checkpoint
+        self._aggregation = aggregation_of(plan)
         self._answers: dict[str, tuple[bytes, Answer]] = {}
         self._lock = threading.RLock()
         self._spare: dict[str, FloatArray] = {}
@@ -182,14 +183,14 @@ class Coordinator:
         Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
         rescaled; "random-effects" takes a region that it hears in some rounds alone for what it says in these.
         Where the plan counts on the noise of every region and one contributes nothing, then none does
-        (`joint_senders`).
+        (`Aggregation.usable`).
         """
         with self._lock:
             self._check_open()
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
-            complete = {region for joint in joint_senders(self._plan) if joint <= sums.keys() for region in joint}
+            complete = self._aggregation.usable(sums)
             unused = "the plan's epsilon for the global sum counts on the noise of every region"
             withheld |= {region: unused for region in sums if region not in complete}
             sums = {region: answer for region, answer in sums.items() if region in complete}
@@ -272,12 +273,8 @@ class Coordinator:
                 raise ExchangeError(f"the sum of region {region!r} is not on its lattice")
             if answer.layout != self._standing.layout:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
-            places = regions_of(plan.federation)
-            silos, there = (Counter(places[silo] for silo in some) for some in (members, named))
-            for place, count in silos.items():  # an honest region withholds it, and pooled it would be scaled up
-                if (absent := count - there[place]) > plan.dropouts:
-                    lacks = f"{absent} of {count} silos are missing, the plan does without {plan.dropouts}"
-                    raise ExchangeError(f"the sum of region {place!r} lacks noise: {lacks}")
+            if reason := self._aggregation.lacking(region, named):  # an honest region withholds it
+                raise ExchangeError(f"the sum of region {region!r} lacks noise: {reason}")
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))
             if not size <= largest_sum(plan, [members[silo] for silo in named], len(answer.values)):

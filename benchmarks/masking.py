@@ -25,7 +25,7 @@ from _secagg_plus import SecAggPlus, available, seconds
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fulcrum
-from fulcrum.aggregation.masked_group import STAGES, Aggregation
+from fulcrum.aggregation.masked_group import STAGES, MaskedGroup
 from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.masking.masking_messages import (
     INPUT,
@@ -143,8 +143,8 @@ class Measured:
         assert isinstance(requests, RegionalSum), requests
         assert set(requests.values.tolist()) == {len(self.members) - len(self.dropped)}
 
-    def _server(self, parameters: int) -> Aggregation:
-        return Aggregation(self.group, self.session, Layout(names=("all",), shapes=((parameters,),)))
+    def _server(self, parameters: int) -> MaskedGroup:
+        return MaskedGroup(self.group, self.session, Layout(names=("all",), shapes=((parameters,),)))
 
     def _answer(self, name: str, request: Any) -> bytes:
         """Returns what a silo answers; the first one's time counts, as that of a silo alone in its process."""

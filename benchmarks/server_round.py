@@ -10,15 +10,14 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 import fulcrum
 from fulcrum.core.messages.layout import Layout
-from fulcrum.rules.server_rule import advanced, begun
-from fulcrum.server.checkpoint import Checkpoint, Pooling, Standing
+from fulcrum.rules.server_rule import RoundSums
+from fulcrum.server.checkpoint import Checkpoint, Standing
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 
@@ -65,22 +64,23 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     worst = 0.0
     for name, classes in (("a softmax head of two classes", 2), ("a model of which nothing is known", None)):
-        state = begun(plan.server_rule, regions=regions, shape=(parameters,))
+        rule = plan.server_rule
+        state, present = rule.begin(np.zeros(parameters)), np.ones(regions, dtype=bool)
         room = np.full((regions, parameters), 0.0)
         times = []
         for _ in range(ROUNDS):
-            before, kept = time.process_time(), state.said
-            state, _ = advanced(plan.server_rule, state, sums, unit=UNIT, classes=classes, room=room)
+            before, kept = time.process_time(), state.arrays["said"]
+            told = RoundSums(values=sums, present=present, unit=UNIT, classes=classes, spare={"said": room})
+            state, _ = rule.step(state, told)
             times.append(time.process_time() - before)
-            room = kept if kept is not None else room
+            room = kept
         round_time = min(times[1:])  # the first asks for memory that it then has
         worst = max(worst, round_time)
         rows.append({"figure": f"a round of {name} over adding up", "ratio": round_time / floor})
     layout = Layout(names=("model",), shapes=((parameters,),))
-    standing = Standing(plan_digest=plan.digest, round_number=ROUNDS + 1, layout=layout, history=[])
-    pooling = Pooling(start=np.zeros(parameters), state=replace(state), classes=None)
+    standing = Standing(plan_digest=plan.digest, round_number=ROUNDS + 1, layout=layout, history=[], pooling={})
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = Checkpoint(standing=standing, model=state.moved, pooling=pooling)
+        checkpoint = Checkpoint(standing=standing, state=state)
         writing = processor_seconds(lambda: checkpoint.write(Path(folder)))
     rows.append({"figure": "the same round over writing its checkpoint", "ratio": worst / writing})
     columns = (Column(key="figure", heading="figure", figures=False), Column(key="ratio", heading="ratio"))

@@ -33,7 +33,7 @@ import torch
 from peers import networks
 from peers.environments import installed
 
-from fulcrum.rules.server_rule import ServerRule
+from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining
@@ -92,7 +92,7 @@ def job_of(silos: int, rounds: int) -> Job:
         aggregator_noise_multiplier=np.zeros((regions, 1)),
         clip_norm=np.array([networks.CLIP]),
         clip_share=np.ones(1),
-        rules=(ServerRule.adding_up(regions),),
+        rules=(SumRule(),),
     )
     part = Partition(
         records=np.random.default_rng(1).integers(0, networks.POOL, silos * networks.RECORDS).astype(np.intp),

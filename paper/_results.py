@@ -21,11 +21,12 @@ from fulcrum.core.store.durable_files import write_whole
 _ENGINE = (
     "embedded.batched_engine",
     "embedded.models",
-    "embedded.pooling_variants",
+    "embedded.server_variants",
     "data.partition",
     "reference_engine",
     "data.tasks",
 )
+_RULES = ("random_effects", "random_effects_rule", "server_rule", "shrinkage", "sum_rule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ def engine_digest(*more: str) -> str:
         *(f"fulcrum.simulation.{name}" for name in _ENGINE),
         "fulcrum.core.noise.noise_sources",
         "fulcrum.core.noise.mechanism",
-        *(f"fulcrum.rules.{name}" for name in ("random_effects", "server_rule", "shrinkage")),
+        *(f"fulcrum.rules.{name}" for name in _RULES),
         *more,
     ]
     content = sha256()

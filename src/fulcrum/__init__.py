@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.core.noise.noise_sources import SecureNoise as SecureNoise
     from fulcrum.core.noise.noise_sources import SeededNoise as SeededNoise
     from fulcrum.core.plan.guarantee import Guarantee as Guarantee
+    from fulcrum.core.plan.plan_data import PlanData as PlanData
     from fulcrum.core.plan.plan_file import PlanFile as PlanFile
     from fulcrum.core.plan.signatures import read_signed_plan as read_signed_plan
     from fulcrum.core.plan.verification import verify as verify
@@ -93,7 +94,12 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.readers.federation_reader import read_federation as read_federation
     from fulcrum.readers.federation_reader import reading_of as reading_of
     from fulcrum.readers.profiles import PROFILES as PROFILES
+    from fulcrum.rules.registry import register_server_rule as register_server_rule
+    from fulcrum.rules.server_rule import PlanFacts as PlanFacts
+    from fulcrum.rules.server_rule import RoundDiagnostics as RoundDiagnostics
+    from fulcrum.rules.server_rule import RoundSums as RoundSums
     from fulcrum.rules.server_rule import ServerRule as ServerRule
+    from fulcrum.rules.server_rule import ServerState as ServerState
     from fulcrum.simulation.data.datasets import dataset_task as dataset_task
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
@@ -152,7 +158,9 @@ _MODULES = {
     "OverlapError": "errors",
     "ParameterError": "errors",
     "Plan": "planning.plan",
+    "PlanData": "core.plan.plan_data",
     "PlanError": "errors",
+    "PlanFacts": "rules.server_rule",
     "PlanFile": "core.plan.plan_file",
     "Policy": "core.silo.policy",
     "PolicyError": "errors",
@@ -162,9 +170,12 @@ _MODULES = {
     "Release": "core.messages.release_message",
     "ReleaseError": "errors",
     "Requirement": "planning.theory.allocation",
+    "RoundDiagnostics": "rules.server_rule",
+    "RoundSums": "rules.server_rule",
     "SecureNoise": "core.noise.noise_sources",
     "SeededNoise": "core.noise.noise_sources",
     "ServerRule": "rules.server_rule",
+    "ServerState": "rules.server_rule",
     "SignatureError": "errors",
     "StorageError": "errors",
     "Target": "planning.targets",
@@ -202,6 +213,7 @@ _MODULES = {
     "read_policy": "core.silo.policy",
     "read_signed_plan": "core.plan.signatures",
     "reading_of": "readers.federation_reader",
+    "register_server_rule": "rules.registry",
     "release": "core.silo.releasing",
     "replan": "planning.replanning",
     "report": "views.report.html_report",

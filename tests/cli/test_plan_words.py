@@ -9,9 +9,10 @@ import pytest
 import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.cli.options import RecipeOption, ServerOption, WeightsOption
-from fulcrum.core.choices import SERVERS, WEIGHTS
+from fulcrum.core.choices import WEIGHTS
 from fulcrum.errors import listing
 from fulcrum.planning.recipes import RECIPES
+from fulcrum.rules.registry import known_rules
 from fulcrum.simulation.data.tasks import DATA_VARIABLE
 from fulcrum.views.terminal.screen import QUIET_FOR, progress
 from fulcrum.words.numbers import figure
@@ -245,7 +246,7 @@ def test_exposure_follows_the_weights_that_a_federation_declares(command):
 
 
 def test_the_help_of_shared_options_names_all_that_there_is():
-    for option, words in ((RecipeOption, RECIPES), (WeightsOption, WEIGHTS), (ServerOption, SERVERS)):
+    for option, words in ((RecipeOption, RECIPES), (WeightsOption, WEIGHTS), (ServerOption, known_rules())):
         assert listing(words) in option.__metadata__[0].help
 
 

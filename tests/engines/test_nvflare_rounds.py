@@ -36,7 +36,7 @@ from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.silo import SiloExecutor
 from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
-from fulcrum.rules.server_rule import advanced, begun
+from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.deployed_run import run_from
 from fulcrum.server.run_results import unkeyed_digest
 
@@ -354,11 +354,12 @@ def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypa
     history = server.assessor.open(here).history
     assert [entry["diagnostics"].heard for entry in history] == [2, 2]
     assert all((np.abs(model.sum(axis=1)) < 1e-12).all() and model.any() for model in models)  # no common shift
-    state = begun(plan.server_rule, regions=2, shape=(3, 2))
+    rule, present = plan.server_rule, np.ones(2, dtype=bool)
+    state = rule.begin(np.zeros((3, 2)))
     for number, model in zip((1, 2), models, strict=True):
         heard = [one.values * one.step for one in sums if one.round_number == number]
-        state, _ = advanced(plan.server_rule, state, np.reshape(heard, (2, 3, 2)), classes=2)
-        assert model == pytest.approx(state.moved, rel=1e-9, abs=1e-15)
+        state, _ = rule.step(state, RoundSums(values=np.reshape(heard, (2, 3, 2)), present=present, classes=2))
+        assert model == pytest.approx(state.model, rel=1e-9, abs=1e-15)
 
 
 def summing(kits, number, model):

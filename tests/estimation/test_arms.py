@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from fulcrum.core.choices import HEADS
-from fulcrum.rules.server_rule import ServerRule, advanced, begun
-from fulcrum.simulation.embedded.pooling_variants import PoolingArms
+from fulcrum.rules.random_effects_rule import RandomEffectsRule
+from fulcrum.rules.server_rule import RoundSums
+from fulcrum.simulation.embedded.server_variants import PoolingArms
 
 REGIONS = 4
 
@@ -12,7 +13,7 @@ def rules(stream, count):
     """Servers that differ in all that a rule holds."""
     for arm in range(count):
         shares = stream.dirichlet(np.ones(REGIONS) * 3)
-        yield ServerRule.pooling(
+        yield RandomEffectsRule(
             shares=shares,
             weight=stream.dirichlet(np.ones(REGIONS) * 3),
             variance=stream.uniform(1e-4, 1e-2, REGIONS),
@@ -34,23 +35,24 @@ def test_arms_together_do_what_each_does_alone(classes, spread, rows):
     shape = (rows, width)
     chosen = list(rules(stream, 6))
     together = PoolingArms(chosen, coordinates=rows * width, classes=classes)
-    states = [begun(rule, regions=REGIONS, shape=shape) for rule in chosen]
+    states = [rule.begin(np.zeros(shape)) for rule in chosen]
     for _ in range(5):
         signal = 0.2 + spread * stream.standard_normal((REGIONS, *shape, 1))
         sums = signal + 0.05 * stream.standard_normal((REGIONS, *shape, len(chosen)))
         sums *= np.sqrt(7 / rows)  # of one norm, as what is clipped has
         moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(*shape, -1)
         for arm, rule in enumerate(chosen):
-            states[arm], _ = advanced(rule, states[arm], sums[..., arm], classes=classes)
-            assert moved[..., arm] == pytest.approx(states[arm].moved, abs=1e-12)
+            told = RoundSums(values=sums[..., arm], present=np.ones(REGIONS, dtype=bool), classes=classes)
+            states[arm], _ = rule.step(states[arm], told)
+            assert moved[..., arm] == pytest.approx(states[arm].model, abs=1e-12)
     assert np.abs(moved).max() * np.sqrt(rows / 7) > 0.01
 
 
 def test_a_model_that_has_not_moved_keeps_its_step():
     rule = next(rules(np.random.default_rng(0), 1))
     together = PoolingArms([rule], coordinates=6, classes=2)
-    state = begun(rule, regions=REGIONS, shape=(3, 2))
+    state = rule.begin(np.zeros((3, 2)))
     for sums in (np.zeros((REGIONS, 3, 2)), np.full((REGIONS, 3, 2), 0.5) * [1, -1]):
         moved = together.advance(sums.reshape(REGIONS, 6, 1))
-        state, _ = advanced(rule, state, sums, classes=2)
-        assert moved[:, 0] == pytest.approx(state.moved.ravel(), abs=1e-15)
+        state, _ = rule.step(state, RoundSums(values=sums, present=np.ones(REGIONS, dtype=bool), classes=2))
+        assert moved[:, 0] == pytest.approx(state.model.ravel(), abs=1e-15)

@@ -8,7 +8,8 @@ import pytest
 from fulcrum.core.choices import HEADS
 from fulcrum.rules import random_effects
 from fulcrum.rules.random_effects import pooled
-from fulcrum.rules.server_rule import ServerRule, advanced, begun, first_step, pace_of
+from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, pace_of
+from fulcrum.rules.server_rule import RoundSums
 
 REGIONS = 5
 
@@ -23,7 +24,7 @@ def rule_of(regions=REGIONS, seed=0, **options):
         "scale": 0.7,
         "rounds": 20,
     }
-    return ServerRule.pooling(**(given | options))
+    return RandomEffectsRule(**(given | options))
 
 
 def rounds_of(rule, shape, rounds=3, seed=1):
@@ -35,8 +36,13 @@ def rounds_of(rule, shape, rounds=3, seed=1):
         yield rule.weight.reshape(-1, *(1,) * len(shape)) * effect + drawn
 
 
+def advanced(rule, state, sums, *, heard=None, **options):
+    present = np.ones(len(sums), dtype=bool) if heard is None else heard
+    return rule.step(state, RoundSums(values=sums, present=present, **options))
+
+
 def run(rule, shape, rounds, **options):
-    state, told = begun(rule, regions=len(rule.weight), shape=shape), []
+    state, told = rule.begin(np.zeros(shape)), []
     for sums in rounds:
         state, one = advanced(rule, state, sums, **options)
         told.append(one)
@@ -78,28 +84,30 @@ def test_pieces_do_not_change_a_model_of_a_million_parameters_and_integers_are_t
     whole = [np.rint(sums / unit).astype(np.int64) for sums in rounds_of(rule, shape, rounds=2)]
     state, told = run(rule, shape, whole, unit=unit, classes=2)
     other, also = run(rule, shape, [sums * unit for sums in whole], classes=2)
-    assert (np.abs(state.moved - other.moved) <= np.maximum(1e-9 * np.abs(other.moved), 1e-12)).all()
+    assert (np.abs(state.model - other.model) <= np.maximum(1e-9 * np.abs(other.model), 1e-12)).all()
     assert [one.heard for one in told] == [3, 3]
     assert told[1].heterogeneity == pytest.approx(also[1].heterogeneity, rel=1e-9)
     flat = (
-        state.said.reshape(3, -1) * (state.steps / state.heard)[:, None],
-        state.noise * (state.steps / state.heard) ** 2,
+        state.arrays["said"].reshape(3, -1) * (state.numbers["steps"] / state.arrays["heard"])[:, None],
+        state.arrays["noise"] * (state.numbers["steps"] / state.arrays["heard"]) ** 2,
     )
     expected, t2 = by_definition(*flat, rule.shares / rule.shares.sum(), 2)
     assert told[1].heterogeneity == pytest.approx(t2, rel=1e-9)
-    assert np.abs(state.moved.ravel()).sum() <= np.abs(expected).sum()
+    assert np.abs(state.model.ravel()).sum() <= np.abs(expected).sum()
 
 
 def test_a_state_is_not_written_to_and_room_changes_nothing():
     rule, shape = rule_of(), (4, 3)
     sums = list(rounds_of(rule, shape))
-    states = [begun(rule, regions=REGIONS, shape=shape)]
+    states = [rule.begin(np.zeros(shape))]
     for one in sums:
         states.append(advanced(rule, states[-1], one, classes=3)[0])
     for before, one, after in zip(states, sums, states[1:], strict=False):
-        again, _ = advanced(rule, before, one, classes=3, room=np.full((REGIONS, *shape), np.nan))
-        for field in dataclasses.fields(again):
-            assert np.array_equal(getattr(again, field.name), getattr(after, field.name)), field.name
+        again, _ = advanced(rule, before, one, classes=3, spare={"said": np.full((REGIONS, *shape), np.nan)})
+        assert np.array_equal(again.model, after.model)
+        assert again.numbers == after.numbers
+        for name, array in again.arrays.items():
+            assert np.array_equal(array, after.arrays[name]), name
 
 
 def test_a_round_in_which_nobody_is_heard_moves_nothing():
@@ -107,13 +115,12 @@ def test_a_round_in_which_nobody_is_heard_moves_nothing():
     first, second = rounds_of(rule, shape, rounds=2)
     nobody = np.zeros(REGIONS, dtype=bool)
     plain, _ = run(rule, shape, [first, second], classes=3)
-    state = begun(rule, regions=REGIONS, shape=shape)
+    state = rule.begin(np.zeros(shape))
     for sums, heard in ((first * 0, nobody), (first, None), (first * 0, nobody), (second, None)):
-        before = state.moved
+        before = state.model
         state, told = advanced(rule, state, sums, heard=heard, classes=3)
-        assert np.array_equal(state.moved, before) == (told.heard == 0)
-    assert np.array_equal(state.moved, plain.moved)
-    assert state.rounds == 4
+        assert np.array_equal(state.model, before) == (told.heard == 0)
+    assert np.array_equal(state.model, plain.model)
 
 
 def test_a_region_heard_in_some_rounds_counts_for_all_of_them_with_its_noise():
@@ -122,7 +129,7 @@ def test_a_region_heard_in_some_rounds_counts_for_all_of_them_with_its_noise():
     sums = list(rounds_of(rule, shape, rounds=4))
     heard = np.ones((4, REGIONS), dtype=bool)
     heard[1:3, 2] = heard[0, 4] = False
-    state = begun(rule, regions=REGIONS, shape=shape)
+    state = rule.begin(np.zeros(shape))
     for one, there in zip(sums, heard, strict=True):
         state, told = advanced(rule, state, one * there[:, None, None], heard=there, classes=3)
     times = heard.sum(axis=0)
@@ -136,7 +143,7 @@ def test_a_region_heard_in_some_rounds_counts_for_all_of_them_with_its_noise():
     state, _ = run(bare, shape, [])
     for one, there in zip(sums, heard, strict=True):
         state, _ = advanced(bare, state, one * there[:, None, None], heard=there, classes=3)
-    assert state.moved.ravel() == pytest.approx(
+    assert state.model.ravel() == pytest.approx(
         by_definition(values, variance, rule.shares, 3)[0], rel=1e-12, abs=1e-15
     )
 
@@ -147,7 +154,7 @@ def test_a_sum_of_fewer_silos_is_one_of_less_weight_and_less_noise():
     part = np.array([1, 1, 0.5, 1, 1.0])
     state, _ = advanced(
         rule,
-        begun(rule, regions=REGIONS, shape=shape),
+        rule.begin(np.zeros(shape)),
         sums * part[:, None, None],
         weight=rule.weight * part,
         variance=rule.variance * part,
@@ -155,7 +162,7 @@ def test_a_sum_of_fewer_silos_is_one_of_less_weight_and_less_noise():
     )
     values = (sums / rule.weight[:, None, None]).reshape(REGIONS, -1)
     expected, _ = by_definition(values, rule.variance / rule.weight**2 / part, rule.shares, 3)
-    assert state.moved.ravel() == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    assert state.model.ravel() == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +191,9 @@ def test_what_regions_said_and_its_noise_follow_the_steps_of_the_rounds():
     assert len(set(steps.tolist())) == 3
     assert steps[0] == pytest.approx(0.7 + 0.3 * 0.25 * np.sqrt(2), rel=1e-15)
     means = np.stack(sums) / rule.weight[:, None, None]
-    assert state.said == pytest.approx(np.einsum("t,trij->rij", steps, means), rel=1e-12)
-    assert state.noise == pytest.approx((steps**2).sum() * rule.variance / rule.weight**2, rel=1e-12)
-    assert state.heard == pytest.approx(np.full(REGIONS, steps.sum()), rel=1e-12)
+    assert state.arrays["said"] == pytest.approx(np.einsum("t,trij->rij", steps, means), rel=1e-12)
+    assert state.arrays["noise"] == pytest.approx((steps**2).sum() * rule.variance / rule.weight**2, rel=1e-12)
+    assert state.arrays["heard"] == pytest.approx(np.full(REGIONS, steps.sum()), rel=1e-12)
 
 
 def test_a_head_counts_the_noise_of_all_its_coordinates_whatever_their_number_and_the_rounds():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fulcrum.rules.random_effects import pooled
-from fulcrum.rules.server_rule import ServerRule, advanced, begun
+from fulcrum.rules.random_effects_rule import RandomEffectsRule
+from fulcrum.rules.server_rule import RoundSums
 from fulcrum.rules.shrinkage import shrunk
 
 ROWS, TRIALS = 60, 120
@@ -89,12 +90,17 @@ def rule_of(**settings):
         "scale": 0.8,
         "rounds": 10,
     }
-    return ServerRule.pooling(**(defaults | settings))
+    return RandomEffectsRule(**(defaults | settings))
+
+
+def advanced(rule, state, sums, *, heard=None, classes=2):
+    present = np.ones(3, dtype=bool) if heard is None else heard
+    return rule.step(state, RoundSums(values=sums, present=present, classes=classes))
 
 
 def rounds_of(rule, *, heard=None, seed=0, rounds=6, classes=2, signal=0.3):
     draw = np.random.default_rng(seed)
-    state, told = begun(rule, regions=3, shape=(8, 2)), None
+    state, told = rule.begin(np.zeros((8, 2))), None
     direction = signal * np.outer(draw.standard_normal(8), [1, -1])
     for number in range(rounds):
         noise = np.sqrt(rule.variance)[:, None, None] * draw.standard_normal((3, 8, 2))
@@ -108,36 +114,38 @@ def test_a_region_missing_from_some_rounds_speaks_for_them_with_more_noise():
     missing = [np.array([True, True, number % 2 == 0]) for number in range(6)]
     whole, _, direction = rounds_of(rule_of())
     partly, told, _ = rounds_of(rule_of(), heard=missing)
-    assert partly.heard[2] < partly.heard[0]
+    assert partly.arrays["heard"][2] < partly.arrays["heard"][0]
     assert told.heard == 2
     for state in (whole, partly):
-        expected = state.steps * direction
-        assert np.linalg.norm(state.moved - expected) < 0.1 * np.linalg.norm(expected)
+        expected = state.numbers["steps"] * direction
+        assert np.linalg.norm(state.model - expected) < 0.1 * np.linalg.norm(expected)
 
 
 def test_a_region_that_was_never_heard_leaves_the_others_to_speak():
     never = [np.array([True, True, False])] * 6
     state, told, direction = rounds_of(rule_of(), heard=never)
-    assert state.heard[2] == 0
-    assert np.isfinite(state.moved).all()
-    assert np.linalg.norm(state.moved - state.steps * direction) < 0.1 * np.linalg.norm(state.steps * direction)
+    assert state.arrays["heard"][2] == 0
+    assert np.isfinite(state.model).all()
+    assert np.linalg.norm(state.model - state.numbers["steps"] * direction) < 0.1 * np.linalg.norm(
+        state.numbers["steps"] * direction
+    )
     nobody = [np.zeros(3, dtype=bool)] * 6
     silent, told, _ = rounds_of(rule_of(), heard=nobody)
-    assert not silent.moved.any()
+    assert not silent.model.any()
     assert (told.heard, told.signal) == (0, 0.0)
 
 
 def test_the_same_answers_give_the_same_bits():
     first, second = (rounds_of(rule_of())[0] for _ in range(2))
-    assert first.moved.tobytes() == second.moved.tobytes()
+    assert first.model.tobytes() == second.model.tobytes()
 
 
 def test_what_all_classes_have_in_common_is_projected_out():
     rule = rule_of()
-    state = begun(rule, regions=3, shape=(8, 2))
+    state = rule.begin(np.zeros((8, 2)))
     sums = np.random.default_rng(5).standard_normal((3, 8, 2))
-    moved = advanced(rule, state, sums, classes=2)[0].moved
-    shifted = advanced(rule, state, sums + np.arange(8)[None, :, None], classes=2)[0].moved
+    moved = advanced(rule, state, sums, classes=2)[0].model
+    shifted = advanced(rule, state, sums + np.arange(8)[None, :, None], classes=2)[0].model
     assert moved.sum(axis=1) == pytest.approx(np.zeros(8), abs=1e-12)
     assert shifted == pytest.approx(moved, abs=1e-10)
 
@@ -160,7 +168,7 @@ def test_least_influence_is_kept_by_the_server_that_pools():
     moved = {}
     for least in (0.0, 0.5):
         rule = rule_of(**lopsided, weight=weight, least_influence=least)
-        moved[least] = np.abs(advanced(rule, begun(rule, regions=3, shape=(8, 2)), sums, classes=2)[0].moved).mean()
+        moved[least] = np.abs(advanced(rule, rule.begin(np.zeros((8, 2))), sums, classes=2)[0].model).mean()
     assert moved[0.0] < 0.5 * moved[0.5]
     step = 0.8 + 0.2 * 0.25
     assert moved[0.5] >= 0.5 * 0.8 * step * (1 - 1e-12)

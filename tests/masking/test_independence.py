@@ -7,7 +7,7 @@ import pytest
 from groups import Round, inputs_of, names, region
 from scipy import stats
 
-from fulcrum.aggregation.masked_group import Aggregation
+from fulcrum.aggregation.masked_group import MaskedGroup
 from fulcrum.core.masking.masking_messages import INPUT, answer_from_bytes
 from fulcrum.core.masking.masks import add_mask, derived_key
 
@@ -75,7 +75,7 @@ def test_the_sum_is_all_that_the_server_can_take_the_masks_off():
     group, inputs, masked = whole_round()
     left = [without_self_mask(silo) for silo in names(6) if silo != "silo-001"]
     pairs = sum(left[1:], left[0].copy())
-    assert isinstance(masked.server, Aggregation)
+    assert isinstance(masked.server, MaskedGroup)
     plain = sum(inputs[silo] for silo in names(6) if silo != "silo-001").astype(group.dtype)
     assert not (pairs == plain).any()  # the masks that silo-001 shares with each of them are still there
     for part in range(1, 5):

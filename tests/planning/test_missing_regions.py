@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.audit.replays.played_observers import stages_of
-from fulcrum.core.messages.membership import joint_senders
 from fulcrum.core.plan.figures import needs_every_region
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verification import verify
@@ -86,7 +86,7 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
 )
 def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
-    assert joint_senders(plan) == tuple(frozenset(regions) for regions in together)
+    assert aggregation_of(fulcrum.verified(plan)).joint_senders() == tuple(frozenset(regions) for regions in together)
     assert needs_every_region(plan) is (together == ["abcd"])
     words = [
         text.partition(" that has no sum")[0]

@@ -17,10 +17,10 @@ import fulcrum
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import answer_from_bytes
 from fulcrum.errors import StorageError
-from fulcrum.rules.server_rule import advanced, begun
+from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
-from fulcrum.simulation.embedded.pooling_variants import PoolingArms
+from fulcrum.simulation.embedded.server_variants import PoolingArms
 
 HEAD = {"head": np.zeros((20, 2))}
 HEAD_LAYOUT = Layout(names=("head",), shapes=((20, 2),))
@@ -52,21 +52,23 @@ def test_a_server_that_pools_moves_the_model_by_what_the_estimator_makes_of_all_
     plan = joint(world, purpose)
     start = {"head": np.random.default_rng(4).normal(size=(20, 2))}
     server = Coordinator.open(tmp_path, plan, start, classes=classes)
-    state = begun(plan.server_rule, regions=2, shape=(20, 2))
+    rule = plan.server_rule
+    state = rule.begin(start["head"])
     for number in (1, 2):
         answers = [said(plan, region, number) for region in SIZES]
         for region, answer in zip(SIZES, answers, strict=True):
             server.receive(answer, region)
         sums = np.stack([one.values * (one.step or 1.0) for one in map(answer_from_bytes, answers)])
-        state, told = advanced(plan.server_rule, state, sums.reshape(2, 20, 2), classes=classes)
+        present = np.ones(2, dtype=bool)
+        state, told = rule.step(state, RoundSums(values=sums.reshape(2, 20, 2), present=present, classes=classes))
         summary = server.finish_round()
-        assert server.model["head"] == pytest.approx(start["head"] + state.moved, rel=1e-12, abs=1e-15)
+        assert server.model["head"] == pytest.approx(state.model, rel=1e-12, abs=1e-15)
         assert dataclasses.asdict(summary["diagnostics"]) == pytest.approx(
             dataclasses.asdict(told), rel=1e-9, abs=1e-15
         )
         assert (told.shrunk > 0) == (classes is not None)
     assert server.history[1] == summary
-    assert np.abs(state.moved).max() > 0
+    assert np.abs(state.arrays["moved"]).max() > 0
 
 
 def test_a_model_that_is_no_head_takes_the_steps_that_it_takes_in_the_embedded_engine(world, tmp_path):
@@ -117,6 +119,15 @@ def played(plan, folder, rounds, *, reopened):
         if reopened:
             server = opened()
     return server
+
+
+def test_a_round_without_any_sum_forgets_nothing_that_regions_said_before(world, tmp_path):
+    """The memory of the next state must not be that of the state which such a round leaves as it is."""
+    plan = joint(world, rounds=4)
+    rounds = [{region: said(plan, region, number) for region in SIZES if number != 2} for number in (1, 2, 3)]
+    one = played(plan, tmp_path / "one", rounds, reopened=False)
+    other = played(plan, tmp_path / "other", rounds, reopened=True)
+    assert np.array_equal(one.model["head"], other.model["head"])
 
 
 def test_a_server_reopened_between_any_two_steps_ends_on_the_same_bits(world, tmp_path):

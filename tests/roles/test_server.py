@@ -31,10 +31,10 @@ class World:
         self.keys |= {name: new_key(folder / name, "sealing") for name in SIZES}
         self.deployment, self.research = self.made("deployment"), self.made("research")
 
-    def made(self, purpose, **options):
+    def made(self, purpose, rounds=2, **options):
         return fulcrum.plan(
             fulcrum.Federation.from_sizes(SIZES),
-            rounds=2,
+            rounds=rounds,
             epsilon={"region": 1.0, "silo": 6.0},
             parameters=40,
             purpose=purpose,

@@ -72,7 +72,7 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
     for region in SIZES:
         server.receive(said(plan, region, 2), region)
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.rules.server_rule._AGREEMENT", -1e9)
+        patch.setattr("fulcrum.rules.random_effects_rule._AGREEMENT", -1e9)
         with np.errstate(all="ignore"):
             assert "beyond what numbers hold. Nothing is written" in refusal(server.finish_round)
     assert (tmp_path / NAME).read_bytes() == before

@@ -85,7 +85,7 @@ def test_the_joint_recipe_asks_for_parameters_where_it_is_chosen(clinics, visit)
     visit.messages.clear()
     after(page, lambda: (page.locator("#parameters").fill("1,000"), page.keyboard.press("Tab")))
     assert page.locator(".error:not(:empty)").count() == 0
-    assert "the server pools the sums of regions" in page.locator(".hints").inner_text()
+    assert "the server pools regional sums by their noise" in page.locator(".hints").inner_text()
     after(page, lambda: page.locator("#server").select_option("sum"))
     after(page, lambda: (page.locator("#clip_norm").fill("0,5"), page.keyboard.press("Tab")))
     page.locator("#clip_norm").fill("wide")

@@ -33,7 +33,7 @@ pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
         (["--recipe", "joint"], "needs the number of trainable parameters. Give: parameters"),
         (["--weights", "2"], "weights must be one of"),
         (["--clip-norm", "-1"], "clip_norm must be 'auto' or from"),
-        (["--server", "mean"], 'Invalid value "mean" for --server. Choose from: "sum", "random-effects"'),
+        (["--server", "mean"], "unknown server 'mean'. Known: sum, random-effects, momentum."),
     ],
 )
 def test_a_wrong_command_is_one_line(arguments, reason, capsys):

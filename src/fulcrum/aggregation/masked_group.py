@@ -1,6 +1,6 @@
 """What the server does in a masked round: carries messages between members, adds up, and takes the masks off the sum.
 
-    aggregation = Aggregation(group, session, layout)
+    aggregation = MaskedGroup(group, session, layout)
     requests = aggregation.requests()
     while isinstance(requests, dict):
         for answer in carried(requests):        # by whatever engine; silos that do not answer are left out
@@ -56,7 +56,7 @@ STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
 """What is asked for, in this order."""
 
 
-class Aggregation:
+class MaskedGroup:
     """One masked round of one group, at the server.
 
     Args:

@@ -14,7 +14,7 @@ or when no more is waited for.
 
 from collections.abc import Mapping
 
-from fulcrum.aggregation.masked_group import Aggregation
+from fulcrum.aggregation.masked_group import MaskedGroup
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import answer_from_bytes
@@ -53,12 +53,12 @@ class MaskedRound:
         layout, _ = checked_model(plan, model)
         basis = basis_of(model, beside)
         self._group_of: dict[str, str] = {}
-        self._running: dict[str, Aggregation] = {}
+        self._running: dict[str, MaskedGroup] = {}
         self._answers: dict[str, RegionalSum | Withheld] = {}
         for name in senders_of(plan):
             group = group_of(plan, name)
             self._group_of |= dict.fromkeys(group.regions, name)
-            self._running[name] = Aggregation(group, group.session(round_number, basis, attempt), layout)
+            self._running[name] = MaskedGroup(group, group.session(round_number, basis, attempt), layout)
 
     @property
     def answers(self) -> dict[str, RegionalSum | Withheld]:

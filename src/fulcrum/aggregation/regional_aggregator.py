@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.aggregation.norm_tests import norm_bounds
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
@@ -33,7 +34,6 @@ from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, 
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
-from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, StorageError
@@ -41,7 +41,6 @@ from fulcrum.errors import ExchangeError, StorageError
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
 """The statuses of a round."""
 
-_TOLERANCE = 1e-9  # relative, of sums taken in another order
 _LARGEST = 2**53  # a coordinate: what a double still holds exactly
 
 
@@ -91,7 +90,7 @@ class Region(ClosedAtTheEnd):
 
     def __init__(self, file: RegionFile, plan: VerifiedPlan, region: str, opener: Opener) -> None:
         self._file, self._plan, self._region, self._opener = file, plan, region, opener
-        self._members = members_of(plan, region)
+        self._members, self._aggregation = members_of(plan, region), aggregation_of(plan)
         self._step = step_of(plan, region)
         self._running: _RunningSum | None = None
 
@@ -216,7 +215,7 @@ class Region(ClosedAtTheEnd):
             missing = tuple(sorted(set(self._members) - present))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
             answer: Answer
-            if reason := self._lacking(present):
+            if reason := self._aggregation.lacking(self._region, present):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
                 status = WITHHELD
             else:
@@ -248,25 +247,6 @@ class Region(ClosedAtTheEnd):
                 status, members = statuses.get(number, GATHERING), tuple(sorted(present))
                 listed.append(RegionRound(round_number=number, status=status, members=members, missing=missing))
         return tuple(listed)
-
-    def _lacking(self, present: set[str]) -> str | None:
-        """Why the noise present is not what the plan counts on, if so.
-
-        The plan counts, for each silo, on the noise of its region less that of the worst `dropouts` and `colluders`
-        together. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
-        """
-        plan, variance = self._plan, self._plan.noise_variance
-        absent = len(self._members) - len(present)
-        if not present or absent > plan.dropouts:
-            return f"{absent} of {len(self._members)} silos are missing, the plan does without {plan.dropouts}"
-        where = [self._members[silo] for silo in sorted(present)]
-        left, more = left_by_coalitions(variance[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
-        counted = remaining_noise(
-            plan.federation, variance, tier=plan.federation.innermost.name, uncounted=plan.colluders + plan.dropouts
-        )
-        if (left[0] + more < counted[where] * (1 - _TOLERANCE)).any():
-            return f"the noise of {len(present)} silos is less than the plan counts on"
-        return None
 
     def _add(self, release: Release) -> None:
         """Adds a release that is on disk to the sum of its round; integers alone have one sum in whatever order."""

@@ -87,7 +87,7 @@ def exposure(
         f"{count} of each {inner} {how}" for count, how in ((colluders, "colluding"), (dropouts, "missing")) if count
     ]
     against = "".join(f", {part}" for part in lost)
-    added_up = "" if made is None or made.server == "sum" else " where sums are added up"
+    added_up = "" if made is None or made.server_rule.adds_up else " where sums are added up"
     told = [
         (
             f"dispersion of {profile.tier}",

@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
-from fulcrum.core.choices import ServerName
 from fulcrum.core.store.durable_files import check_writable
 from fulcrum.errors import ParameterError, listing
 from fulcrum.readers.profiles import PROFILES
@@ -53,7 +52,7 @@ WeightsOption = Annotated[
     str | None, option("What silos count for: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise).")
 ]
 ClipNormOption = Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")]
-ServerOption = Annotated[ServerName | None, option("What is done with regional sums: sum, random-effects.")]
+ServerOption = Annotated[str | None, option("What is done with regional sums: sum, random-effects, momentum.")]
 LeastInfluenceOption = Annotated[
     float, option("Of its share by size, how much of the model every region keeps, from 0 to 1.")
 ]

@@ -1,10 +1,12 @@
 """The closed choices of a plan: types that files, Python, command line and page share.
 
->>> ACCOUNTANTS, SERVERS
-(('exact', 'renyi'), ('sum', 'random-effects'))
+>>> ACCOUNTANTS, AGGREGATIONS
+(('exact', 'renyi'), ('trusted', 'masked'))
 """
 
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from msgspec import Meta
 
 MOST_ROUNDS = 10**9
 
@@ -28,13 +30,17 @@ Injection: TypeAlias = Literal["silo", "aggregator"]
 INJECTIONS: tuple[Injection, ...] = get_args(Injection)
 """The side that draws the noise: every silo its own, or once a trusted regional aggregator."""
 
-Aggregation: TypeAlias = Literal["trusted", "masked"]
-AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
+AggregationName: TypeAlias = Literal["trusted", "masked"]
+AGGREGATIONS: tuple[AggregationName, ...] = get_args(AggregationName)
 """The way sums are made: by trusted aggregators, which see single updates, or masked, so that the server gets sums."""
 
-ServerName: TypeAlias = Literal["sum", "random-effects"]
-SERVERS: tuple[ServerName, ...] = get_args(ServerName)
-"""The server's rule: it adds regional sums up, or pools them over all rounds so far."""
+SERVER_NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
+ServerName: TypeAlias = Annotated[str, Meta(pattern=SERVER_NAME)]
+"""The server's rule, by a name that `fulcrum.rules.registry` knows, and no silo needs to: a rule is post-processing.
+
+Silos know that "sum" reads the global sum alone, and count every other rule as one that may read the sum of each
+region. "random-effects" gives every region its least influence itself; with every other rule the weights do.
+"""
 
 HEADS: Literal["heads"] = "heads"
 Shrink: TypeAlias = bool | Literal["heads"]

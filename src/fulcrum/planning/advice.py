@@ -161,7 +161,7 @@ def best_merge(plan: PlanFigures) -> Merge | None:
         return None
     if plan.requirement.masked and SILO in plan.requirement.multiplier:  # asked of sums, and against more colluders
         return None
-    fixed = plan.weights_rule in _KEPT and plan.server == "sum"
+    fixed = plan.weights_rule in _KEPT and plan.server_rule.adds_up
     iterated = plan.weights_rule not in (*_KEPT, "equal") and (
         plan.weights_rule != "least-noise" or len(plan.requirement.multiplier) > 1
     )
@@ -211,7 +211,7 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
     """Yields by pair of regions what its merge saves, by the noise of the merged federation under the plan's rules."""
     inner, requirement = plan.federation.innermost, plan.requirement
     kept = plan.weights_rule in _KEPT
-    promising = plan.node_noise(inner.name) if plan.server == "sum" else plan.node_influence(inner.name)
+    promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
         federation: Topology = merged(plan.federation, [inner.nodes[region] for region in pair])
         if kept:

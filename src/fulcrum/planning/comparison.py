@@ -172,7 +172,7 @@ def row_of(made: Plan, *, least_influence: float = 0.0) -> str | None:
         made: The plan.
         least_influence: The least influence of a region that every row of the comparison keeps.
     """
-    plain = made.server == "sum" and made.clip_share == 1
+    plain = made.server_rule.adds_up and made.clip_share == 1
     if plain and made.weights_rule == "sizes":
         return made.allocation
     if made.allocation != "optimal" or made.least_influence != least_influence:

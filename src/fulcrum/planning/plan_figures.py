@@ -31,7 +31,6 @@ from fulcrum.planning.theory.exposure import dispersion
 from fulcrum.planning.theory.leakage import information_of_shift, mechanism_information
 from fulcrum.planning.theory.noise_bound import noise_lower_bound
 from fulcrum.planning.theory.observer_power import ObserverPower, observer_power_of_shift
-from fulcrum.rules.random_effects import mixed, mixing
 from fulcrum.rules.server_rule import ServerRule
 
 
@@ -82,13 +81,10 @@ class PlanFigures(PlanData):
 
         With a server that pools this is the share where regions agree; as they differ it moves toward that by size.
         """
-        if self.server == "sum":
+        factors = self.server_rule.region_factors()
+        if factors is None:
             return self.weights
-        inner, rule = self.federation.innermost, self.server_rule
-        precision = rule.weight**2 / rule.variance
-        share = precision / precision.sum()
-        share = mixed(share, rule.shares, mixing(share, rule.shares, self.least_influence))
-        return read_only(self.weights * (share / rule.weight)[inner.parent_of])  # type: ignore[no-any-return]
+        return read_only(self.weights * factors[self.federation.innermost.parent_of])  # type: ignore[no-any-return]
 
     def node_influence(self, tier: str) -> FloatArray:
         """Returns by node of a tier its share of the model; see `influence`."""
@@ -226,13 +222,14 @@ class PlanFigures(PlanData):
     def model_noise(self) -> float:
         """The noise variance entering the model, in units of C²: each region's sum by what it counts for.
 
-        `noise_budget` where the server adds the sums up; with one that pools them, where regions agree.
+        `noise_budget` where the server adds the sums up; with one that pools them, where regions agree. With momentum
+        it is what a server that adds up would have for the same ratio of signal to noise after all rounds.
         """
-        if self.server == "sum":
-            return self.noise_budget
-        inner = self.federation.innermost.name
-        scale = self.node_influence(inner) / self.server_rule.weight
-        return float((scale**2 * self.node_noise(inner)).sum())
+        rule, inner = self.server_rule, self.federation.innermost
+        if rule.region_factors() is None:
+            return self.noise_budget * rule.noise_factor()
+        scale = self.node_influence(inner.name) / sum_by(inner.parent_of, self.weights, len(inner.nodes))
+        return float((scale**2 * self.node_noise(inner.name)).sum()) * rule.noise_factor()
 
     @cached_property
     def uniform_noise_budget(self) -> float:

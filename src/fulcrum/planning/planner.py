@@ -24,9 +24,8 @@ from fulcrum.core.choices import (
     HEADS,
     INJECTIONS,
     PURPOSES,
-    SERVERS,
     Accountant,
-    Aggregation,
+    AggregationName,
     Bound,
     Injection,
     Purpose,
@@ -52,6 +51,7 @@ from fulcrum.planning.theory.weights import least_noise_of_one_tier
 from fulcrum.planning.weighted_federation import weighed
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.rounding import rounded_up, shown
+from fulcrum.rules.registry import rule_named
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
@@ -68,7 +68,7 @@ class Execution:
         clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise.
         weights: What silos count for, as `weights_by` takes it.
         least_influence: From 0 to 1, how much of its share by size every region has of the model at least.
-        server: One of `SERVERS`.
+        server: A rule of `fulcrum.rules.registry`.
         shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
         injection: One of `INJECTIONS`.
         purpose: One of `PURPOSES`.
@@ -124,7 +124,7 @@ def plan(
     colluders: int = 0,
     dropouts: int = 0,
     injection: Injection = "silo",
-    aggregation: Aggregation = "trusted",
+    aggregation: AggregationName = "trusted",
     purpose: Purpose = "research",
     keys: Mapping[str, str] | None = None,
     seed: int = 0,
@@ -156,8 +156,9 @@ def plan(
             are the default.
         clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise, then
             scaled up; it needs `parameters`.
-        server: "sum", or "random-effects": the server pools the regional sums of all rounds by what it knows of their
-            noise. That costs no privacy, but holds for targets on regions and silos alone.
+        server: "sum"; "random-effects": the server pools the regional sums of all rounds by what it knows of their
+            noise; "momentum"; or a rule that was registered. Every rule but "sum" costs no privacy, but holds for
+            targets on regions and silos alone.
         shrink: Whether a server that pools takes off what does not stand out of the noise: "heads" does so where the
             model is a softmax head, True and False whatever it is.
         least_influence: From 0 to 1: every region keeps at least so much of the share of the model that it has by size,
@@ -277,7 +278,7 @@ def _allocated(federation: Topology, target: Target, execution: Execution, past:
         influence_mix=counting.mix,
         rule_weights=counting.by_rule,
         server=execution.server,
-        shrink=execution.shrink if execution.server != "sum" else False,
+        shrink=execution.shrink if rule_named(execution.server).takes_shrink else False,
         injection=execution.injection,
         seed=seed,
         purpose=execution.purpose,
@@ -290,10 +291,11 @@ def _goes_on_without_regions(target: Target, execution: Execution) -> bool:
     """Returns True where a round goes on without a region that has no sum.
 
     Regions fail, and a deployed round should not wait for all of them, unless a target on the global sum counts on the
-    noise of all of them. The embedded engine, which research plans are made for, has every region in every round. A
-    pooling server's rounds always go on, and the setting says nothing of them.
+    noise of all of them. The embedded engine, which research plans are made for, has every region in every round. By
+    every rule but "sum" rounds always go on, and the setting says nothing of them.
     """
-    return execution.purpose == "deployment" and execution.server == "sum" and ROOT not in target.epsilon
+    adds_up = rule_named(execution.server).adds_up
+    return execution.purpose == "deployment" and adds_up and ROOT not in target.epsilon
 
 
 def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
@@ -344,19 +346,21 @@ def _clip_share(federation: Topology, requirement: Requirement, target: Target) 
 
 def _check_server(federation: Topology, target: Target, execution: Execution) -> None:
     """Raises unless what the server does with the sums costs no privacy."""
-    check_known("server", execution.server, SERVERS)
+    rule = rule_named(execution.server)
     if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
         raise ParameterError(f"shrink must be True, False or {HEADS!r}, got {execution.shrink!r}")
-    if execution.server == "sum":
+    if rule.adds_up:
         return
     if execution.injection != "silo":
-        raise ParameterError("a server that pools needs noise that silos draw. Use injection='silo', or server='sum'")
+        raise ParameterError(
+            f"server={execution.server!r} needs noise that silos draw. Use injection='silo', or server='sum'"
+        )
     outside = [tier for tier in target.epsilon if tier not in (SILO, federation.innermost.name)]
     if outside:
         raise UnreachableTargetError(
-            f"server={execution.server!r} reads the sums of every {federation.innermost.name}, so its model tells "
-            f"whoever sees the sums of {outside[0]!r} alone more than they do: no target there can be kept. "
-            "Use server='sum'"
+            f"server={execution.server!r} {'reads' if rule.reads_regions else 'counts, for silos, as reading'} the "
+            f"sums of every {federation.innermost.name}, so its model tells whoever sees the sums of {outside[0]!r} "
+            "alone more than they do: no target there can be kept. Use server='sum'"
         )
 
 

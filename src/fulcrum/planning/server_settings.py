@@ -1,11 +1,14 @@
 """The server rule of a plan, with all that a server knows of its regions before the first round."""
 
-from fulcrum.arrays import read_only
+from dataclasses import dataclass
+
+from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.plan import figures
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import least_noise_of_one_tier, region_shares
+from fulcrum.rules.registry import rule_named
 from fulcrum.rules.server_rule import ServerRule
 
 
@@ -21,19 +24,35 @@ def requirement_of(plan: PlanData) -> Requirement:
 
 def server_rule_of(plan: PlanData) -> ServerRule:
     """Returns the rule by which a plan's server moves the model."""
-    inner = plan.federation.innermost
-    regions = len(inner.nodes)
-    if plan.server == "sum":
-        return ServerRule.adding_up(regions)
-    above = requirement_of(plan).by_observer(plan.federation)[0]
-    return ServerRule.pooling(
-        shares=read_only(region_shares(plan.federation)),
-        weight=read_only(sum_by(inner.parent_of, plan.weights, regions)),
-        variance=read_only(figures.node_noise(plan, inner.name) * plan.clip_norm**2),
-        least_noise=least_noise_of_one_tier(plan.federation, above.multiplier, uncounted=above.uncounted),
-        scale=plan.clip_share,
-        rounds=plan.rounds,
-        clip_norm=plan.clip_norm,
-        shrinks=plan.shrink,
-        least_influence=plan.least_influence,
-    )
+    return rule_named(plan.server).of(FactsOfPlan(plan=plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FactsOfPlan:
+    """The facts of a plan, each computed when a rule asks for it; see `fulcrum.rules.server_rule.PlanFacts`."""
+
+    plan: PlanData
+
+    @property
+    def shares(self) -> FloatArray:
+        """By region, its share of all records, or of all silos."""
+        return read_only(region_shares(self.plan.federation))  # type: ignore[no-any-return]
+
+    @property
+    def weight(self) -> FloatArray:
+        """By region, the sum of its silos' weights."""
+        inner = self.plan.federation.innermost
+        return read_only(sum_by(inner.parent_of, self.plan.weights, len(inner.nodes)))  # type: ignore[no-any-return]
+
+    @property
+    def variance(self) -> FloatArray:
+        """By region, the variance of the noise in each coordinate of its sum."""
+        noise = figures.node_noise(self.plan, self.plan.federation.innermost.name)
+        return read_only(noise * self.plan.clip_norm**2)  # type: ignore[no-any-return]
+
+    @property
+    def least_noise(self) -> float:
+        """The noise variance that the least-noise weights would have, over the squared clip norm."""
+        federation = self.plan.federation
+        above = requirement_of(self.plan).by_observer(federation)[0]
+        return least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)

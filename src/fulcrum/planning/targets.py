@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
-from fulcrum.core.choices import Accountant, Aggregation, Bound
+from fulcrum.core.choices import Accountant, AggregationName, Bound
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
@@ -74,7 +74,7 @@ class Target:
     budget: float | None = None
     colluders: int = 0
     dropouts: int = 0
-    aggregation: Aggregation = "trusted"
+    aggregation: AggregationName = "trusted"
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
     unit: PrivacyUnit = SILO_UNIT

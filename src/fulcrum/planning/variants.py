@@ -64,14 +64,16 @@ class OtherWeights:
 def other_weights(plan: Plan) -> OtherWeights | None:
     """Returns what other weights would save at the same promise, and whom they would quieten; None if hardly anything.
 
-    Tried are the weights of least noise with sums added up, and those of the joint recipe, whose server pools sums; the
-    clip changes no noise.
+    Tried are the weights of least noise, with the plan's server or, where it pools, with sums added up, and those of
+    the joint recipe, whose server pools sums; the clip changes no noise.
     """
     if len(plan.federation) > _LOOKED_AT_UP_TO or plan.allocation not in ALLOCATIONS or plan.target.budget is not None:
         return None
-    joint = RECIPES["joint"]
+    joint, weighted = RECIPES["joint"], plan.server_rule.region_factors() is None
     tried = {
-        "--weights least-noise": Recipe(weights="least-noise", clip_norm=plan.clip_norm),
+        "--weights least-noise": Recipe(
+            weights="least-noise", clip_norm=plan.clip_norm, server=plan.server if weighted else "sum"
+        ),
         "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
     }
     continuous = replace(plan, purpose="research")  # how noise is drawn changes nothing here, and takes long to check

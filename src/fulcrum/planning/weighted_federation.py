@@ -43,15 +43,15 @@ def weighed(
 ) -> Weighed:
     """Returns the federation with the weights that a rule gives.
 
-    Where the server adds up, the regions' weights are mixed with their shares so far as `least_influence` needs; within
-    a region silos keep their proportions. A server that pools sees to it itself.
+    The regions' weights are mixed with their shares so far as `least_influence` needs; within a region silos keep their
+    proportions. The rule "random-effects" sees to it itself.
     """
     federation = replace(federation, chosen_weights=None)
     if rule == "sizes" and federation.sizes_known and federation.declared_weights is None:
         return Weighed(federation=federation)
     above = requirement.by_observer(federation)[0]
     weights = weights_by(rule, federation, above.multiplier, uncounted=above.uncounted)
-    if server != "sum":
+    if server == "random-effects":
         return Weighed(federation=federation.weighted(weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))

@@ -1,8 +1,8 @@
-"""A server's checkpoint: the model, what became of every round, and what a server that pools remembers of its regions.
+"""A server's checkpoint: the model, what became of every round, and what the server's rule goes on from.
 
 The file is an .npz that anybody's NumPy reads: `model` is the global model in one row, `state` says what it is in JSON.
-Where the plan's server pools there are also `start`, the model before round 1, and what `fulcrum.estimation` goes on
-from: `moved`, `said`, `heard` and `noise`. It is written whole, so that it holds one round's end and no other's.
+By every rule but "sum" there are also the arrays of the rule's state, by their names; its numbers stand in the JSON.
+The file is written whole, so that it holds one round's end and no other's.
 """
 
 import contextlib
@@ -14,15 +14,16 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 import numpy as np
 
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.messages.membership import joint_senders
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import ExchangeError, StorageError, in_one_line
 from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of
-from fulcrum.rules.server_rule import RoundDiagnostics, ServerState
+from fulcrum.planning.server_settings import server_rule_of
+from fulcrum.rules.server_rule import RoundDiagnostics, ServerRule, ServerState
 
 FORMAT = "fulcrum.checkpoint/2"
 
@@ -41,7 +42,7 @@ class RoundSummary(TypedDict):
         members: For each of them, the silos in its sum.
         withheld: For each region whose sum was withheld, why.
         missing: The regions that did not answer.
-        diagnostics: What a server that pools can tell of the round, from released sums alone.
+        diagnostics: The figures of the round that the server's rule can tell, from released sums alone.
     """
 
     round: int
@@ -52,38 +53,25 @@ class RoundSummary(TypedDict):
     diagnostics: NotRequired[RoundDiagnostics]
 
 
-class PoolingSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a server that pools knows beside arrays: the classes of its softmax head, and the steps of its rounds."""
-
-    classes: int | None
-    steps: float
-    step: float
-
-
 class Standing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a federation stands between two rounds."""
+    """Where a federation stands between two rounds.
+
+    `pooling` has the classes of the softmax head that the model is, if it is one, and the numbers of the server's
+    state by their names; it is null by the rule "sum".
+    """
 
     plan_digest: str
     round_number: int
     layout: Layout
     history: list[RoundSummary]
     format: str = FORMAT
-    pooling: PoolingSteps | None = None
+    pooling: dict[str, float | int | None] | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pooling:
-    """What a server that pools goes on from.
-
-    Attributes:
-        start: The model before round 1; the model is this and how far `state` has it moved.
-        state: What regions said so far.
-        classes: Of the softmax head that the model is, if it is one.
-    """
-
-    start: FloatArray
-    state: ServerState
-    classes: int | None
+    @property
+    def classes(self) -> int | None:
+        """The classes of the softmax head that the model is; None for another model, and by the rule "sum"."""
+        classes = (self.pooling or {}).get("classes")
+        return classes if isinstance(classes, int) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,31 +80,21 @@ class Checkpoint:
 
     Attributes:
         standing: Where the federation stands.
-        model: The global model in one row.
-        pooling: What a server that pools goes on from; None for one that adds up.
+        state: What the server's rule goes on from, the global model in one row first.
     """
 
     standing: Standing
-    model: FloatArray
-    pooling: Pooling | None = None
+    state: ServerState
 
     def write(self, folder: Path) -> None:
         """Writes the checkpoint whole; synced when it returns."""
         standing = msgspec.structs.replace(self.standing, format=FORMAT)
-        arrays: dict[str, Any] = {"model": self.model}
-        if self.pooling is not None:
-            state = self.pooling.state
-            arrays |= {"start": self.pooling.start} | {name: getattr(state, name) for name in _ARRAYS}
-            steps = PoolingSteps(classes=self.pooling.classes, steps=state.steps, step=state.step)
-            standing = msgspec.structs.replace(standing, pooling=steps)
+        if standing.pooling is not None:
+            pooling = {"classes": standing.classes, **self.state.numbers}
+            standing = msgspec.structs.replace(standing, pooling=pooling)
         encoded = np.frombuffer(msgspec.json.encode(standing), dtype=np.uint8)
+        arrays: dict[str, Any] = {"model": self.state.model, **self.state.arrays}
         write_whole(folder / NAME, lambda file: np.savez(file, state=encoded, **arrays))
-
-
-_ARRAYS = ("moved", "said", "heard", "noise")
-"""Of a `ServerState`."""
-
-_ROUNDING = 1e-9  # relative, of sums of steps
 
 
 def history_of(folder: Path, plan: VerifiedPlan) -> tuple[RoundSummary, ...]:
@@ -126,39 +104,24 @@ def history_of(folder: Path, plan: VerifiedPlan) -> tuple[RoundSummary, ...]:
 
 def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
     """Reads the checkpoint of a plan; what is not one, or of another plan, raises and is not written over."""
-    file = folder / NAME
+    file, rule = folder / NAME, server_rule_of(plan)
     with _opened(file) as found:
-        standing = _standing(file, found, plan)
-        names = ("model",) if standing.pooling is None else ("model", "start", *_ARRAYS)
-        arrays: dict[str, FloatArray] = {name: found[name] for name in names}
-    size, regions = standing.layout.parameters, len(plan.federation.innermost.nodes)
-    shapes = {"said": (regions, size), "heard": (regions,), "noise": (regions,)}
-    if any(array.shape != shapes.get(name, (size,)) or array.dtype != np.float64 for name, array in arrays.items()):
-        raise _no_checkpoint(file)
-    model, pooling = arrays.pop("model"), None
-    if (steps := standing.pooling) is not None:
-        start = arrays.pop("start")
-        state = ServerState(**arrays, steps=steps.steps, step=steps.step, rounds=standing.round_number - 1)
-        if not np.array_equal(model, start + state.moved) or not _can_be(state):
+        standing = _standing(file, found, plan, rule)
+        model: FloatArray = found["model"]
+        if model.shape != (standing.layout.parameters,) or model.dtype != np.float64:
             raise _no_checkpoint(file)
-        pooling = Pooling(start=start, state=state, classes=steps.classes)
-    if not np.isfinite(model).all():
+        first = rule.begin(model)
+        arrays: dict[str, FloatArray] = {name: found[name] for name in first.arrays}
+    numbers = {name: value for name, value in (standing.pooling or {}).items() if name != "classes"}
+    fits = set(numbers) == set(first.numbers) and None not in numbers.values()
+    fits &= all(arrays[name].shape == like.shape for name, like in first.arrays.items())
+    if not fits or any(array.dtype != np.float64 for array in arrays.values()):
         raise _no_checkpoint(file)
-    return Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
-
-
-def _can_be(state: ServerState) -> bool:
-    """Whether a server that pools can have come to a state: one that cannot would give a model that nobody meant."""
-    spoke = state.heard > 0
-    return (
-        state.said is not None
-        and state.finite
-        and state.step >= 0
-        and bool(((state.heard >= 0) & (state.heard <= state.steps * (1 + _ROUNDING)) & (state.noise >= 0)).all())
-        and bool((spoke == (state.noise > 0)).all())
-        and bool(spoke.any()) == (state.step > 0)
-        and not state.said[~spoke].any()
-    )
+    values = {name: float(value or 0.0) for name, value in numbers.items()}
+    state = ServerState(model=read_only(model), arrays=arrays, numbers=values)
+    if not state.finite or not rule.can_be(state):
+        raise _no_checkpoint(file)
+    return Checkpoint(standing=standing, state=state)
 
 
 @contextlib.contextmanager
@@ -176,7 +139,7 @@ def _opened(file: Path) -> Iterator[Any]:
         raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
 
 
-def _standing(file: Path, found: Any, plan: VerifiedPlan) -> Standing:
+def _standing(file: Path, found: Any, plan: VerifiedPlan, rule: ServerRule) -> Standing:
     """Returns where a checkpoint says that the federation of a plan stands."""
     standing = json_of(found["state"].tobytes(), Standing)
     standing.layout.check("the model of the checkpoint")
@@ -187,10 +150,12 @@ def _standing(file: Path, found: Any, plan: VerifiedPlan) -> Standing:
         raise ExchangeError(f"{file} was written under another plan. Choose another folder")
     if standing.round_number > plan.rounds + 1:
         raise _no_checkpoint(file)
-    if plan.server != "sum" and standing.format == _BEFORE:
+    if not rule.adds_up and standing.format == _BEFORE:
         kept = "keeps nothing of what regions said"
-        raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server pools it. Start anew")
-    if (standing.pooling is None) != (plan.server == "sum"):
+        raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server needs it. Start anew")
+    if (standing.pooling is None) != rule.adds_up:
+        raise _no_checkpoint(file)
+    if standing.pooling is not None and isinstance(standing.pooling.get("classes", 0.0), float):
         raise _no_checkpoint(file)
     _check_complete_rounds(file, standing, plan)
     return standing
@@ -202,7 +167,7 @@ def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -
     Servers of earlier versions went on without a region under any plan. An observer of the model of such a round saw
     less noise than the plan's epsilon for the global sum counts on, and no later round mends this.
     """
-    together = [regions for regions in joint_senders(plan) if len(regions) > 1]
+    together = [regions for regions in aggregation_of(plan).joint_senders() if len(regions) > 1]
     for entry in standing.history:
         summed = set(entry["summed"])
         partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)

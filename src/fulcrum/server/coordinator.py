@@ -14,8 +14,7 @@
 2
 >>> folder.cleanup()
 
-How it moves is the plan's to say: by the regions' sums added up (Algorithm 1), or by what `fulcrum.estimation` makes of
-all sums so far.
+How it moves is the plan's to say: by the rule of `fulcrum.rules` that the plan names.
 
 The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
 Answers are not signed: the engine says who sent one, since it knows whose connection it came over.
@@ -24,7 +23,6 @@ Answers are not signed: the engine says who sent one, since it knows whose conne
 import math
 import os
 import threading
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,18 +32,19 @@ import msgspec
 import numpy as np
 
 from fulcrum.aggregation.norm_tests import largest_sum
+from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import in_units
-from fulcrum.core.messages.membership import joint_senders, members_of, regions_of, senders_of, step_of
+from fulcrum.core.messages.membership import members_of, senders_of, step_of
 from fulcrum.core.messages.model_message import Model, checked_model, model_digest
 from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, answer_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.preconditions import check_one_tier
 from fulcrum.errors import ExchangeError, StorageError
-from fulcrum.planning.server_settings import server_rule_of
-from fulcrum.rules.server_rule import RoundDiagnostics, ServerState, advanced, begun
-from fulcrum.server.checkpoint import NAME, Checkpoint, Pooling, RoundSummary, Standing, read_checkpoint
+from fulcrum.planning.server_settings import FactsOfPlan, server_rule_of
+from fulcrum.rules.server_rule import RoundSums, ServerRule
+from fulcrum.server.checkpoint import NAME, Checkpoint, RoundSummary, Standing, read_checkpoint
 from fulcrum.server.sum_archive import keep_sums
 
 
@@ -54,19 +53,20 @@ class Coordinator:
 
     Guarantees:
 
-    - the model is the start plus the regions' sums, added in the order of their names, and nothing else; where the
-      plan's server pools, the start plus what is made of all sums so far. The same sums in the same rounds give the
-      same bits, however often the server was restarted between them;
+    - the model is what the plan's rule makes of start and sums, and nothing else; by the rule "sum" it is the start
+      plus the regions' sums, added in the order of their names. The same sums in the same rounds give the same bits,
+      however often the server was restarted between them;
     - where the plan's epsilon for the global sum counts on every region's noise, a round adds all sums or none;
     - what `finish_round` returns is on disk, so a restart goes on from there;
     - an answer is used in its own round, once; what does not fit plan, round and model is refused.
     """
 
-    def __init__(self, folder: Path, plan: VerifiedPlan, checkpoint: Checkpoint) -> None:
-        self._folder, self._plan, self._checkpoint = folder, plan, checkpoint
+    def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
+        self._folder, self._plan, self._rule, self._checkpoint = folder, plan, rule, checkpoint
+        self._aggregation = aggregation_of(plan)
         self._answers: dict[str, tuple[bytes, Answer]] = {}
         self._lock = threading.RLock()
-        self._room: FloatArray | None = None
+        self._spare: dict[str, FloatArray] = {}
 
     @classmethod
     def open(cls, folder: str | Path, plan: SupportsContent, start: Model, *, classes: int | None = None) -> Self:
@@ -76,12 +76,12 @@ class Coordinator:
             folder: Holds the checkpoint; one server at a time. It is made if it is not there.
             plan: Of one tier; a deployment plan must verify. A checkpoint of another plan is refused.
             start: The model before round 1. Where there is a checkpoint its names and shapes alone count.
-            classes: Where the model is a softmax head, the last axis of all its arrays; None for any other model. A
-                server that pools knows by it what such a head ignores.
+            classes: Where the model is a softmax head, the last axis of all its arrays; None for any other model. The
+                server's rule knows by it what such a head ignores.
         """
         plan = verified(plan, error=ExchangeError)  # as silos and regions do: the server must not run what they refuse
         check_one_tier(plan)
-        place = Path(folder)
+        rule, place = server_rule_of(plan), Path(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -91,27 +91,27 @@ class Coordinator:
             raise ExchangeError(f"a model of shapes {layout.shapes} is no softmax head of {classes} classes")
         if not os.path.lexists(place / NAME):  # a link that leads nowhere is a checkpoint that is lost, not none
             standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
+            if not rule.adds_up:
+                standing = msgspec.structs.replace(standing, pooling={"classes": classes})
             # Written before the first round: silos that release on this model release on no other in that round.
-            Checkpoint(standing=standing, model=flat, pooling=_begun(plan, flat, classes)).write(place)
+            Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
         resumed = cls.read(place, plan)
         if resumed._standing.layout != layout:
             raise ExchangeError(f"{place / NAME} holds a model of other names or shapes. Choose another folder")
-        pooling = resumed._checkpoint.pooling
-        if pooling is not None and pooling.classes != classes:
+        if not rule.adds_up and resumed._standing.classes != classes:
             raise ExchangeError(
-                f"{place / NAME} holds a softmax head of {pooling.classes or 'no'} classes, and the training module "
-                f"declares {classes or 'none'}. Choose another folder"
+                f"{place / NAME} holds a softmax head of {resumed._standing.classes or 'no'} classes, and the training "
+                f"module declares {classes or 'none'}. Choose another folder"
             )
-        if pooling is not None and pooling.state.said is not None:
-            # As large as the sums of all regions: it takes turns with what regions said, and no round asks for more.
-            resumed._room = np.full_like(pooling.state.said, 0.0)
+        # As large as the sums of all regions: it takes turns with the arrays of the state, and no round asks for more.
+        resumed._spare = {name: np.full_like(resumed._checkpoint.state.arrays[name], 0.0) for name in rule.reused}
         return resumed
 
     @classmethod
     def read(cls, folder: str | Path, plan: SupportsContent) -> Self:
         """Returns a coordinator where its checkpoint has it; one of another plan, or none, is refused."""
         place, plan = Path(folder), verified(plan, error=ExchangeError)
-        return cls(place, plan, read_checkpoint(place, plan))
+        return cls(place, plan, server_rule_of(plan), read_checkpoint(place, plan))
 
     @property
     def _standing(self) -> Standing:
@@ -131,7 +131,7 @@ class Coordinator:
     def model(self) -> dict[str, FloatArray]:
         """The global model, read-only arrays by name."""
         with self._lock:
-            return self._standing.layout.arrays(self._checkpoint.model)
+            return self._standing.layout.arrays(self._checkpoint.state.model)
 
     @property
     def basis(self) -> str:
@@ -181,16 +181,16 @@ class Coordinator:
         """Moves the model by the sums of this round and goes on to the next; on disk when it returns.
 
         Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
-        rescaled; a server that pools takes a region that it hears in some rounds alone for what it says in these.
+        rescaled; "random-effects" takes a region that it hears in some rounds alone for what it says in these.
         Where the plan counts on the noise of every region and one contributes nothing, then none does
-        (`joint_senders`).
+        (`Aggregation.usable`).
         """
         with self._lock:
             self._check_open()
             answers = self.answers
             sums = {region: answer for region, answer in answers.items() if isinstance(answer, RegionalSum)}
             withheld = {region: answer.reason for region, answer in answers.items() if isinstance(answer, Withheld)}
-            complete = {region for joint in joint_senders(self._plan) if joint <= sums.keys() for region in joint}
+            complete = self._aggregation.usable(sums)
             unused = "the plan's epsilon for the global sum counts on the noise of every region"
             withheld |= {region: unused for region in sums if region not in complete}
             sums = {region: answer for region, answer in sums.items() if region in complete}
@@ -201,26 +201,55 @@ class Coordinator:
                 withheld=withheld,
                 missing=sorted(set(senders_of(self._plan)) - set(answers)),
             )
-            pooling, room = self._checkpoint.pooling, None
-            if pooling is None:
-                model = self._checkpoint.model + _added_up(sums, self._standing.layout.parameters)
-            else:
-                room = pooling.state.said
-                state, summary["diagnostics"] = _pooled(self._plan, pooling, sums, self._room)
-                if not state.finite:
-                    raise ExchangeError(
-                        f"what regions sent in round {self.round_number} takes the model beyond what numbers hold. "
-                        "Nothing is written. Find out what they run, and make another plan to go on"
-                    )
-                model, pooling = pooling.start + state.moved, replace(pooling, state=state)
+            before = self._checkpoint.state
+            state, diagnostics = self._rule.step(before, self._sums(sums))
+            if not state.finite:
+                raise ExchangeError(
+                    f"what regions sent in round {self.round_number} takes the model beyond what numbers hold. "
+                    "Nothing is written. Find out what they run, and make another plan to go on"
+                )
+            if diagnostics is not None:
+                summary["diagnostics"] = diagnostics
             standing = msgspec.structs.replace(
                 self._standing, round_number=self.round_number + 1, history=[*self._standing.history, summary]
             )
             keep_sums(self._folder, sums)
-            after = Checkpoint(standing=standing, model=read_only(model), pooling=pooling)
+            after = Checkpoint(standing=standing, state=replace(state, model=read_only(state.model)))
             after.write(self._folder)
-            self._checkpoint, self._room, self._answers = after, room, {}
+            self._checkpoint, self._answers = after, {}
+            for name in self._rule.reused:  # a round without sums may leave an array where it is
+                if not np.may_share_memory(state.arrays[name], before.arrays[name]):
+                    self._spare[name] = before.arrays[name]
             return summary
+
+    def _sums(self, sums: Mapping[str, RegionalSum]) -> RoundSums:
+        """Returns the sums of a round as the rule reads them.
+
+        A sum that silos are missing from has less weight and less noise: both are those of the silos that are in it.
+        """
+        plan, regions, parameters = self._plan, senders_of(self._plan), self._standing.layout.parameters
+        present, classes = np.array([region in sums for region in regions]), self._standing.classes
+        if not self._rule.reads_regions:
+            values = [_added_up(sums, parameters)]
+            return RoundSums(values=values, present=present, classes=classes, spare=self._spare)
+        facts = FactsOfPlan(plan=plan)
+        weight, variance = facts.weight.copy(), facts.variance.copy()
+        for place, region in enumerate(regions):
+            members = members_of(plan, region)
+            if region in sums and len(sums[region].members) < len(members):
+                there = [members[silo] for silo in sums[region].members]
+                weight[place] = math.fsum(plan.weights[there].tolist())
+                variance[place] = math.fsum(plan.noise_variance[there].tolist()) * plan.clip_norm**2
+        nothing = np.broadcast_to(0.0, parameters)
+        return RoundSums(
+            values=[sums[region].values if region in sums else nothing for region in regions],
+            present=present,
+            weight=weight,
+            variance=variance,
+            unit=next((answer.step for answer in sums.values() if answer.step is not None), 1.0),  # one lattice for all
+            classes=classes,
+            spare=self._spare,
+        )
 
     def _check_open(self) -> None:
         if self.finished:
@@ -244,12 +273,8 @@ class Coordinator:
                 raise ExchangeError(f"the sum of region {region!r} is not on its lattice")
             if answer.layout != self._standing.layout:
                 raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
-            places = regions_of(plan.federation)
-            silos, there = (Counter(places[silo] for silo in some) for some in (members, named))
-            for place, count in silos.items():  # an honest region withholds it, and pooled it would be scaled up
-                if (absent := count - there[place]) > plan.dropouts:
-                    lacks = f"{absent} of {count} silos are missing, the plan does without {plan.dropouts}"
-                    raise ExchangeError(f"the sum of region {place!r} lacks noise: {lacks}")
+            if reason := self._aggregation.lacking(region, named):  # an honest region withholds it
+                raise ExchangeError(f"the sum of region {region!r} lacks noise: {reason}")
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))
             if not size <= largest_sum(plan, [members[silo] for silo in named], len(answer.values)):
@@ -266,40 +291,3 @@ def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:
     for answer in sums.values():
         total += in_units(answer.values, answer.step)
     return total
-
-
-def _begun(plan: VerifiedPlan, start: FloatArray, classes: int | None) -> Pooling | None:
-    """Returns what a server that pools goes on from in round 1; None for one that adds up."""
-    if plan.server == "sum":
-        return None
-    state = begun(server_rule_of(plan), regions=len(plan.federation.innermost.nodes), shape=start.shape)
-    return Pooling(start=start, state=state, classes=classes)
-
-
-def _pooled(
-    plan: VerifiedPlan, pooling: Pooling, sums: Mapping[str, RegionalSum], room: FloatArray | None
-) -> tuple[ServerState, RoundDiagnostics]:
-    """Returns what a server that pools makes of a round.
-
-    A sum that silos are missing from has less weight and less noise: both are those of the silos that are in it.
-    """
-    rule, regions = server_rule_of(plan), plan.federation.innermost.nodes
-    weight, variance = rule.weight.copy(), rule.variance.copy()
-    for place, region in enumerate(regions):
-        members = members_of(plan, region)
-        if region in sums and len(sums[region].members) < len(members):
-            there = [members[silo] for silo in sums[region].members]
-            weight[place] = math.fsum(plan.weights[there].tolist())
-            variance[place] = math.fsum(plan.noise_variance[there].tolist()) * plan.clip_norm**2
-    nothing = np.broadcast_to(0.0, pooling.start.shape)
-    return advanced(
-        rule,
-        pooling.state,
-        [sums[region].values if region in sums else nothing for region in regions],
-        heard=np.array([region in sums for region in regions]),
-        weight=weight,
-        variance=variance,
-        unit=next((answer.step for answer in sums.values() if answer.step is not None), 1.0),  # one lattice for all
-        classes=pooling.classes,
-        room=room,
-    )

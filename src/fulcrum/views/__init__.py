@@ -2,5 +2,5 @@
 
 Change it for another picture of a plan. It computes nothing that a plan does not say.
 
-Imports from: base, core, readers, planning, server, words, simulation, audit.
+Imports from: base, core, rules, readers, planning, server, words, simulation, audit.
 """

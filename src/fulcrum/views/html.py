@@ -21,6 +21,7 @@ from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.views.charts.chart_style import PALETTE
 from fulcrum.words.numbers import figure, percent, shown_epsilon, shown_rate
+from fulcrum.words.recipe_words import proviso
 
 
 def template_text(name: str) -> str:
@@ -92,7 +93,7 @@ def promise(plan: Plan) -> dict[str, Any]:
 def _fourth_figure(plan: Plan) -> tuple[str, str]:
     """Returns what stands beside the saving: what can be saved or, where weights quieten anyone, who pays for it."""
     inner = plan.federation.innermost.name
-    if plan.weights_rule == "sizes" and plan.server == "sum":
+    if plan.weights_rule == "sizes" and plan.server_rule.adds_up:
         return "of the noise of one multiplier for all can be saved at most", percent(plan.attainable_saving)
     by = "size" if plan.federation.sizes_known else "number of silos"
     return f"of its share by {by} is left to the quietest {inner}", percent(least_influence(plan))
@@ -116,6 +117,7 @@ def _environment() -> Environment:
         "figure": figure,
         "epsilon": shown_epsilon,
         "percent": percent,
+        "proviso": proviso,
         "rate": shown_rate,
         "rounded_up": rounded_up,
         "whole_options": _whole_options,

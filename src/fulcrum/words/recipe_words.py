@@ -37,14 +37,19 @@ def recipe_words(plan: Plan) -> list[str]:
         )
     else:
         said.append("Updates are clipped at the clip norm C.")
-    if plan.server == "sum":
-        said.append(f"The server adds the sums of {plan.federation.innermost.name}s up.")
-    else:
-        said.append(
-            f"The server pools the sums of all rounds so far by their noise. Influence is what each "
-            f"{plan.federation.innermost.name} has where they agree; as they differ it moves toward its share."
-        )
-    return said
+    rule = plan.server_rule
+    return [*said, (rule.sentences or f"The server {rule.clause}.").format(inner=plan.federation.innermost.name)]
+
+
+def proviso(plan: Plan, inner: str) -> str:
+    """Returns the condition under which influence and noise budget are a plan's, to stand after the figure.
+
+    Args:
+        plan: Its server rule has the condition.
+        inner: The word for a region.
+    """
+    words = plan.server_rule.proviso.format(inner=inner)
+    return f" {words}" if words else ""
 
 
 def _on_weights(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.aggregation.masked_group import Aggregation
+from fulcrum.aggregation.masked_group import MaskedGroup
 from fulcrum.aggregation.site_setup import init_site
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.evidence.findings import Probe
@@ -96,7 +96,7 @@ def _masked_sums(
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
     found = []
     for number in range(1, rounds + 1):
-        aggregation = Aggregation(group, group.session(number, model_digest(model)), layout)
+        aggregation = MaskedGroup(group, group.session(number, model_digest(model)), layout)
         requests: Any = aggregation.requests()
         while isinstance(requests, dict):
             for silo, request in requests.items():

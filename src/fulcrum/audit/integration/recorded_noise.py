@@ -21,8 +21,9 @@ from fulcrum.npz import ArrayHeader, read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, Servers, block_sums, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, block_sums, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
+from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.training_runs import partition_of
 
 
@@ -131,7 +132,7 @@ def noise_of_sums(
             aggregator_noise_multiplier=np.zeros_like(arms.aggregator_noise_multiplier),
         ),
     )
-    servers = Servers(arms, shape, classes=head.classes)
+    servers = Servers(arms.rules, shape, classes=head.classes)
     models = np.zeros((*shape, 1))
     noise = np.empty((len(sums), arms.regions, head.parameters))
     for number, seen in enumerate(sums, 1):

@@ -83,7 +83,7 @@ def audit(
     stages = stages_of(plan, silo=index)
     pooled = (
         whole_federation(plan, MODEL)
-        if plan.server != "sum" and silo is None and len(plan.federation) <= MOST_POOLED
+        if not plan.server_rule.adds_up and silo is None and len(plan.federation) <= MOST_POOLED
         else None
     )
     views = sum(len(stage.views) for stage in stages) + (pooled is not None)
@@ -152,7 +152,7 @@ def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> 
             "smallest and the largest, as many as can be replayed. Sums further out were audited where all regions "
             "below them were."
         )
-    if plan.server != "sum" and not alone:
+    if not plan.server_rule.adds_up and not alone:
         if len(plan.federation) > MOST_POOLED:
             found.append(f"The server's models were not attacked: the plan has more than {MOST_POOLED:,} silos.")
         elif trials > MOST_MODELS:

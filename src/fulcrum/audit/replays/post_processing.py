@@ -1,4 +1,4 @@
-"""What a server that pools shows beyond the sums it was given: nothing, and here an observer of its models tries.
+"""What a server's models show beyond the sums it was given: nothing, and here an observer of its models tries.
 
 The model is a function of regional sums, so whoever saw the sums could compute it. The observer here sees the models
 alone, after every round, and plays the same game: what it reaches must stay within what the sums claim.
@@ -14,13 +14,13 @@ from fulcrum.audit.evidence.noise_tests import BINS
 from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.played_observers import Stage
 from fulcrum.audit.replays.replaying import Reading, Replays, pattern_of
-from fulcrum.simulation.embedded.pooling_variants import PoolingArms
+from fulcrum.simulation.embedded.server_variants import Servers
 
 MODEL = "model"
 """An observer who sees the models alone."""
 
 MOST_TRIALS = 6_000
-"""Replays: each is a model of many coordinates, pooled in every round."""
+"""Replays: each is a model of many coordinates, moved in every round."""
 
 _ROWS, _CLASSES = 8, 2  # of a small softmax head
 _AT_ONCE = 1_000
@@ -79,7 +79,8 @@ def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> 
     plan, replays, coordinates = path.plan, len(positive), _ROWS * _CLASSES
     along = np.zeros(coordinates)
     along[0], along[1] = math.sqrt(0.5), -math.sqrt(0.5)  # a head ignores what all its classes share
-    servers = PoolingArms([plan.server_rule] * replays, coordinates=coordinates, classes=_CLASSES)
+    servers = Servers([plan.server_rule] * replays, (coordinates,), classes=_CLASSES)
+    models = np.zeros((coordinates, replays))
     signs, nothing = np.where(positive, 1.0, -1.0), np.zeros(coordinates * replays)
     shown, before = [], np.zeros(replays)
     for number, sign in enumerate(pattern_of(plan.rounds), 1):
@@ -90,7 +91,8 @@ def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> 
                 path.released(path, silo, number, sent if silo == stage.silo else nothing, seed) for silo in members
             ]
             sums.append(path.sent_up(path, region, releases, number, seed)[0].reshape(coordinates, replays) * path.step)
-        gone = along @ servers.advance(np.array(sums))
+        models = servers.moved(models, np.array(sums))
+        gone = along @ models
         shown.append(gone - before)
         before = gone
     return np.array(shown)

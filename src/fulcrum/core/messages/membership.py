@@ -6,7 +6,7 @@
 ('region-1', ['region-2-1'])
 """
 
-from fulcrum.core.plan.figures import is_one_group, lattice_steps, outermost_complete_tier
+from fulcrum.core.plan.figures import is_one_group, lattice_steps
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.topology import ROOT, Topology
 from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError, suggestion
@@ -38,26 +38,6 @@ def region_of(plan: PlanData, silo: str) -> str:
 def senders_of(plan: PlanData) -> tuple[str, ...]:
     """Returns whose sums the server gets: the regions', or that of the federation where all of it is masked as one."""
     return (ROOT,) if is_one_group(plan) else tuple(plan.federation.innermost.nodes)
-
-
-def joint_senders(plan: PlanData) -> tuple[frozenset[str], ...]:
-    """Returns the sets of senders whose sums count in a round together or not at all.
-
-    The plan's epsilons count on the noise of every region below a node of `outermost_complete_tier`. A set is a single
-    region if no target stands further out, and all regions if the plan counts on a complete global sum.
-
-    >>> from fulcrum.planning.planner import plan
-    >>> [len(regions) for regions in joint_senders(plan("isic-paper", rounds=2, epsilon=1.0))]
-    [4]
-    """
-    senders, inner = senders_of(plan), plan.federation.innermost
-    if senders == (ROOT,):
-        return (frozenset(senders),)
-    joint: dict[int, set[str]] = {}
-    nodes = plan.federation.membership(outermost_complete_tier(plan))
-    for region, node in sorted(set(zip(inner.parent_of.tolist(), nodes.tolist(), strict=True))):
-        joint.setdefault(node, set()).add(inner.nodes[region])
-    return tuple(map(frozenset, joint.values()))
 
 
 def group_name_of(plan: PlanData, silo: str) -> str:

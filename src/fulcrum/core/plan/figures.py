@@ -30,10 +30,10 @@ def is_one_group(plan: PlanData) -> bool:
 def outermost_complete_tier(plan: PlanData) -> str:
     """Returns the outermost tier whose sums always hold the noise of every region below them.
 
-    A pooling server's model is a function of single regional sums. Where a round goes on without absent regions, the
-    global sum may be the sum of one region. In both cases the epsilon further out is that against an observer of this
-    tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one group is
-    unmasked whole or not at all.
+    By every rule but "sum" the model may be a function of single regional sums. Where a round goes on without absent
+    regions, the global sum may be the sum of one region. In both cases the epsilon further out is that against an
+    observer of this tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one
+    group is unmasked whole or not at all.
     """
     federation = plan.federation
     if is_one_group(plan):

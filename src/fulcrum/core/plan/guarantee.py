@@ -55,7 +55,7 @@ class Guarantee:
         follows: Whether silos released before this plan, which the epsilons include.
         sizes_known: Whether the sizes of silos are given, and so public.
         weights_given: True where weights of silos were declared, or given by silo, and so are public.
-        server: What the server does with the sums, "sum" or how it pools them.
+        server: The server's rule; every rule but "sum" may read the sum of each region.
         aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
         masked_tier: The tier whose sums are masked, where they are.
         smallest_group: How many silos the smallest sum holds that is masked, where sums are.
@@ -239,11 +239,9 @@ class Guarantee:
 
     @property
     def _on_server(self) -> str:
-        inner = self.innermost
-        further_out = self._further_out("one of them")
-        return (
-            f"the server pools the sums of {inner}s, which tells an observer of those sums nothing new; {further_out}"
-        )
+        does = "pools" if self.server == "random-effects" else f"moves the model by the rule {self.server!r} from"
+        told = f"the sums of {self.innermost}s, which tells an observer of those sums nothing new"
+        return f"the server {does} {told}; {self._further_out('one of them')}"
 
     @property
     def _on_absent_regions(self) -> str:

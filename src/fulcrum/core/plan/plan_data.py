@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import Accountant, Aggregation, Bound, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.choices import Accountant, AggregationName, Bound, Injection, Purpose, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 
@@ -76,7 +76,7 @@ class PlanData:
     allocation: str
     seed: int = 0
     injection: Injection = "silo"
-    aggregation: Aggregation = "trusted"
+    aggregation: AggregationName = "trusted"
     server: ServerName = "sum"
     shrink: Shrink = False
     weights_rule: str | float = "sizes"

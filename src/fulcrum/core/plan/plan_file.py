@@ -16,7 +16,7 @@ from fulcrum.core.choices import (
     MOST_ROUNDS,
     SMALLEST,
     Accountant,
-    Aggregation,
+    AggregationName,
     Bound,
     Injection,
     Purpose,
@@ -82,7 +82,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     shrink: Shrink = False
     least_influence: Share = 0.0
     influence_mix: Share = 0.0
-    aggregation: Aggregation = "trusted"
+    aggregation: AggregationName = "trusted"
     absent_regions: bool = False
     unit: str = SILO_UNIT.name
 

@@ -197,9 +197,9 @@ class Recomputed:
     def _outermost_complete_tier(self) -> str:
         """The outermost tier whose sums have the noise of every region below them in every round.
 
-        Further out an observer may see the sum of one such node alone: the model of a pooling server is a function of
-        regional sums, and a round that goes on without absent regions may hold one node. Silos that are masked as one
-        group have one sum, which is unmasked whole or not at all.
+        Further out an observer may see the sum of one such node alone: by every rule but "sum" the model may be a
+        function of single regional sums, and a round that goes on without absent regions may hold one node. Silos that
+        are masked as one group have one sum, which is unmasked whole or not at all.
         """
         if self.group == ROOT:
             return ROOT

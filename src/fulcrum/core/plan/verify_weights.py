@@ -43,9 +43,9 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
     share = _shares(content, seen)
     counted = _sums(seen.region, seen.weight)
     mix = settings.influence_mix
-    if settings.server != "sum" and mix:
+    if settings.server == "random-effects" and mix:
         return "weights are mixed with shares although the server pools"
-    if settings.server == "sum":
+    if settings.server != "random-effects":
         least = min(counted[region] / share[region] for region in share)
         if least < settings.least_influence * (1 - _TOLERANCE):
             return f"a {seen.innermost} has {least:.6g} of its share, promised at least {settings.least_influence:g}"

@@ -2,5 +2,5 @@
 
 Change it for another export.
 
-Imports from: base, core, planning.
+Imports from: base, core, rules, planning.
 """

@@ -79,7 +79,7 @@ def _flower(plan: Plan) -> str:
 
 def _flower_beyond_the_paper(plan: Plan) -> list[str]:
     """The clip share, the server and the aggregation, where they are not the paper's."""
-    server = {"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}
+    server = {} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}
     return [
         *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
         *(f"fulcrum-{name} = {_quoted(value)}" for name, value in server.items()),
@@ -116,7 +116,7 @@ def _nvflare(plan: Plan) -> str:
         "rounds": plan.rounds,
         "clip_norm": plan.clip_norm,
         **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
-        **({"server": plan.server, "shrink": plan.shrink} if plan.server != "sum" else {}),
+        **({} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}),
         "injection": plan.injection,
         **({"aggregation": plan.aggregation} if plan.aggregation != "trusted" else {}),
         "sites": sites,

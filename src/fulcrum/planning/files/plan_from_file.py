@@ -5,8 +5,9 @@ from pathlib import Path
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.verified_plan import VerifiedPlan, check_verified, data_in
-from fulcrum.errors import PlanError
+from fulcrum.errors import ParameterError, PlanError
 from fulcrum.planning.plan import Plan
+from fulcrum.rules.registry import rule_named
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -38,9 +39,21 @@ def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
         source: The name of the file in messages.
 
     Raises:
-        PlanError: A check fails.
+        PlanError: A check fails, or the plan names a server rule that is not known here.
     """
     check_verified(content, PlanError, source=source)
+    check_server_known(content, source=source)
     plan = Plan(**data_in(content))  # type: ignore[arg-type]
     object.__setattr__(plan, "document", content)
     return plan
+
+
+def check_server_known(content: PlanFile, *, source: str) -> None:
+    """Raises `PlanError` where a plan names a server rule that is neither built in, registered nor installed.
+
+    A silo releases under such a plan all the same: a rule is post-processing of sums, and no epsilon rests on it.
+    """
+    try:
+        rule_named(content.settings.server)
+    except ParameterError as error:
+        raise PlanError(f"{source}: {error}") from None

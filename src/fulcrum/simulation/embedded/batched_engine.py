@@ -6,7 +6,6 @@ bounded by the blocks in work. The arms of one seed see the same batches and the
 noise scale alone, so they are paired. Arms that are equal are trained once, so they stay equal to the bit.
 """
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,11 +21,12 @@ from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.rules.server_rule import ServerRule
+from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.metrics import measured_by_silo, recall_of
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
-from fulcrum.simulation.embedded.pooling_variants import PoolingArms
+from fulcrum.simulation.embedded.server_variants import Servers
 
 AGGREGATOR_BLOCK = 1 << 62
 """The block of the noise that aggregators draw."""
@@ -126,7 +126,7 @@ class Arms:
             aggregator_noise_multiplier=np.zeros((self.regions, 1)),
             clip_norm=np.array([np.inf]),
             clip_share=np.ones(1),
-            rules=(ServerRule.adding_up(self.regions),),
+            rules=(SumRule(),),
         )
 
     def with_reference(self) -> "Arms":
@@ -247,7 +247,9 @@ def train_jobs(
         np.empty((rounds if keep_regional_sums else 0, arms.regions, *shape))
         for arms, shape in zip(distinct, shapes, strict=True)
     ]
-    servers = [Servers(arms, shape[:2], classes=head.classes) for arms, shape in zip(distinct, shapes, strict=True)]
+    servers = [
+        Servers(arms.rules, shape[:2], classes=head.classes) for arms, shape in zip(distinct, shapes, strict=True)
+    ]
     work = [
         (index, block) for index, job in enumerate(jobs) for block in range(-(-len(job.arms.weights) // SILOS_A_BLOCK))
     ]
@@ -292,27 +294,6 @@ def train_jobs(
         ).by_arm(place)
         for index, place in enumerate(places)
     ]
-
-
-class Servers:
-    """The servers of all arms of a job, each with its own rule and memory."""
-
-    def __init__(self, arms: Arms, shape: tuple[int, ...], *, classes: int | None) -> None:
-        self._pooling = [arm for arm, rule in enumerate(arms.rules) if rule.pools]
-        self._moved = np.zeros((*shape, len(self._pooling)))
-        if self._pooling:
-            rules = [arms.rules[arm] for arm in self._pooling]
-            self._together = PoolingArms(rules, coordinates=math.prod(shape), classes=classes)
-
-    def moved(self, models: FloatArray, sums: FloatArray) -> FloatArray:
-        """Returns the models after a round, arms on the last axis; the first axis of the sums is that of regions."""
-        after = np.asarray(models + sums.sum(axis=0))
-        if self._pooling:
-            said = sums[..., self._pooling].reshape(len(sums), -1, len(self._pooling))
-            moved = self._together.advance(said).reshape(self._moved.shape)
-            after[..., self._pooling] = models[..., self._pooling] - self._moved + moved
-            self._moved = moved
-        return after
 
 
 def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:

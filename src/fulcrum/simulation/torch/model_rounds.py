@@ -6,9 +6,10 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, FederationRun, Servers
+from fulcrum.simulation.embedded.batched_engine import Arms, FederationRun
 from fulcrum.simulation.embedded.metrics import measured, measured_by_silo
 from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.torch.torch_model import TorchModel
 
 
@@ -38,7 +39,7 @@ def run_rounds(
     models = np.zeros((model.parameters, len(arms.clip_norm)))
     if model.start is not None:
         models += model.start[:, None]
-    servers = Servers(arms, (model.parameters,), classes=model.classes)
+    servers = Servers(arms.rules, (model.parameters,), classes=model.classes)
     accuracy, seen = [], []
     for round_number in range(1, arms.rounds + 1):
         observed = sums(models, round_number)

@@ -117,7 +117,7 @@ def train_on_tensors(
     """
     device = device or TorchDevice()
     device.check()
-    by_region = keep_regional_sums or any(rule.pools for rule in job.arms.rules)
+    by_region = keep_regional_sums or any(rule.reads_regions for rule in job.arms.rules)
     with ExitStack() as held:
         held.enter_context(as_by_default(device.name))
         held.enter_context(warnings.catch_warnings())

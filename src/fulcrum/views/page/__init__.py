@@ -2,5 +2,5 @@
 
 Change it for another control of the page.
 
-Imports from: base, core, readers, planning, words, views, views.charts, views.report, views.terminal.
+Imports from: base, core, rules, readers, planning, words, views, views.charts, views.report, views.terminal.
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.core.choices import ACCOUNTANTS, PURPOSES, SERVERS, WEIGHTS
+from fulcrum.core.choices import ACCOUNTANTS, PURPOSES, WEIGHTS
 from fulcrum.core.topology import Topology
 from fulcrum.errors import FederationError
 from fulcrum.planning.recipes import RECIPES
@@ -17,6 +17,7 @@ from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.readers.federation_json import roster_of
 from fulcrum.readers.spreadsheets.column_names import MOST_COLUMNS
+from fulcrum.rules.registry import known_rules
 from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import javascript_bundle, theme
 from fulcrum.views.html import inline_json, rendered, script, style
@@ -169,7 +170,7 @@ def _page(federation: Topology, settings: PageSettings, notes: Sequence[str]) ->
         accountants=ACCOUNTANTS,
         recipes=RECIPES,
         weights=WEIGHTS,
-        servers=SERVERS,
+        servers=known_rules(),
         purposes=PURPOSES,
         version=package_version(),
         data=inline_json(data),

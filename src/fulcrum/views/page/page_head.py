@@ -91,7 +91,7 @@ def _on_deploying(made: Plan) -> list[SpokenAdvice]:
 
 def _by_size(made: Plan) -> bool:
     """Whether regions count by their sizes, and what a merge saves is known at once."""
-    return made.weights_rule == "sizes" and made.server == "sum"
+    return made.weights_rule == "sizes" and made.server_rule.adds_up
 
 
 def _label(setting: str, value: Any) -> str:

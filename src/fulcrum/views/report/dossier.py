@@ -26,6 +26,7 @@ from fulcrum.rounding import shown
 from fulcrum.server.run_results import Results
 from fulcrum.views.terminal.audit_tables import VERDICT_WORDS, confidence_words
 from fulcrum.words.numbers import figure, with_error
+from fulcrum.words.recipe_words import proviso
 from fulcrum.words.verdict import LEVELS, verdict
 
 FORMAT = "fulcrum.dossier/1"
@@ -292,7 +293,8 @@ def _audited(audit: Audit | None) -> str:
 
 
 def _utility(plan: Plan, results: Results | None) -> str:
-    noise = f"The noise variance in the model is {plan.model_noise:.4g} C² a coordinate and round."
+    holds = proviso(plan, plan.federation.innermost.name)
+    noise = f"The noise variance in the model is {plan.model_noise:.4g} C² a coordinate and round{holds}."
     run = None if results is None else results.run
     if run is None or run.accuracy is None:
         return noise

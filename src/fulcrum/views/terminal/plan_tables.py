@@ -29,6 +29,7 @@ from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import figure, span, with_error
+from fulcrum.words.recipe_words import proviso
 from fulcrum.words.verdict import Verdict, verdict
 
 _SAME_VOICE = 0.005  # of a share: less is lost in print
@@ -103,7 +104,7 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
     inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
     profile = exposure_of(made.federation, colluders=made.colluders, dropouts=made.dropouts)
     noise = np.sqrt(made.node_noise(inner.name))
-    influence, by_size = made.node_influence(inner.name), made.weights_rule == "sizes" and made.server == "sum"
+    influence, by_size = made.node_influence(inner.name), made.weights_rule == "sizes" and made.server_rule.adds_up
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
         members = inner.parent_of == index
@@ -208,15 +209,16 @@ def _warnings(made: Plan, found: Verdict) -> list[tuple[bool, str]]:
 
 def _on_noise(made: Plan) -> str:
     """Says how much noise enters the model, beside one multiplier for all."""
-    pooled = " where regions agree" if made.server != "sum" else ""
-    return f"{figure(made.model_noise)} C²{pooled}, uniform would need {figure(made.uniform_noise_budget)}"
+    noise = f"{figure(made.model_noise)} C²{proviso(made, 'region')}"
+    return f"{noise}, uniform would need {figure(made.uniform_noise_budget)}"
 
 
 def _attainable(made: Plan) -> str:
     """Says what an allocation can save at this plan's targets; it has the dispersion's name where it is that."""
     if math.isclose(made.attainable_saving, made.dispersion, abs_tol=_SAME_SHARE):
         return f"dispersion {made.dispersion:.2%}"
-    return f"no allocation saves more than {made.attainable_saving:.2%}{'' if made.server == 'sum' else ' in the sums'}"
+    counted = "" if made.server_rule.adds_up else " in the sums"
+    return f"no allocation saves more than {made.attainable_saving:.2%}{counted}"
 
 
 def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
@@ -236,12 +238,15 @@ def weights_in_words(made: Plan) -> str:
     inner = made.federation.innermost
     voice = made.node_influence(inner.name) / region_shares(made.federation)
     least = int(np.argmin(np.round(voice, 9)))  # of equals, the first
-    pooled = ", and the server pools regional sums by their noise: these are the shares where regions agree"
+    rule, server = made.server_rule, ""
+    if not rule.adds_up:
+        pooled = "" if rule.region_factors() is None else f": these are the shares{proviso(made, 'region')}"
+        server = f", and the server {rule.clause}{pooled}"
     share = "share by size" if made.federation.sizes_known else "share by number of silos"
     whose = f"{inner.name} {inner.nodes[least]!r} has {voice[least]:.2g} times its {share}"
     if voice[least] > 1 - _SAME_VOICE:
         whose = f"every {inner.name} has its {share}"
-    return f"{made.weights_rule}{'' if made.server == 'sum' else pooled}; {whose}"
+    return f"{made.weights_rule}{server}; {whose}"
 
 
 def show_plan(made: Plan, output: Path | None, style: str) -> None:

@@ -1,21 +1,16 @@
-"""The pooling servers of several arms at once, every region heard in every round: what an embedded engine needs.
+"""The servers of several arms at once, every region heard in every round: what the engines in process need.
 
->>> rule = ServerRule.pooling(
-...     shares=np.array([0.5, 0.5]),
-...     weight=np.array([0.5, 0.5]),
-...     variance=np.array([1e-4, 1e-4]),
-...     least_noise=2e-4,
-...     scale=0.9,
-...     rounds=10,
-... )
->>> together = PoolingArms([rule, rule], coordinates=6, classes=2)
->>> together.advance(np.full((2, 6, 2), 0.5) * np.tile([1, -1], 3)[:, None]).shape
-(6, 2)
+>>> rule = SumRule()
+>>> servers = Servers([rule, rule], (3, 2), classes=2)
+>>> servers.moved(np.zeros((3, 2, 2)), np.ones((4, 3, 2, 2)))[0, 0].tolist()
+[4.0, 4.0]
 
-It does what `advanced` does arm by arm, and a test holds it to that; in small models most of the time would go into
-calling NumPy, so arms share the calls.
+A rule needs nothing from here: `Servers` steps each arm by itself. Arms that add up, and arms that pool by random
+effects, share the calls of NumPy, in which most of the time goes with small models; `PoolingArms` does what
+`RandomEffectsRule.step` does arm by arm, and a test holds it to that.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,18 +18,59 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.rules.random_effects import Pooled, pooled
-from fulcrum.rules.server_rule import ServerRule, first_step, next_step, pace_of
+from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, next_step, pace_of
+from fulcrum.rules.server_rule import RoundSums, ServerRule, ServerState
 from fulcrum.rules.shrinkage import shrunk
+from fulcrum.rules.sum_rule import SumRule
+
+
+class Servers:
+    """The servers of all arms of a job, each with its own rule and state."""
+
+    def __init__(self, rules: Sequence[ServerRule], shape: tuple[int, ...], *, classes: int | None) -> None:
+        """Begins before the first round.
+
+        Args:
+            rules: By arm.
+            shape: Of the model.
+            classes: Of a softmax head; None for a model of which nothing is known.
+        """
+        self._rules, self._classes = rules, classes
+        pooling = {arm: rule for arm, rule in enumerate(rules) if isinstance(rule, RandomEffectsRule)}
+        self._pooling = list(pooling)
+        self._moved = np.zeros((*shape, len(pooling)))
+        if pooling:
+            self._together = PoolingArms(list(pooling.values()), coordinates=math.prod(shape), classes=classes)
+        self._alone = [arm for arm, rule in enumerate(rules) if not isinstance(rule, (SumRule, RandomEffectsRule))]
+        self._states: dict[int, ServerState] = {}
+
+    def moved(self, models: FloatArray, sums: FloatArray) -> FloatArray:
+        """Returns the models after a round, arms on the last axis; the first axis of the sums is that of regions."""
+        total = sums.sum(axis=0)
+        after = np.asarray(models + total)
+        if self._pooling:
+            said = sums[..., self._pooling].reshape(len(sums), -1, len(self._pooling))
+            moved = self._together.advance(said).reshape(self._moved.shape)
+            after[..., self._pooling] = models[..., self._pooling] - self._moved + moved
+            self._moved = moved
+        for arm in self._alone:
+            rule = self._rules[arm]
+            state = self._states.get(arm) or rule.begin(models[..., arm].copy())
+            values = sums[..., arm] if rule.reads_regions else total[None, ..., arm]
+            present = np.ones(len(sums), dtype=bool)
+            self._states[arm], _ = rule.step(state, RoundSums(values=values, present=present, classes=self._classes))
+            after[..., arm] = self._states[arm].model
+        return after
 
 
 class PoolingArms:
     """Servers that pool, one an arm, and what regions said to each so far."""
 
-    def __init__(self, rules: Sequence[ServerRule], *, coordinates: int, classes: int | None) -> None:
+    def __init__(self, rules: Sequence[RandomEffectsRule], *, coordinates: int, classes: int | None) -> None:
         """Begins with a model of so many coordinates that has not moved.
 
         Args:
-            rules: By arm; all of them pool.
+            rules: By arm.
             coordinates: Of the model, those of a head's classes after each other.
             classes: Of a softmax head; None for a model of which nothing is known.
         """

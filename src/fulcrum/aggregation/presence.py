@@ -1,0 +1,132 @@
+"""The protocol of an aggregation: who sends sums to the server, and who may be missing from them.
+
+>>> from fulcrum.readers.federation import Federation
+>>> from fulcrum.planning.planner import plan
+>>> from fulcrum.core.plan.verified_plan import verified
+>>> sizes = {"north": {"caen": 100, "lille": 100, "metz": 100}, "south": {"nice": 300, "lyon": 300}}
+>>> made = plan(Federation.from_sizes(sizes), rounds=10, epsilon=1.0, dropouts=1)
+>>> aggregation = aggregation_of(verified(made))
+>>> aggregation.lacking("north", {"caen", "lille"})
+>>> aggregation.lacking("north", {"caen"})
+'2 of 3 silos are missing, the plan does without 1'
+>>> sorted(aggregation.usable({"north"})), sorted(aggregation.usable({"north", "south"}))
+([], ['north', 'south'])
+
+Regional aggregators, the server's side of masked groups, coordinator and checkpoint ask here, and decide nothing of
+their own. The engines in process have every silo in every round. A silo that is masked asks
+`masking_group.Group.lacking` itself before it unmasks a sum, since it does not trust the server with that.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.masking.masking_group import Group, group_of
+from fulcrum.core.messages.membership import members_of, senders_of
+from fulcrum.core.plan.figures import outermost_complete_tier
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise
+from fulcrum.core.topology import ROOT
+
+_TOLERANCE = 1e-9  # relative, of sums taken in another order
+
+
+class Aggregation(Protocol):
+    """The way in which sums are made under a plan; `tests/roles/test_aggregations.py` holds both ways to these terms.
+
+    Guarantees:
+
+    - nobody missing is never lacking, and everybody missing always is;
+    - a sum that may be taken may be taken with one silo more;
+    - what may be taken has, for every silo in it, the noise that the plan's epsilons count on;
+    - sums count together or not at all where the plan's epsilons count on the noise of all of them.
+
+    Attributes:
+        name: As the plan's setting `aggregation` has it.
+        plan: The plan.
+    """
+
+    name: ClassVar[str]
+    plan: VerifiedPlan
+
+    def lacking(self, sender: str, present: Collection[str]) -> str | None:
+        """Returns why the sum of the silos present may not be taken for a sender; None where it may be."""
+
+    def joint_senders(self) -> tuple[frozenset[str], ...]:
+        """Returns the sets of senders whose sums count in a round together or not at all.
+
+        The plan's epsilons count on the noise of every region below a node of `outermost_complete_tier`. A set is a
+        single region if no target stands further out, and all regions if the plan counts on a complete global sum.
+        """
+        senders, inner = senders_of(self.plan), self.plan.federation.innermost
+        if senders == (ROOT,):
+            return (frozenset(senders),)
+        joint: dict[int, set[str]] = {}
+        nodes = self.plan.federation.membership(outermost_complete_tier(self.plan))
+        for region, node in sorted(set(zip(inner.parent_of.tolist(), nodes.tolist(), strict=True))):
+            joint.setdefault(node, set()).add(inner.nodes[region])
+        return tuple(map(frozenset, joint.values()))
+
+    def usable(self, senders: Collection[str]) -> frozenset[str]:
+        """Returns the senders whose sums count in a round in which these have sent one."""
+        return frozenset().union(*(joint for joint in self.joint_senders() if joint <= set(senders)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # no slots: a figure is cached
+class TrustedAggregation(Aggregation):
+    """Sums by regional aggregators, which see single releases and are trusted to."""
+
+    name: ClassVar[str] = "trusted"
+    plan: VerifiedPlan
+
+    def lacking(self, sender: str, present: Collection[str]) -> str | None:
+        """Returns why the noise present is not what the plan counts on, if so.
+
+        The plan counts, for each silo, on the noise of its region less that of the worst `dropouts` and `colluders`
+        together. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
+        """
+        plan, members = self.plan, members_of(self.plan, sender)
+        where = [place for silo, place in members.items() if silo in present]
+        absent = len(members) - len(where)
+        if not where or absent > plan.dropouts:
+            return f"{absent} of {len(members)} silos are missing, the plan does without {plan.dropouts}"
+        variance = plan.noise_variance[where]
+        left, more = left_by_coalitions(variance, np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
+        if (left[0] + more < self._counted_on[where] * (1 - _TOLERANCE)).any():
+            return f"the noise of {len(where)} silos is less than the plan counts on"
+        return None
+
+    @cached_property
+    def _counted_on(self) -> FloatArray:
+        """By silo, the noise that its epsilon above the region counts on."""
+        plan = self.plan
+        return remaining_noise(
+            plan.federation,
+            plan.noise_variance,
+            tier=plan.federation.innermost.name,
+            uncounted=plan.colluders + plan.dropouts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MaskedAggregation(Aggregation):
+    """Sums of masked releases, of which the server learns nothing finer."""
+
+    name: ClassVar[str] = "masked"
+    plan: VerifiedPlan
+    _groups: dict[str, Group] = field(default_factory=dict, init=False)
+
+    def lacking(self, sender: str, present: Collection[str]) -> str | None:
+        """Returns why the sum of a group may not be unmasked, by the number that silos themselves go by."""
+        if sender not in self._groups:
+            self._groups[sender] = group_of(self.plan, sender)
+        return self._groups[sender].lacking(present)
+
+
+def aggregation_of(plan: VerifiedPlan) -> Aggregation:
+    """Returns the way in which sums are made under a plan."""
+    return MaskedAggregation(plan=plan) if plan.aggregation == "masked" else TrustedAggregation(plan=plan)

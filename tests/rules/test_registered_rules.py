@@ -1,0 +1,141 @@
+"""A rule from outside: defined here, registered or installed, and followed from plan to coordinator."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import fulcrum
+from fulcrum.errors import ParameterError, PlanError
+from fulcrum.rules import registry
+from fulcrum.rules.registry import known_rules, register_server_rule, rule_named
+from fulcrum.server.coordinator import Coordinator
+
+
+class MedianRule(fulcrum.ServerRule):
+    """Moves the model by the median of the regional means, so that no single region can lead it astray."""
+
+    name: ClassVar[str] = "median"
+    clause: ClassVar[str] = "takes the median of regions"
+
+    def __init__(self, weight):
+        self._weight = weight
+
+    @classmethod
+    def of(cls, facts):
+        return cls(facts.weight)
+
+    def begin(self, start):
+        return fulcrum.ServerState(model=start, numbers={"rounds": 0.0})
+
+    def step(self, state, sums):
+        weight = self._weight if sums.weight is None else sums.weight
+        rounds = {"rounds": state.numbers["rounds"] + 1}
+        if not sums.present.any():
+            return fulcrum.ServerState(model=state.model, numbers=rounds), None
+        rows = [
+            np.reshape(sums.values[place], -1) * sums.unit / weight[place] for place in np.flatnonzero(sums.present)
+        ]
+        moved = np.median(rows, axis=0).reshape(state.model.shape)
+        return fulcrum.ServerState(model=state.model + moved, numbers=rounds), None
+
+
+@pytest.fixture
+def median(monkeypatch):
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    return register_server_rule(MedianRule)
+
+
+def test_a_registered_rule_is_planned_saved_verified_and_read(median, tmp_path):
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="median")
+    plain = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0)
+    assert np.array_equal(plan.noise_multiplier, plain.noise_multiplier)
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
+    read = fulcrum.read_plan(tmp_path / "plan.json")
+    assert isinstance(read.server_rule, median)
+    assert all(check.holds for check in fulcrum.verify(tmp_path / "plan.json"))
+    report = fulcrum.report(plan)
+    assert "The server takes the median of regions." in report
+    assert "if sums were added up" in report
+
+
+@pytest.mark.usefixtures("median")
+def test_a_registered_rule_trains_in_process_and_moves_a_coordinators_model_by_the_same_sums(tmp_path):
+    plan = fulcrum.plan("mild", rounds=3, epsilon=8.0, server="median")
+    run = fulcrum.train(plan, "digits", seeds=[1], keep_regional_sums=True)
+    sums = run.regional_sums[0]
+    weight = np.bincount(plan.federation.innermost.parent_of, weights=plan.weights)
+    expected = np.median(sums / weight.reshape(1, -1, 1, 1), axis=1).sum(axis=0)
+    assert run.models[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    regions = plan.federation.innermost.nodes
+    layout = fulcrum.Layout(names=("head",), shapes=(sums.shape[2:],))
+    for number, by_region in enumerate(sums, 1):  # opened anew in every round
+        server = Coordinator.open(tmp_path, plan, {"head": np.zeros(sums.shape[2:])}, classes=sums.shape[-1])
+        for place, region in enumerate(regions):
+            members = tuple(sorted(plan.federation.silo_names[plan.federation.innermost.parent_of == place].tolist()))
+            answer = fulcrum.RegionalSum(
+                plan_digest=plan.digest,
+                round_number=number,
+                region=region,
+                members=members,
+                layout=layout,
+                step=None,
+                values=by_region[place].ravel(),
+            )
+            server.receive(answer.to_bytes(), region)
+        server.finish_round()
+    assert server.finished
+    assert server.model["head"] == pytest.approx(run.models[0], rel=1e-9, abs=1e-12)
+
+
+def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_server_refuses_it(monkeypatch, tmp_path):
+    with monkeypatch.context() as known:
+        known.setattr(registry, "_RULES", registry._RULES | {"median": MedianRule})
+        plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="median", parameters=4)
+        fulcrum.save_plan(plan, tmp_path / "plan.json")
+        content = fulcrum.verified(plan)
+    update = {"head": np.ones(4)}
+    released = fulcrum.release(update, content, "region-1-1", 1, noise=fulcrum.SeededNoise(seed=1))
+    assert released.round_number == 1
+    words = "unknown server 'median'. Known: sum, random-effects, momentum."
+    with pytest.raises(PlanError, match=f"plan.json: {words}"):
+        fulcrum.read_plan(tmp_path / "plan.json")
+    with pytest.raises(ParameterError, match=words):
+        Coordinator.open(tmp_path / "server", content, {"head": np.zeros(4)})
+    assert not (tmp_path / "server").exists()
+
+
+@pytest.mark.parametrize("name", ["", "Median", "a b", "-a", "a" * 33, "median\n", "é"])
+def test_a_name_that_no_plan_file_carries_is_not_registered(median, name):
+    unnamed = type("Unnamed", (median,), {"name": name})
+    with pytest.raises(ParameterError, match="small letters, digits and hyphens"):
+        register_server_rule(unnamed)
+
+
+def test_two_rules_do_not_share_a_name(median):
+    assert register_server_rule(median) is median
+    with pytest.raises(ParameterError, match="there is a server rule 'sum' already"):
+        register_server_rule(type("Other", (median,), {"name": "sum"}))
+
+
+def test_an_installed_package_offers_its_rule_by_an_entry_point(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "medians-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: medians\nVersion: 1.0\n")
+    source = Path(__file__).read_text(encoding="utf-8")
+    (tmp_path / "medians.py").write_text(source.partition("\n\n@pytest.fixture")[0].replace("import pytest\n", ""))
+    (folder / "entry_points.txt").write_text(
+        "[fulcrum.server_rules]\nmedian = medians:MedianRule\nmean = medians:MedianRule\n"
+    )
+    assert "median" not in known_rules()
+    assert rule_named("median").__module__ == "medians"
+    assert "median" in known_rules()
+    with pytest.raises(ParameterError, match="has another name"):
+        rule_named("mean")
+    with pytest.raises(
+        ParameterError, match=r"unknown server 'mode'\. Known: sum, random-effects, momentum, median, mean"
+    ):
+        rule_named("mode")

@@ -179,7 +179,8 @@ def test_the_server_takes_no_sum_of_a_federation_that_lacks_a_region(tmp_path):
     total = world.run(world.round())["federation"]
     fewer = dataclasses.replace(total, members=tuple(silo for silo in total.members if silo not in ("lyon", "nice")))
     told = refused(server.receive, fewer.to_bytes(), "federation")
-    assert told == "the sum of region 'south' lacks noise: 2 of 2 silos are missing, the plan does without 1"
+    lacks = "2 of 2 silos of region 'south' are missing, the plan does without 1"
+    assert told == f"the sum of region 'federation' lacks noise: {lacks}"
     assert "the plan knows no region 'north'" in refused(server.receive, by_region(total, "north"), "north")
     server.receive(total.to_bytes(), "federation")
     assert server.complete

@@ -89,9 +89,7 @@ def test_a_round_without_any_release_is_withheld(world, region, tmp_path):
 def test_less_noise_than_the_plan_counts_on_is_withheld(world, region, monkeypatch):
     for silo in MEMBERS:
         region.accept(world.sealed(silo), 1)
-    monkeypatch.setattr(
-        "fulcrum.aggregation.regional_aggregator.remaining_noise", lambda *a, **k: remaining_noise(*a, **k) * 9
-    )
+    monkeypatch.setattr("fulcrum.aggregation.presence.remaining_noise", lambda *a, **k: remaining_noise(*a, **k) * 9)
     assert "less than the plan counts on" in region.close_round(1).reason
 
 

@@ -111,7 +111,7 @@ def test_merges_are_looked_at_later_where_weights_are_not_by_size(client):
         ({"weights": "most"}, "unknown weights 'most'"),
         ({"weights": 1.5}, "weights must be one of"),
         ({"weights": {"a": 1}}, "the request cannot be read"),
-        ({"server": "mean"}, "Invalid enum value 'mean' - at `$.settings.server`"),
+        ({"server": "mean"}, "unknown server 'mean'. Known: sum, random-effects, momentum."),
         ({"least_influence": 2}, "least_influence must be a number from 0 to 1, got 2.0"),
         ({"clip_norm": -1}, "clip_norm must be 'auto' or from"),
         ({"purpose": "fun"}, "Invalid enum value 'fun' - at `$.settings.purpose`"),

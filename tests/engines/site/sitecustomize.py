@@ -39,11 +39,12 @@ def tell() -> None:
 
 def plain() -> None:
     """Releases travel as they are, without encryption."""
+    from fulcrum.aggregation import release_opening
     from fulcrum.core.messages import sealing
     from fulcrum.core.messages.release_message import Release
 
     sealing.Sealer.seal = lambda self, release: release.to_bytes()
-    sealing.Opener.open = lambda self, data: Release.from_bytes(data)
+    release_opening.Opener.open = lambda self, data: Release.from_bytes(data)
 
 
 def loud() -> None:

@@ -51,9 +51,7 @@ def test_releases_with_narrow_noise_are_found(monkeypatch):
 
 
 def test_releases_that_are_not_clipped_are_found(monkeypatch):
-    from fulcrum.core.silo import releasing
-
-    monkeypatch.setattr(releasing, "clip", lambda update, norm, share=1.0: update)
+    monkeypatch.setattr(mechanism, "clip", lambda update, norm, share=1.0: update)
     found = release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)
     assert verdicts(found) == {VIOLATED}
     assert found[0].reasons[0] == "Canaries arrive 1e+03 times as large as the clip admits."

@@ -51,7 +51,6 @@ def test_releases_with_narrow_noise_are_found(monkeypatch):
 
 
 def test_releases_that_are_not_clipped_are_found(monkeypatch):
-
     monkeypatch.setattr(mechanism, "clip", lambda update, norm, share=1.0: update)
     found = release_probes(PLANS["research"], ERRORS, silos=["west-1"], seed=1)
     assert verdicts(found) == {VIOLATED}

@@ -27,7 +27,7 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.model_message import pack_model, unpack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.core.silo.releasing import Layout
-from fulcrum.core.silo.silo_release import FAILED
+from fulcrum.core.silo.releasing_silo import FAILED
 from fulcrum.core.silo.site import read_site
 from fulcrum.engines.nvflare.job_endings import read_ending, read_run
 from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK

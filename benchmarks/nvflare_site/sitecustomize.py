@@ -14,13 +14,13 @@ def bare() -> None:
     from fulcrum.core.messages.regional_reply import RegionalSum
     from fulcrum.core.messages.release_message import Release
     from fulcrum.core.silo import silo_release as silo
-    from fulcrum.core.silo.training_module import Assignment
+    from fulcrum.core.silo.assignment import Assignment
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)
         plan, name = site.plan, site.settings.name
         assignment = Assignment(silo=name, round_number=round_number, plan=plan, seed=0, options=site.settings.options)
-        layout, flat = flattened(self._update(arrays, assignment))
+        layout, flat = flattened(self._training.update(arrays, assignment))
         region = region_of(plan, name)
         weight = plan.federation.weights[plan.federation.silo_names.tolist().index(name)]
         return Release(

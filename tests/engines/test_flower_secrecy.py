@@ -11,6 +11,7 @@ from flower_world import START, FlowerWorld, half_a_step, record
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fulcrum.engines.flower.app import client_app
 from fulcrum.engines.flower.client_mod import FulcrumMod, fulcrum_mod
 from fulcrum.engines.flower.strategy import FulcrumStrategy
 
@@ -78,7 +79,7 @@ def test_a_log_that_fails_tells_the_server_nothing(tmp_path, deaf, content):
 def test_a_log_that_fails_does_not_cost_an_update(tmp_path, deaf, monkeypatch):
     """What the app sends beside its arrays is told to the log while training is not over: its failure is not the app's."""
     world = FlowerWorld(tmp_path)
-    monkeypatch.setattr("fulcrum.core.silo.silo_release.sound_alarm", lambda *_, **__: pytest.fail("training failed"))
+    monkeypatch.setattr("fulcrum.core.silo.releasing_silo.sound_alarm", lambda *_, **__: pytest.fail("training failed"))
     monkeypatch.setattr("fulcrum.engines.flower.strategy._logger", logging.Logger("apart"))
     monkeypatch.setattr("fulcrum.server.masked_server._logger", logging.Logger("apart"))
     start(world, num_rounds=1)
@@ -114,3 +115,27 @@ def test_wherever_the_mod_stands_the_train_function_answers_through_it_alone(tmp
     assert world.check_replies() == {(silo, 1) for silo in world.silos}
     updates = [reply for reply in seen if "metrics" in reply.content]
     assert len(updates) == (len(world.silos) if place == "first" else 0), "a mod after it is the app's own"
+
+
+KILLED = """
+import os, signal
+def start(options): return {}
+def train(model, assignment):
+    if assignment.silo == "caen":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {name: array + 0.5 for name, array in model.items()}
+"""
+
+
+def test_training_by_a_module_that_is_killed_ends_neither_the_app_nor_its_round(tmp_path, monkeypatch, caplog):
+    """The app that is built in trains in a process of its own; an app of the user's own does not."""
+    (tmp_path / "killed_training.py").write_text(KILLED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world = FlowerWorld(tmp_path, {"north": dict.fromkeys(("caen", "lille"), 100)}, module="killed_training")
+    world.app = client_app
+    start(world, num_rounds=1)
+    assert world.check_replies() == {("caen", 1), ("lille", 1)}
+    alarms = [record.getMessage() for record in caplog.records if record.name == "fulcrum.alarm"]
+    assert len(alarms) == 1
+    assert "training failed in round 1: zero plus noise is released in its place" in alarms[0]
+    assert "killed by signal 9" in alarms[0]

@@ -27,7 +27,7 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.model_message import pack_model, unpack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
 from fulcrum.core.silo.releasing import Layout
-from fulcrum.core.silo.silo_release import FAILED
+from fulcrum.core.silo.releasing_silo import FAILED
 from fulcrum.core.silo.site import read_site
 from fulcrum.engines.nvflare.job_endings import read_ending, read_run
 from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
@@ -424,5 +424,5 @@ def test_training_that_fails_in_research_is_declined_and_the_silos_log_says_so(t
     assert RELEASE not in answer
     assert DECLINE in answer
     (told,) = [record for record in caplog.records if record.name == "fulcrum.alarm"]
-    assert told.getMessage() == f"{FAILED} 2: nothing is released"
+    assert told.getMessage().splitlines()[0] == f"{FAILED} 2: nothing is released"
     assert "records.csv is not there" in caplog.text

@@ -175,7 +175,14 @@ def test_every_module_is_used():
         "core.silo.masked_release",
     }  # public: whoever carries their messages calls them
     run_by_kits = {"engines.flower.gate"}
-    loaded_by_name = {*LOADED_BY_ENGINES, "engines.built_in_training", *for_any_engine, *run_by_kits}
+    run_as_a_process = {"core.silo.worker_process"}
+    loaded_by_name = {
+        *LOADED_BY_ENGINES,
+        "engines.built_in_training",
+        *for_any_engine,
+        *run_by_kits,
+        *run_as_a_process,
+    }
     assert set(MODULES) - used == loaded_by_name - used
 
 

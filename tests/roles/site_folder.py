@@ -3,7 +3,10 @@
 import sys
 import textwrap
 
-from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.silo.in_process_training import InProcessTraining
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_module import Learner, load_learner
 from fulcrum.core.store.ledger import Ledger
 
 
@@ -18,6 +21,14 @@ def rewritten(home, old, new):
     path = home / "site.toml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
+
+
+def in_process(home, train, start=lambda options: {}):
+    """A silo that trains in its own process, as one on Flower does, by a function or by the module of its site."""
+    station = SiloStation(read_site(home, "silo"))
+    by_function = callable(train)
+    station._training = InProcessTraining(Learner(start=start, train=train) if by_function else train)
+    return station
 
 
 def trained_by(home, monkeypatch, body):

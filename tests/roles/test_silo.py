@@ -6,14 +6,13 @@ import dataclasses
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 
 import msgspec
 import numpy as np
 import pytest
-from site_folder import released, rewritten, trained_by
+from site_folder import in_process, released, rewritten, trained_by
 
 import fulcrum
 from fulcrum.aggregation.release_opening import unseal
@@ -21,7 +20,7 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.silo.training_worker import TrainingWorker
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError, ReleaseError
 
@@ -39,7 +38,7 @@ def test_a_silo_answers_with_a_release_that_its_region_alone_can_open(silo, mode
 def test_asked_again_it_sends_the_same_release_and_trains_nothing(silo, model, monkeypatch):
     site = read_site(silo, "silo")
     first = SiloStation(site).answer(pack_model(model), 1)
-    monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(TrainingWorker, "update", lambda *_: pytest.fail("trained again"))
     second = SiloStation(site).answer(pack_model(model), 1)
     assert first != second  # sealed anew
     one, two = (unseal(sealed, site.plan, "north", silo.parent / "north.key") for sealed in (first, second))
@@ -109,13 +108,12 @@ def all_at_once():
         fulcrum.PolicyError,
     ],
 )
-def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, monkeypatch, caplog, failure):
+def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(silo, model, caplog, failure):
     def fail(*_):
         raise failure()
 
-    monkeypatch.setattr(Learner, "update", fail)
     site = read_site(silo, "silo")
-    sealed = SiloStation(site).answer(pack_model(model), 1)
+    sealed = in_process(silo, fail).answer(pack_model(model), 1)
     release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
     assert release.values.any()
     assert "training failed in round 1" in caplog.text
@@ -123,7 +121,7 @@ def test_a_failure_in_training_is_hidden_in_noise_and_told_to_the_silo_alone(sil
 
 
 @pytest.mark.parametrize("failure", [OSError("the disk of the log is full"), SystemExit(1)], ids=["fails", "exits"])
-def test_a_listener_that_fails_keeps_no_release_back(silo, model, monkeypatch, failure):
+def test_a_listener_that_fails_keeps_no_release_back(silo, model, failure):
     class Broken(logging.Handler):
         def emit(self, record):
             raise failure
@@ -131,23 +129,21 @@ def test_a_listener_that_fails_keeps_no_release_back(silo, model, monkeypatch, f
     def failed(*_):
         raise ValueError("no batch")
 
-    monkeypatch.setattr(Learner, "update", failed)
     listener, alarm = Broken(), logging.getLogger("fulcrum.alarm")
     alarm.addHandler(listener)
     try:
-        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+        in_process(silo, failed).answer(pack_model(model), 1)
     finally:
         alarm.removeHandler(listener)
     assert released(silo) == [1]
 
 
-def test_an_interrupt_is_the_operators_and_is_not_hidden(silo, model, monkeypatch):
+def test_an_interrupt_is_the_operators_and_is_not_hidden(silo, model):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Learner, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+        in_process(silo, interrupted).answer(pack_model(model), 1)
     assert released(silo) == []
 
 
@@ -182,7 +178,7 @@ def test_whatever_training_returns_the_silo_answers_and_is_told(silo, model, mon
         """,
     )
     site = read_site(silo, "silo")
-    sealed = SiloStation(site).answer(pack_model(model), 1)
+    sealed = in_process(silo, "their_training").answer(pack_model(model), 1)
     release = unseal(sealed, site.plan, "north", silo.parent / "north.key")
     assert release.layout.names == ("head",)
     assert "training failed in round 1" in caplog.text
@@ -206,13 +202,12 @@ def test_a_process_that_training_forks_does_not_answer_for_the_silo(silo, model,
             return model
         """,
     )
-    site, parent, told = read_site(silo, "silo"), os.getpid(), []
-    site = dataclasses.replace(
-        site, settings=msgspec.structs.replace(site.settings, options={"ledger": lambda: released(silo)})
-    )
-    monkeypatch.setattr("fulcrum.core.silo.silo_release.sound_alarm", lambda *_, **__: told.append(sys.exc_info()[1]))
+    station, parent, told = in_process(silo, "their_training"), os.getpid(), []
+    settings = msgspec.structs.replace(station._site.settings, options={"ledger": lambda: released(silo)})
+    station._site = dataclasses.replace(station._site, settings=settings)
+    monkeypatch.setattr("fulcrum.core.silo.releasing_silo.sound_alarm", lambda *words: told.append(words))
     try:
-        SiloStation(site).answer(pack_model(model), 1)
+        station.answer(pack_model(model), 1)
     finally:
         if os.getpid() != parent:
             os._exit(99)
@@ -228,19 +223,18 @@ def test_an_alarm_that_training_leaves_does_not_strike_while_the_release_is_made
         struck.append("late")
         raise TimeoutError("training took long")
 
-    def update(self, arrays, assignment):
+    def train(given, assignment):
         signal.setitimer(signal.ITIMER_REAL, 0.05)
-        return {"head": arrays["head"]}
+        return given
 
     def slow(*arguments, **options):
         time.sleep(0.2)
         return release(*arguments, **options)
 
-    monkeypatch.setattr(Learner, "update", update)
-    monkeypatch.setattr("fulcrum.core.silo.silo_release.release", slow)
+    monkeypatch.setattr("fulcrum.core.silo.releasing_silo.release", slow)
     before = signal.signal(signal.SIGALRM, strike)
     try:
-        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+        in_process(silo, train).answer(pack_model(model), 1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -263,13 +257,13 @@ def test_what_training_tells_numpy_to_raise_on_does_not_show(silo, model, monkey
         """,
     )
     with np.errstate():
-        SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+        in_process(silo, "their_training").answer(pack_model(model), 1)
     assert released(silo) == [1]
     assert caplog.text == ""
 
 
 def test_what_is_refused_is_refused_before_training(silo, model, monkeypatch):
-    monkeypatch.setattr(Learner, "update", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(TrainingWorker, "update", lambda *_: pytest.fail("trained"))
     (silo / "policy.toml").write_text("largest_epsilon_above = 0.1\nlargest_epsilon_inside = 90\n")
     rewritten(silo, "policy = false", "policy = true")
     with pytest.raises(fulcrum.PolicyError):

@@ -121,7 +121,7 @@ def test_a_policy_that_becomes_stricter_while_a_silo_trains_holds_for_that_round
         return given
 
     station = SiloStation(read_site(silo, "silo"))
-    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    station._training = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
         station.answer(pack_model(model), 1)
     assert released(silo) == []
@@ -145,7 +145,7 @@ def test_a_policy_that_becomes_stricter_while_a_silo_waits_for_its_ledger_holds_
 
     monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", let_go)
     station = SiloStation(read_site(silo, "silo"))
-    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    station._training = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
         station.answer(pack_model(model), 1)
     assert released(silo) == []

@@ -1,6 +1,5 @@
 """A silo answers whatever its records do to its training module: when it is imported, and when it leaves files open."""
 
-import dataclasses
 import os
 import resource
 import signal
@@ -8,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from site_folder import released, rewritten
+from site_folder import in_process, released, rewritten
 
 from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.assignment import check_installed
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_module import check_installed, load_learner
 from fulcrum.errors import DataError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -41,8 +40,7 @@ def test_a_file_left_open_for_each_record_does_not_make_a_silo_decline(silo, mod
             left_open.append(os.open(os.devnull, os.O_RDONLY))
         return given
 
-    station = SiloStation(read_site(silo, "silo"))
-    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    station = in_process(silo, train)
     try:
         for number in (1, 2):
             station.answer(pack_model(model), number)
@@ -52,8 +50,11 @@ def test_a_file_left_open_for_each_record_does_not_make_a_silo_decline(silo, mod
     assert released(silo) == [1, 2]
 
 
-def test_the_places_kept_for_the_ledger_are_given_back_after_every_round(silo, model):
-    station, counts = SiloStation(read_site(silo, "silo")), []
+@pytest.mark.parametrize("kind", ["worker", "in process"])
+def test_the_places_kept_for_the_ledger_are_given_back_after_every_round(silo, model, kind):
+    module = "fulcrum.engines.built_in_training"
+    station = SiloStation(read_site(silo, "silo")) if kind == "worker" else in_process(silo, module)
+    counts = []
     for number in (1, 2, 3):
         station.answer(pack_model(model), number)
         counts.append(len(list(Path("/dev/fd").iterdir())))
@@ -98,9 +99,7 @@ def test_a_limit_on_time_that_training_leaves_behind_does_not_strike_the_release
 
 def answered(silo, model, train):
     """What a silo answers in the first round that trains so."""
-    station = SiloStation(read_site(silo, "silo"))
-    station._learner = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
-    return station.answer(pack_model(model), 1)
+    return in_process(silo, train).answer(pack_model(model), 1)
 
 
 def trained_by(home, name):

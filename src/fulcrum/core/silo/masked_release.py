@@ -27,9 +27,11 @@ from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import basis_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
+from fulcrum.core.silo.assignment import check_installed
+from fulcrum.core.silo.in_process_training import InProcessTraining
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.silo.release_parameters import release_parameters_of
-from fulcrum.core.silo.silo_release import ReleasingSilo
+from fulcrum.core.silo.releasing_silo import ReleasingSilo
 from fulcrum.core.silo.site import Site, once_free, record_name
 from fulcrum.core.silo.site_records import own_record
 from fulcrum.core.silo.training_module import Learner
@@ -51,7 +53,7 @@ class MaskedSilo(ReleasingSilo):
 
     Args:
         site: The silo's own folder.
-        learner: What trains; the module that the site names by default.
+        learner: The functions that train, in this process; those of the module that the site names by default.
 
     Raises:
         FulcrumError: Plan or policy do not let this silo take part.
@@ -60,7 +62,9 @@ class MaskedSilo(ReleasingSilo):
     _masks = True
 
     def __init__(self, site: Site, learner: Learner | None = None) -> None:
-        super().__init__(site, learner)
+        super().__init__(site, InProcessTraining(learner or site.settings.train))
+        if learner is None:
+            check_installed(site.settings.train)
         plan, silo = site.plan, site.settings.name
         check_one_tier(plan)
         check_aggregation(plan, "masked")

@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -44,6 +44,10 @@ SUMS = "sums.db"
 _LONGEST_WAIT = 30.0
 """Seconds for a process of this site to let a file go."""
 
+_TRAINING_SHARE, _LEAST_TRAINING = 0.8, 60.0
+"""Of the patience of a region, the part that a silo may train for: the rest is for noise, ledger and the way. Seconds
+that it has at least, since a process must start and import its libraries before it trains."""
+
 _Opened = TypeVar("_Opened")
 
 Role = Literal["silo", "region", "server"]
@@ -63,6 +67,9 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         train: The training module, at silos and at the server.
         seed: Of everything that is drawn in research; deployment draws nothing from it.
         patience: Seconds a region waits for its silos in a round; the server waits for regions half as long again.
+        training_seconds: The deadline of a silo's training in a round; 0 for four fifths of `patience`, and a minute
+            at least.
+        training_gigabytes: The address space of a silo's training process, in 2^30 bytes; 0 for no limit of Fulcrum's.
         state: Where ledger, sums or checkpoint are kept, relative to the site's folder. A silo that took part before
             names the folder of its ledger: one ledger a silo, for life.
         options: For the training module.
@@ -77,8 +84,15 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     train: str = ""
     seed: int = 0
     patience: float = 120.0
+    training_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    training_gigabytes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     state: str = STATE
     options: dict[str, Any] = {}
+
+    @property
+    def training_deadline(self) -> float:
+        """Seconds that training may take, so that the release reaches the region before it gives up waiting."""
+        return self.training_seconds or max(_LEAST_TRAINING, _TRAINING_SHARE * self.patience)
 
 
 @dataclass(frozen=True, kw_only=True)

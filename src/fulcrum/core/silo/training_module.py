@@ -8,42 +8,25 @@
 They run where they are installed; none travels. `fulcrum.engines.built_in_training` is the one built in.
 """
 
+import contextlib
 import importlib
-import importlib.util
 import logging
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.model_form import ModelForm, as_array, form_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line, listing
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What training and evaluation are told beside the model.
-
-    Attributes:
-        silo: Who trains; empty where the server evaluates.
-        round_number: From 1; where the server evaluates, the round that the model comes from.
-        plan: The plan that is run.
-        seed: Of everything that is drawn in research.
-        options: The options of the site, such as where its records are.
-    """
-
-    silo: str
-    round_number: int
-    plan: VerifiedPlan
-    seed: int
-    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +60,7 @@ class Learner:
         except (KeyboardInterrupt, FulcrumError):
             raise
         except BaseException as error:
-            raise DataError(f"the training module's function start failed: {_told(error)}") from error
+            raise DataError(f"the training module's function start failed: {error_in_words(error)}") from error
         kind = type(made).__name__
         raise DataError(f"the training module's function start must return a dict of named arrays, got {kind}")
 
@@ -107,18 +90,26 @@ class Learner:
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
         """Returns what local training changed; names and shapes that differ from the model's are refused."""
+        trained = self._trained(model, assignment)
+        return {name: trained[name] - array for name, array in model.items()}
+
+    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Iterator[FloatArray]:
+        """Yields the model after training on each unit of privacy, as one row: the unit is a silo, so there is one."""
+        trained = self._trained(model, assignment)
+        yield np.concatenate([array.ravel() for array in trained.values()])
+
+    def _trained(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Returns the model after local training, in double precision."""
         form = self.form(assignment.options)
         trained = form.taken(self.train(form.given(model), assignment))
         if list(trained) != list(model):
             raise DataError(f"train returned the arrays {sorted(trained)}, the model has {sorted(model)}")
-        update = {}
         for name, array in model.items():
             found = trained[name]
             if found.dtype.kind not in "fiu" or found.shape != array.shape:
                 told = f"{found.dtype} of shape {found.shape}"
                 raise DataError(f"train returned {name!r} as {told}, it is real numbers of shape {array.shape}")
-            update[name] = found.astype(np.float64) - array
-        return update
+        return {name: array.astype(np.float64, copy=False) for name, array in trained.items()}
 
     def measured(self, model: Mapping[str, FloatArray], assignment: Assignment) -> tuple[dict[str, float], list[str]]:
         """Returns what `evaluate` measures of a model, and in one line each what is left out of it and why.
@@ -145,7 +136,7 @@ class Learner:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # the user's code, which may raise anything, SystemExit too
-            return {}, [f"nothing is measured, evaluate failed: {_told(error)}"]
+            return {}, [f"nothing is measured, evaluate failed: {error_in_words(error)}"]
         return numbers, left_out
 
     def classes(self, model: Mapping[str, FloatArray]) -> int | None:
@@ -167,20 +158,6 @@ class Learner:
         return int(min(last)[0])
 
 
-def check_installed(name: str) -> None:
-    """Raises `DataError` unless there is a module of that name; it is not imported, and may yet fail when it is."""
-    try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        found = None
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # the code of the package that it is in, which is there
-        return
-    if found is None:
-        raise DataError(f"there is no training module {name!r} at this site. Install it, or correct train in site.toml")
-
-
 def load_learner(name: str) -> Learner:
     """Returns the learner that a module is, by the name it is imported under; whatever that raises is a `DataError`."""
     try:
@@ -188,7 +165,7 @@ def load_learner(name: str) -> Learner:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # importing runs the module's code, which may raise anything, SystemExit too
-        told = f"the training module {name!r} cannot be imported: {_told(error)}"
+        told = f"the training module {name!r} cannot be imported: {error_in_words(error)}"
         raise DataError(f"{told}. Install it at this site, or mend it") from error
     for wanted in ("start", "train"):
         if not callable(getattr(module, wanted, None)):
@@ -215,9 +192,35 @@ def _number(value: Any) -> float | None:
     return float(found) if found.ndim == 0 and found.dtype.kind in "fiub" else None
 
 
-def _told(error: BaseException) -> str:
-    """What somebody else's code raised, for a message: most errors say too little without their names."""
+def error_in_words(error: BaseException) -> str:
+    """Returns an error of somebody else's code for a message: most errors say too little without their names."""
     said, name = in_one_line(error), type(error).__name__
     if isinstance(error, ImportError | SyntaxError) and said:
         return said
     return f"{name}: {said}" if said else name
+
+
+def report_of(error: BaseException) -> str:
+    """Returns the traceback of an error of somebody else's code, whose own text may fail to be made."""
+    try:
+        return "".join(traceback.format_exception(error)).strip()
+    except Exception:
+        return type(error).__name__
+
+
+@contextlib.contextmanager
+def forked_children_end() -> Iterator[None]:
+    """Ends a process that training forked and that comes back, by returning, failing or `sys.exit`.
+
+    It would answer the round in the place of its parent.
+    """
+    process, status = os.getpid(), 1
+    try:
+        yield
+        status = 0
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        raise
+    finally:
+        if os.getpid() != process:
+            os._exit(status & 0xFF)

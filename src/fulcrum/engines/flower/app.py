@@ -3,14 +3,19 @@
 An app names them in its pyproject.toml as components: `fulcrum.engines.flower.app:client_app` and `:server_app`.
 """
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fulcrum.core.silo.training_module import Assignment, load_learner
-from fulcrum.engines.flower.client_mod import fulcrum_mod, own_site
+from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.silo.training_worker import TrainingWorker
+from fulcrum.engines.flower.client_mod import SITE, fulcrum_mod, own_site
 from fulcrum.engines.flower.flower_records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
 from fulcrum.engines.flower.run_recorder import Telling
 from fulcrum.engines.flower.strategy import FulcrumStrategy, server_site
@@ -25,7 +30,7 @@ server_app = ServerApp()
 
 @client_app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
-    """Returns the model after local training."""
+    """Returns the model after local training, which at a SuperNode runs in a process of its own."""
     site = own_site(context)
     assignment = Assignment(
         silo=site.settings.name,
@@ -35,8 +40,18 @@ def train(message: Message, context: Context) -> Message:
         options=site.settings.options,
     )
     model = arrays_in(message.content[ARRAYS])
-    trained = load_learner(site.settings.train).train(model, assignment)
+    if SITE in context.node_config:
+        trained = _worker_of(site.folder).trained(model, assignment)
+    else:  # a virtual node of a simulation
+        trained = dict(load_learner(site.settings.train).train(model, assignment))
     return Message(RecordDict({ARRAYS: as_record(trained)}), reply_to=message)
+
+
+@functools.cache
+def _worker_of(folder: Path) -> TrainingWorker:
+    """Returns the training process of a site, which lives as long as the process of the app."""
+    settings = read_site(folder, "silo").settings
+    return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)
 
 
 @server_app.main()  # type: ignore[untyped-decorator]

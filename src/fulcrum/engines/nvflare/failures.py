@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from fulcrum.core.silo.silo_release import FAILED
+from fulcrum.core.silo.releasing_silo import FAILED
 from fulcrum.errors import in_one_line
 
 _MARK = re.compile(re.escape(FAILED) + r" (\d+)")

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from site_folder import released, rewritten, trained_by
+from site_folder import in_process, released, rewritten
 
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.spare import set_aside
+from fulcrum.core.silo.release_room import room_for_release
 from fulcrum.errors import StorageError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -23,11 +21,14 @@ import logging, sys
 from pathlib import Path
 from fulcrum.engines.built_in_training import start
 from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.in_process_training import InProcessTraining
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 
 logging.basicConfig(stream=sys.stderr)
 station = SiloStation(read_site(Path(sys.argv[1]), "silo"))
+if sys.argv[2] == "in process":  # as a silo on Flower trains
+    station._training = InProcessTraining("their_training")
 for number in (1, 2):
     station.answer(pack_model(start({})), number)
     print("round", number, "answered", flush=True)
@@ -55,12 +56,15 @@ def train(model, assignment):
 """
 
 
-def answered(home, body, words=(), at=None):
+KINDS = pytest.mark.parametrize("kind", ["worker", "in process"])
+
+
+def answered(home, body, kind, words=(), at=None):
     """Has a silo answer two rounds in a process of its own, with its own training."""
     (home.parent / "their_training.py").write_text(body)
     rewritten(home, "fulcrum.engines.built_in_training", "their_training")
     return subprocess.run(
-        [*words, sys.executable, "-c", ANSWERING, str(at or home)],
+        [*words, sys.executable, "-c", ANSWERING, str(at or home), kind],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home.parent), *sys.path]), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -69,9 +73,10 @@ def answered(home, body, words=(), at=None):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@KINDS
 @pytest.mark.parametrize("ending", ["return model", "raise MemoryError"])
-def test_training_that_keeps_all_memory_does_not_make_a_silo_decline(silo, ending):
-    done = answered(silo, TAKING_MEMORY.replace("ENDING", ending))
+def test_training_that_keeps_all_memory_does_not_make_a_silo_decline(silo, ending, kind):
+    done = answered(silo, TAKING_MEMORY.replace("ENDING", ending), kind)
     assert done.stdout == "round 1 answered\nround 2 answered\n", done.stderr
     assert released(silo) == [1, 2]
 
@@ -99,8 +104,9 @@ mount -t tmpfs -o size=16m tmpfs "$SMALL_DISK" && cp -r "$1" "$SMALL_DISK/site" 
 """
 
 
+@KINDS
 @pytest.mark.parametrize("ending", ["return model", "raise OSError(28, 'No space left on device')"])
-def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeypatch, ending):
+def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeypatch, ending, kind):
     disk = silo.parent / "disk"
     disk.mkdir()
     monkeypatch.setenv("SMALL_DISK", str(disk))
@@ -111,7 +117,7 @@ def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeyp
         allowed = False
     if not allowed:
         pytest.skip("needs the right to mount")
-    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), words, disk / "site")
+    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), kind, words, disk / "site")
     assert done.stdout == "round 1 answered\nround 2 answered\n", done.stderr
 
 
@@ -149,14 +155,14 @@ def train(model, assignment):
 @pytest.mark.parametrize("body", [CLOSING_FILES, TAKING_THEIR_PLACES])
 @pytest.mark.parametrize("ending", ["return model", "raise OSError"])
 def test_training_that_closes_files_does_not_make_a_silo_decline(silo, body, ending):
-    done = answered(silo, body.replace("ENDING", ending))
+    done = answered(silo, body.replace("ENDING", ending), "in process")
     told = [line for line in done.stdout.splitlines() if "answered" in line]
     assert told == ["round 1 answered", "round 2 answered"], done.stderr
     assert ("its own files are left alone" in done.stdout) == ("kept" in body)
     assert released(silo) == [1, 2]
 
 
-def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(silo, model, monkeypatch):
+def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(silo, model):
     """By the file itself: it takes up blocks of the disk, and what a child of training holds of it is empty after."""
     found = []
 
@@ -165,9 +171,7 @@ def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(
         found.extend(os.fstat(file).st_blocks * 512 for file in files if is_open(file))
         return given
 
-    trained_by(silo, monkeypatch, "def start(options): return {}\ndef train(model, assignment): return look(model, 0)")
-    monkeypatch.setattr(sys.modules["their_training"], "look", look, raising=False)
-    SiloStation(read_site(silo, "silo")).answer(pack_model(model), 1)
+    in_process(silo, look).answer(pack_model(model), 1)
     assert max(found) >= 2**22 + 32 * np.size(model["head"])
     assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger", "initialised.json"]
 
@@ -183,7 +187,7 @@ def is_open(file):
 def test_room_that_is_not_there_before_training_is_told_in_one_line(tmp_path):
     with (
         pytest.raises(StorageError, match=r"has no room for a release, .* Make room there") as told,
-        set_aside(tmp_path, parameters=10**15),
+        room_for_release(tmp_path, parameters=10**15),
     ):
         pytest.fail("trained")
     assert "\n" not in str(told.value)

@@ -1,0 +1,111 @@
+"""One silo at work: from the model of a round to its release, whatever its training does."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
+from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
+from fulcrum.core.silo.release_room import room_for_release
+from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
+from fulcrum.core.silo.site import Site, ledger_name, once_free
+from fulcrum.core.silo.site_records import check_initialised, own_record
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.errors import PolicyError, ReleaseError
+
+FAILED = "training failed in round"
+"""What the silo's own log says, with the round after it, and nobody else is told."""
+
+
+class Training(Protocol):
+    """A way to train: `TrainingWorker` in a process of its own, `InProcessTraining` where the engine calls the user."""
+
+    def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Returns what local training changed, under the model's names and in its shapes.
+
+        Raises:
+            TrainingFailedError: Whatever went wrong, unless it is the operator's interrupt.
+        """
+        ...
+
+
+class ReleasingSilo:
+    """One silo at work: trains, and releases through its ledger; what hides a release on its way is for subclasses.
+
+    Args:
+        site: The silo's own folder.
+        training: The way to train.
+    """
+
+    _masks = False  # whether what is released leaves masked
+
+    def __init__(self, site: Site, training: Training) -> None:
+        check_initialised(site)
+        self._site = site
+        self._training = training
+
+    def _released(self, arrays: Mapping[str, FloatArray], round_number: int, basis: str) -> Release:
+        """Returns the release of a round on a model; asked again on the same basis, it is the same."""
+        site = self._site
+        assignment = Assignment(
+            silo=site.settings.name,
+            round_number=checked_round(site.plan, round_number),
+            plan=site.plan,
+            seed=site.settings.seed,
+            options=site.settings.options,
+        )
+        if site.settings.purpose == "research":
+            return self._researched(arrays, assignment)
+        return self._accounted(arrays, assignment, basis)
+
+    def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
+        if self._site.policy is not None:
+            raise PolicyError("a silo with a policy releases under deployment plans alone")
+        noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
+        try:
+            update = self._training.update(arrays, assignment)
+        except TrainingFailedError as failure:
+            sound_alarm(f"{FAILED} %d: nothing is released\n%s", assignment.round_number, failure.report)
+            raise
+        plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
+        return release(update, plan, silo, number, noise=noise, masked=self._masks)
+
+    def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
+        """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
+        plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
+        with self._ledger() as ledger:
+            policy = self._site.policy  # once the ledger is there, which may be waited for
+            kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+        if kept is not None:
+            return kept
+        update = self._hidden_update(arrays, assignment)
+        with self._ledger() as ledger:
+            policy = self._site.policy  # again: training may take long
+            return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
+
+    def _hidden_update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
+        instead = {name: np.zeros_like(array) for name, array in arrays.items()}  # later there may be no memory for it
+        parameters = sum(array.size for array in instead.values())
+        try:
+            with room_for_release(self._site.state, parameters=parameters):
+                return self._training.update(arrays, assignment)
+        except TrainingFailedError as failure:
+            told = f"{FAILED} %d: zero plus noise is released in its place\n%s"
+            sound_alarm(told, assignment.round_number, failure.report)
+        return instead
+
+    def _ledger(self) -> Ledger:
+        """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
+        site, silo = self._site, self._site.settings.name
+
+        def opened(path: Path) -> Ledger:
+            if not path.exists():  # asked each time: it may go while another process still holds it
+                raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
+            return Ledger.open(path, silo=silo, create=False)
+
+        return once_free(lambda: own_record(site, ledger_name(silo), opened))

@@ -1,0 +1,121 @@
+"""The process that trains, seen from inside: it runs the training module's code, and holds nothing that a silo hides.
+
+It is started by `fulcrum.core.silo.training_worker` and by nobody else. For each row that the silo asks for it answers
+with one line, `["row"]`, `["end"]` or `["failed", reason, report]`. It ends when the silo does: a thread reads the
+silo's questions while training runs, and kills the process with its children where the other end is closed.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import mmap
+import os
+import pickle
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.plan.plan_file import PlanFile
+from fulcrum.core.plan.verified_plan import verified
+from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.silo.training_module import (
+    Learner,
+    error_in_words,
+    forked_children_end,
+    load_learner,
+    report_of,
+)
+
+_LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
+"""Characters, each at most six bytes of JSON: an answer is shorter than the silo's longest line."""
+
+
+def serve(channel_file: int, shared_file: int, start_file: int) -> None:
+    """Answers the silo for as long as it asks.
+
+    Args:
+        channel_file: The descriptor of the socket that questions come from.
+        shared_file: That of the file with the model and the row.
+        start_file: That of the file that says what to train, and with which assignment.
+    """
+    for file in (channel_file, shared_file, start_file):
+        os.set_inheritable(file, False)  # a program that training starts holds none of them
+    with open(start_file, "rb") as start:
+        module, plan, silo, seed, options, arrays, memory = pickle.load(start)  # noqa: S301 written by the silo itself
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    _limit(memory)
+    content, issuer = plan
+    known = verified(msgspec.json.decode(content, type=PlanFile), issuer=issuer)
+    assignment = Assignment(silo=silo, round_number=0, plan=known, seed=seed, options=options)
+    channel, shared = socket.socket(fileno=channel_file), mmap.mmap(shared_file, 0)
+    questions: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(channel, questions), daemon=True).start()
+    learner: list[Learner] = []  # imported when it is first asked for, so that a failure is an answer
+    rounds: Iterator[list[str]] = iter(())
+    while True:
+        number = questions.get()
+        answer = next(rounds, None)
+        if answer is None:
+            given = dataclasses.replace(assignment, round_number=number)
+            rounds = _answers(module, learner, given, arrays, shared)
+            answer = next(rounds)
+        channel.sendall(json.dumps(answer).encode() + b"\n")
+
+
+def _answers(
+    module: str, learner: list[Learner], assignment: Assignment, arrays: Any, shared: mmap.mmap
+) -> Iterator[list[str]]:
+    """Yields the answers of one round; whatever training raises is one of them, an interrupt or an exit too."""
+    try:
+        with forked_children_end():
+            if not learner:
+                learner.append(load_learner(module))
+        rows = learner[0].rows(_model(arrays, shared), assignment)
+        while True:
+            with forked_children_end():
+                row = next(rows, None)
+            if row is None:
+                break
+            np.frombuffer(shared, dtype=np.float64, count=row.size, offset=len(shared) - 8 * row.size)[:] = row
+            yield ["row"]
+        answer = ["end"]
+    except BaseException as error:
+        answer = ["failed", error_in_words(error)[:_LONGEST_REASON], report_of(error)[-_LONGEST_REPORT:]]
+    yield [text.encode(errors="replace").decode() for text in answer]
+
+
+def _model(arrays: Any, shared: mmap.mmap) -> dict[str, FloatArray]:
+    """Returns the model's arrays where they are; the learner hands copies on."""
+    model, at = {}, 0
+    for name, dtype, shape in arrays:
+        count = int(np.prod(shape, dtype=np.int64))
+        model[name] = np.frombuffer(shared, dtype=dtype, count=count, offset=at).reshape(shape)
+        at += model[name].nbytes
+    return model
+
+
+def _listen(channel: socket.socket, questions: "queue.SimpleQueue[int]") -> None:
+    """Hands on the silo's questions, and ends this process and its children where there is no silo any more."""
+    with contextlib.suppress(OSError, ValueError), channel.makefile("rb") as lines:
+        for line in lines:
+            questions.put(int(line))
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _limit(memory: int) -> None:
+    """Bounds the address space, and offers this process first where the operating system must end one for memory."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    if memory:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

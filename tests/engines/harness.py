@@ -14,23 +14,13 @@ import numpy as np
 import fulcrum
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.engines.local_sites import free_port, processes
 from fulcrum.engines.nvflare.console import session
 from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import Loopback, processes_of
+from fulcrum.engines.nvflare.nvflare_loopback import FlareSites
 
 SITE_CODE = Path(__file__).parent / "site"
 MEMBERS = {"north": ["a1", "a2"], "mid": ["b1", "b2", "b3"], "south": ["c1"]}
-
-
-def free_port() -> int:
-    """A port with a free one after it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            with contextlib.suppress(OSError):
-                second.bind(("127.0.0.1", port + 1))
-                return port
 
 
 class Federation:
@@ -60,12 +50,17 @@ class Federation:
             recipe=recipe,
         )
         self.deployment = Deployment(
-            plan=plan, train=train, options={"data": "digits"}, port=free_port(), patience=patience, runs_here=True
+            plan=plan,
+            train=train,
+            options={"data": "digits"},
+            port=free_port(following=1),
+            patience=patience,
+            runs_here=True,
         )
         self.kits = folder / "kits"
         write_kits(self.deployment, self.kits)
         self.plan = fulcrum.read_plan(self.kits / "plan.json")
-        self.loopback = Loopback(self.kits, self.deployment)
+        self.loopback = FlareSites(self.kits, self.deployment)
         self.job = ""
 
     def environment(self, conduct: str = "") -> dict[str, str]:
@@ -131,8 +126,7 @@ class Federation:
 
     def job_process(self, name: str) -> int:
         """The process that runs a site's part of the job."""
-        kit = self.kits / name
-        pids = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_of(kit)}
+        pids = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.loopback.processes_of(name)}
         found = [pid for pid, line in pids.items() if b"worker_process" in line or b"runner_process" in line]
         assert found, f"no job process of {name} among {pids}"
         return found[0]
@@ -170,7 +164,11 @@ class Federation:
     def left_behind(self, kits: Path | None = None) -> list[int]:
         """The processes that still work in a kit."""
         folder = kits or self.kits
-        return [pid for name in self.deployment.sites for pid in processes_of(folder / name)]
+        return [
+            pid
+            for name in self.deployment.sites
+            for pid in processes("cmdline", str((folder / name).resolve()).encode())
+        ]
 
 
 def exposed(recorded: bytes, release: Release) -> bool:

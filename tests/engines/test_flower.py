@@ -416,7 +416,7 @@ def test_a_script_that_does_not_end_is_told_in_one_line_and_leaves_no_process(tm
     monkeypatch.setattr(loopback, "_LONGEST_START", 0.2)
     monkeypatch.setattr(loopback, "_LONGEST_FOR_A_SILO", 0.0)
     (world.folder / "slow.sh").write_text("sleep 100\n")
-    with loopback.Loopback(world.folder, Deployment(plan=world.plan, train="unused")) as sites:
+    with loopback.FlowerSites(world.folder, Deployment(plan=world.plan, train="unused")) as sites:
         with pytest.raises(EngineError, match=r"slow\.sh did not end within 0\.2 s"):
             sites.run_script("slow.sh")
         sites.close()

@@ -18,7 +18,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fulcrum.core.silo.site import ledger_name, once_free
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.engines.flower.flower_kits import write_kits
-from fulcrum.engines.flower.flower_loopback import Loopback, free_port
+from fulcrum.engines.flower.flower_loopback import FlowerSites
+from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import BUILT_IN, SERVER, Deployment
 from fulcrum.errors import EngineError
 from fulcrum.server.checkpoint import history_of
@@ -46,7 +47,7 @@ class Federation:
         self.kits = folder / "kits"
         write_kits(self.deployment, self.kits)
         self.plan = fulcrum.read_plan(self.kits / "plan.json")
-        self.sites = Loopback(self.kits, self.deployment)
+        self.sites = FlowerSites(self.kits, self.deployment)
 
     @property
     def history(self):

@@ -4,11 +4,15 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from fulcrum.engines.child_processes import check_running, end_all, processes
+import fulcrum
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, end_all, free_port, processes
+from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import EngineError
+from fulcrum.server.run_results import RoundResult
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
@@ -40,10 +44,74 @@ def test_no_port_of_processes_that_were_ended_takes_a_connection():
             assert processes("environ", mark.encode()) == []
 
 
-def test_a_process_that_ended_by_itself_is_told_of_with_its_log(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as ended:
-        ended.wait()
-        with pytest.raises(EngineError, match=r"the process of 'lille' ended with code 3\. See .*lille/output\.log"):
-            check_running({"lille": ended}, tmp_path)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
-        check_running({"lille": running}, tmp_path)
+class Sites(LocalSites):
+    """Sites of which each is one line of Python."""
+
+    def command(self, name):
+        return [sys.executable, "-c", name]
+
+    def environment(self, name):
+        return {"FULCRUM_TESTED_SITE": f"{os.getpid()} {name}"}
+
+    def processes_of(self, name):
+        return processes("environ", f"FULCRUM_TESTED_SITE={os.getpid()} {name}".encode())
+
+
+def _check_until(sites, deadline):
+    while time.monotonic() < deadline:
+        sites.check()
+        time.sleep(0.01)
+
+
+ENDS, WAITS = "raise SystemExit(3)", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+
+
+@pytest.fixture
+def deployment():
+    return Deployment(plan=fulcrum.plan("severe", rounds=2, epsilon=1.0), train="unused")
+
+
+def sites_in(folder, deployment, *names):
+    for name in names:
+        (folder / name).mkdir()
+    return Sites(folder, deployment, names)
+
+
+def test_a_process_that_ended_by_itself_is_told_of_with_its_log(tmp_path, deployment):
+    with sites_in(tmp_path, deployment, ENDS) as sites:
+        sites.start(ENDS)
+        with pytest.raises(EngineError, match=r"the process of 'raise .*' ended with code 3\. See .*/output\.log"):
+            _check_until(sites, deadline=time.monotonic() + 10)
+
+
+def test_no_process_of_a_site_outlives_the_with(tmp_path, deployment):
+    """The process that a site started itself is ended too, and so is a site that was started twice."""
+    with sites_in(tmp_path, deployment, WAITS) as sites:
+        sites.start(WAITS)
+        while len(sites.processes_of(WAITS)) < 2:
+            time.sleep(0.01)
+        sites.check()
+    assert sites.processes_of(WAITS) == []
+
+
+def test_a_federation_that_finishes_no_round_is_given_up(tmp_path):
+    heard = []
+    watch = RoundWatch(tmp_path, on_round=heard.append, stall=0.2)
+    assert watch.seconds == 0
+    time.sleep(0.15)
+    watch.hear(RoundResult(round=1))
+    time.sleep(0.1)
+    watch.check()
+    watch.hear(RoundResult(round=2))
+    assert [result.round for result in heard] == [1, 2]
+    assert watch.seconds >= 0.1
+    time.sleep(0.3)
+    with pytest.raises(EngineError, match=r"no round was finished for 0\.2 s\. The logs are in .*/output\.log"):
+        watch.check()
+
+
+def test_a_free_port_has_free_ports_after_it():
+    port = free_port(following=2)
+    for offset in range(3):
+        with socket.socket() as taken:
+            taken.bind(("", port + offset))

@@ -15,6 +15,8 @@ from cyclopts import Parameter
 from fulcrum.cli.options import FormatOption, number, option, words_of
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
 from fulcrum.core.silo.policy import read_policy
+from fulcrum.engines.engine import Engine
+from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
 from fulcrum.engines.training_check import check_fits, loaded_module
 from fulcrum.errors import DataError, EngineError, ParameterError, PlanError
@@ -24,7 +26,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.server.deployed_run import save_deployed_run, save_model
 from fulcrum.server.run_results import RoundResult
 from fulcrum.views.terminal.run_tables import round_table
-from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, steps, table
+from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, steps, table, working
 from fulcrum.views.terminal.table_columns import Column
 
 
@@ -101,7 +103,7 @@ def deployment_of(
     sites: SiteOptions | None,
     training: TrainingOptions | None,
     *,
-    engine: str,
+    engine: Engine,
     host: str,
     port: int,
 ) -> Deployment:
@@ -110,7 +112,7 @@ def deployment_of(
     if plan.purpose == "research":
         raise PlanError(
             f"{plan_file} is a research plan, which protects nobody. Plan with --purpose deployment, or try it on this "
-            f"machine with: fulcrum up {engine}"
+            f"machine with: fulcrum up {engine.name}"
         )
     return (sites or SiteOptions()).deployment(
         plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
@@ -209,16 +211,13 @@ class Further:
 def run_locally(
     plan_file: Path,
     options: LocalOptions | None,
-    run: Runner,
+    engine: Engine,
     *,
-    command: str,
-    title: str,
     sites: Callable[[Deployment], int],
     called: str,
     nodes: str,
-    port: int,
-    host: str = "localhost",
-    check: Callable[[Deployment], None] = lambda _: None,
+    verb: str = "up",
+    run: Runner | None = None,
     further: Callable[[Deployment, LocalRun, Path], Further] = lambda *_: Further(),
 ) -> int:
     """Runs a plan to its last round with every site on this machine, and shows what came of it.
@@ -226,25 +225,24 @@ def run_locally(
     Args:
         plan_file: The plan.
         options: What was asked for.
-        run: Runs a deployment in a folder, and tells of each round.
-        command: Verb and engine, as they are typed: "up flower".
-        title: The engine's name.
+        engine: The engine that runs it.
         sites: How many sites are told of.
         called: What they are called while it runs: "silos".
         nodes: What they were, in the end.
-        port: Where the server listens.
-        host: The name under which sites reach it.
-        check: Refuses what the engine cannot run.
+        verb: The command, as it is typed.
+        run: Runs a deployment in a folder, and tells of each round; by default the engine does, with kits.
         further: What the engine tells of the run beside.
     """
     given = options or LocalOptions()
     check_format(given.style)
     plan = read_plan(plan_file)
-    deployment = given.sites.deployment(plan, given.training, host=host, port=port, runs_here=True)
-    check(deployment)
+    deployment = given.sites.deployment(
+        plan, given.training, host=engine.host_here, port=free_port(following=1), runs_here=True
+    )
+    engine.check(deployment)
     learner = loaded_module(given.sites.train)
     check_fits(learner, plan, learner.starting_model(deployment.options))
-    with RunFolder.of(given.output) as folder, given.tracked.open(plan, engine=command.split()[-1]) as tell:
+    with RunFolder.of(given.output) as folder, given.tracked.open(plan, engine=engine.name) as tell:
         with steps(f"{sites(deployment)} {called}") as say:
             say("starting")
 
@@ -252,11 +250,11 @@ def run_locally(
                 say(found.in_words(of=plan.rounds))
                 tell(found)
 
-            done = run(deployment, folder.path, on_round)
+            done = (run or _runner(engine))(deployment, folder.path, on_round)
         folder.stays = folder.stays or bool(done.failed)
         if folder.stays:
             learned = words_of(given.training, "data") if given.sites.train == BUILT_IN else ""
-            said = [f"fulcrum {command} plan.json", words_of(given.sites), learned, "-o run"]
+            said = [f"fulcrum {verb} {engine.name} plan.json", words_of(given.sites), learned, "-o run"]
             done.run.command = " ".join(filter(None, said))
             save_model(done.model, folder.path)
             save_deployed_run(done.run, folder.path)
@@ -265,11 +263,22 @@ def run_locally(
             done,
             folder,
             f"{sites(deployment)} {nodes}",
-            title,
+            engine.title,
             further(deployment, done, folder.path),
             given.style,
         )
     return 0
+
+
+def _runner(engine: Engine) -> Runner:
+    """Returns a runner that writes kits and starts each of them here."""
+
+    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
+        with working("Making certificates and kits"):
+            engine.write_kits(deployment, folder / "kits")
+        return engine.run_here(deployment, folder / "kits", on_round=on_round)
+
+    return run
 
 
 def _show_run(

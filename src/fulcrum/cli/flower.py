@@ -17,10 +17,8 @@ from fulcrum.cli.deployments import (
 )
 from fulcrum.cli.options import FormatOption, PlanArgument, number, option
 from fulcrum.cli.training_options import TrainingOptions
-from fulcrum.engines.flower.flower_kits import write_kits
-from fulcrum.engines.flower.flower_loopback import free_port, run_here
+from fulcrum.engines.flower.flower_engine import FLOWER
 from fulcrum.engines.flower.flower_simulation import simulate
-from fulcrum.engines.flower.flower_sites import check_deployable, silos_of
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.server.run_results import RoundResult
 from fulcrum.views.terminal.screen import check_format, working
@@ -32,18 +30,12 @@ def simulate_flower(plan_file: PlanArgument, *, options: LocalOptions | None = N
     def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
         return simulate(deployment, folder / "sites", on_round=on_round)
 
-    return _run("simulate", plan_file, options, run, "virtual nodes on Ray")
+    return _run(plan_file, options, "virtual nodes on Ray", verb="simulate", run=run)
 
 
 def up_flower(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:
     """Run a plan on Flower with every site a process on this machine, and stop them all at the end."""
-
-    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
-        with working("Making certificates and kits"):
-            write_kits(deployment, folder / "kits")
-        return run_here(deployment, folder / "kits", on_round=on_round, stall=60 + 15 * deployment.patience)
-
-    return _run("up", plan_file, options, run, "SuperNodes with TLS, all stopped")
+    return _run(plan_file, options, "SuperNodes with TLS, all stopped")
 
 
 def deploy_flower(
@@ -53,37 +45,36 @@ def deploy_flower(
     sites: SiteOptions | None = None,
     training: TrainingOptions | None = None,
     host: Annotated[str, option("The name under which sites reach the SuperLink.")] = "localhost",
-    port: Annotated[int, number("The SuperLink's port; the next one takes runs, on its machine alone.")] = 9092,
+    port: Annotated[int, number("The SuperLink's port; the next one takes runs, on its machine alone.")] = FLOWER.port,
     key: IssuerKeyOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run."""
     check_format(style)
-    deployment = deployment_of(plan_file, sites, training, engine="flower", host=host, port=port)
-    check_deployable(deployment)
+    deployment = deployment_of(plan_file, sites, training, engine=FLOWER, host=host, port=port)
+    FLOWER.check(deployment)
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
-        made = write_kits(deployment, output, issuer_key=key)
+        made = FLOWER.write_kits(deployment, output, issuer_key=key)
     if made["keys_made"]:
         notes.insert(0, (True, "Every private key was made here: whoever holds this folder can act for every silo."))
     notes.append((True, "A SuperNode runs whatever app its SuperLink sends: README.md says what follows from that."))
     notes.append((False, f"Hand each site its folder, then follow {output / 'README.md'}"))
-    rows = [{"site": name, "kit": str(output / name)} for name in ("server", *silos_of(deployment))]
+    rows = [{"site": name, "kit": str(output / name)} for name in FLOWER.sites(deployment)]
     show_kits(deployment, output, made, rows, notes, style)
     return 0
 
 
-def _run(verb: str, plan_file: Path, options: LocalOptions | None, run: Runner, nodes: str) -> int:
+def _run(
+    plan_file: Path, options: LocalOptions | None, nodes: str, *, verb: str = "up", run: Runner | None = None
+) -> int:
     return run_locally(
         plan_file,
         options,
-        run,
-        command=f"{verb} flower",
-        title="Flower",
+        FLOWER,
         sites=lambda deployment: len(deployment.plan.federation),
         called="silos",
         nodes=nodes,
-        host="127.0.0.1",
-        port=free_port(),
-        check=check_deployable,
+        verb=verb,
+        run=run,
     )

@@ -1,6 +1,5 @@
 """The commands that run a plan on NVIDIA FLARE: kits for its sites, the job, and all of it on one machine."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +22,7 @@ from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.engines.nvflare.console import follow
-from fulcrum.engines.nvflare.nvflare_kits import write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.nvflare.flare_engine import FLARE
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.server.deployed_run import save_deployed_run
@@ -40,16 +38,16 @@ def deploy_nvflare(
     sites: SiteOptions | None = None,
     training: TrainingOptions | None = None,
     host: Annotated[str, option("The name under which sites reach the server.")] = "localhost",
-    port: Annotated[int, number("The server's port; the next one is the administrator's.")] = 8002,
+    port: Annotated[int, number("The server's port; the next one is the administrator's.")] = FLARE.port,
     key: IssuerKeyOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
     check_format(style)
-    deployment = deployment_of(plan_file, sites, training, engine="nvflare", host=host, port=port)
+    deployment = deployment_of(plan_file, sites, training, engine=FLARE, host=host, port=port)
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
-        made = write_kits(deployment, output, issuer_key=key)
+        made = FLARE.write_kits(deployment, output, issuer_key=key)
     rows = [{"site": name, "role": role, "kit": str(output / name)} for name, role in deployment.sites.items()]
     if sites is not None and sites.train != BUILT_IN:
         notes.append((False, f"Install the module {sites.train} at every silo and at the server."))
@@ -101,22 +99,13 @@ def follow_nvflare(
 
 def up_nvflare(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:
     """Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end."""
-
-    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
-        with working("Making certificates and kits"):
-            write_kits(deployment, folder / "kits")
-        return run_here(deployment, folder / "kits", on_round=on_round, stall=60 + 3 * deployment.patience)
-
     return run_locally(
         plan_file,
         options,
-        run,
-        command="up nvflare",
-        title="NVIDIA FLARE",
+        FLARE,
         sites=lambda deployment: len(deployment.sites),
         called="sites",
         nodes="processes with mutual TLS, all stopped",
-        port=free_port(),
         further=_further,
     )
 
@@ -138,7 +127,7 @@ def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
     """Returns how many releases each silo's ledger holds; research plans keep none."""
     found = {}
     for silo in deployment.plan.federation.silo_names.tolist():
-        path = kits / silo / "local" / "fulcrum" / "state" / ledger_name(silo)
+        path = FLARE.site_folder(kits, silo) / "state" / ledger_name(silo)
         if path.exists():
             with Ledger.read(path) as ledger:
                 found[silo] = len(ledger.entries())

@@ -17,11 +17,11 @@ from fulcrum.core.plan.plan_reader import federation_in, read_content
 from fulcrum.core.plan.verification import verify
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import SILO
+from fulcrum.engines.flower.app_files import app_files
 from fulcrum.errors import ParameterError, listing
 from fulcrum.parsing import toml_of
 from fulcrum.planning.files.differences import Difference, differences, on_digests
 from fulcrum.planning.files.exports import EXPORTS, exported
-from fulcrum.planning.files.flower_export import app_files
 from fulcrum.planning.files.plan_from_file import plan_of, read_plan, read_verified_content
 from fulcrum.planning.files.plan_issue import issue_checks
 from fulcrum.planning.plan import Plan, check_same_federation, save_plan

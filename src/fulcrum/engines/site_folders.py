@@ -21,7 +21,7 @@ from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings, site_toml
-from fulcrum.errors import DataError, ParameterError, in_one_line
+from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
@@ -156,6 +156,22 @@ def made_whole(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def check_stays_here(deployment: Deployment) -> None:
+    """Raises `PlanError` for a research plan that other machines would reach."""
+    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
+        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
+
+
+def new_keys(homes: Mapping[str, Path], roles: Mapping[str, Role]) -> dict[str, str]:
+    """Makes a key for every site, puts the private half into its folder, and returns the public halves by site."""
+    public = {}
+    for name, home in homes.items():
+        private = home / "site.key"
+        public[name] = new_key(private, kind="sealing" if roles[name] == "region" else "signing")
+        private.with_name("site.key.pub").unlink()
+    return public
 
 
 def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> VerifiedPlan:

@@ -23,12 +23,9 @@ from fulcrum.audit.integration.masked_noise import canaries_of
 from fulcrum.audit.integration.release_noise import VALUES_A_SILO
 from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.engines.engine import engine_named
 from fulcrum.engines.flower.flower_simulation import simulate
-from fulcrum.engines.flower.flower_sites import check_deployable as check_on_flower
-from fulcrum.engines.nvflare.job_messages import FOLDER
-from fulcrum.engines.nvflare.nvflare_kits import check_deployable as check_on_nvflare
-from fulcrum.engines.nvflare.nvflare_kits import write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import EngineError, MissingExtraError, ParameterError
 from fulcrum.planning.engine_limits import SERVER
@@ -57,7 +54,7 @@ def check_engine(engine: str, plan: Plan) -> None:
     """Raises unless canaries can be sent through an engine under a plan, before anything is played."""
     if engine not in ENGINES:
         raise ParameterError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    (check_on_nvflare if engine == "nvflare" else check_on_flower)(Deployment(plan=plan, train=CANARIES))
+    engine_named(engine).check(Deployment(plan=plan, train=CANARIES))
     if any(importlib.util.find_spec(name) is None for name in _NEEDS[engine]):
         raise MissingExtraError(f"{ENGINES[engine]} is not installed. Run: pip install 'fulcrum-dp[{engine}]'")
     regions = len(plan.federation.innermost.nodes) if engine == "nvflare" else 0
@@ -112,7 +109,7 @@ def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -
         options=options,
         patience=_PATIENCE,
         seed=seed,
-        port=free_port(),
+        port=free_port(following=1),
         keep_sums=True,
         runs_here=True,
     )
@@ -120,12 +117,11 @@ def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -
         folder = Path(scratch) / "sites"
         tell(0, plan.rounds)
         if engine == "nvflare":
-            write_kits(deployment, folder)
-            done = run_here(
-                deployment, folder, on_round=lambda at: tell(at.round, plan.rounds), stall=60 + 3 * _PATIENCE
-            )
+            runner = engine_named(engine)
+            runner.write_kits(deployment, folder)
+            done = runner.run_here(deployment, folder, on_round=lambda at: tell(at.round, plan.rounds))
             history: Sequence[RoundSummary] = done.history
-            sums = read_kept_sums(folder / SERVER / "local" / FOLDER / "state")
+            sums = read_kept_sums(runner.site_folder(folder, SERVER) / "state")
         else:
             history = simulate(deployment, folder, on_round=lambda at: tell(at.round, plan.rounds)).history
             sums = read_kept_sums(folder / SERVER / "state")

@@ -1,14 +1,12 @@
 """The sites of a plan on Flower: one for the server and one for every silo. Regions are who is masked together."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from fulcrum.core.masking.masking_group import check_sheltered
 from fulcrum.core.plan.verified_plan import VerifiedPlan
-from fulcrum.engines.site_folders import THIS_MACHINE, Deployment, signed_plan, write_site
+from fulcrum.engines.site_folders import Deployment, check_stays_here, new_keys, signed_plan, write_site
 from fulcrum.errors import PlanError
 from fulcrum.planning.engine_limits import SERVER, refusals_on_flower
-from fulcrum.planning.files.plan_issue import new_key
 
 APP = "fulcrum.engines.flower.app"
 """The module of the apps that are built in."""
@@ -34,7 +32,8 @@ def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None =
     check_deployable(deployment)
     for name in (SERVER, *silos_of(deployment)):
         (work / name).mkdir(mode=0o700)
-    keys = {} if deployment.plan.keys else _new_keys(deployment, work)
+    homes = {name: work / name for name in silos_of(deployment)}
+    keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
     plan = signed_plan(deployment, work, keys, issuer_key)
     write_site(deployment, plan, work / SERVER, SERVER, "server", source=work, train=deployment.train)
     for name in silos_of(deployment):
@@ -47,15 +46,4 @@ def check_deployable(deployment: Deployment) -> None:
     """Raises `PlanError` unless this engine can run the plan."""
     for reason in refusals_on_flower(deployment.plan):
         raise PlanError(reason)
-    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
-        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
-
-
-def _new_keys(deployment: Deployment, work: Path) -> Mapping[str, str]:
-    """Makes a key for every silo, puts the private half into its folder, and returns the public ones."""
-    public = {}
-    for name in silos_of(deployment):
-        private = work / name / "site.key"
-        public[name] = new_key(private)
-        private.with_name("site.key.pub").unlink()
-    return public
+    check_stays_here(deployment)

@@ -18,9 +18,10 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe import PocEnv, SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
+from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.nvflare.console import COMPLETED
-from fulcrum.engines.nvflare.nvflare_kits import ADMIN, PROJECT, check_deployable, write_job, write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import free_port, run_here
+from fulcrum.engines.nvflare.flare_engine import FLARE
+from fulcrum.engines.nvflare.nvflare_kits import ADMIN, PROJECT, write_job
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.engines.training_check import check_fits, loaded_module
 from fulcrum.errors import EngineError
@@ -90,9 +91,9 @@ class PlanRecipe(Recipe):  # type: ignore[misc]
             patience=patience,
             policy=None if policy is None else Path(policy),
             seed=seed,
-            port=free_port(),
+            port=free_port(following=1),
         )
-        check_deployable(deployment)
+        FLARE.check(deployment)
         super().__init__(PlanJob(deployment))
 
     def _validate_before_use(self) -> None:
@@ -139,12 +140,12 @@ class LoopbackEnv(ExecEnv):  # type: ignore[misc]
         learner = loaded_module(deployment.train)
         check_fits(learner, deployment.plan, learner.starting_model(deployment.options))
         kits = run_folder(self.folder) / "kits"
-        write_kits(replace(deployment, runs_here=True), kits)
+        FLARE.write_kits(replace(deployment, runs_here=True), kits)
 
         def tell(found: RoundResult) -> None:
             sys.stderr.write(found.in_words(of=deployment.plan.rounds) + "\n")
 
-        done = run_here(deployment, kits, on_round=self._on_round or tell, stall=60 + 3 * deployment.patience)
+        done = FLARE.run_here(deployment, kits, on_round=self._on_round or tell)
         if done.failed:
             sys.stderr.write(f"{done.failed}\n")
         save_model(done.model, self.folder)

@@ -4,18 +4,24 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
+from fulcrum.engines.kit_templates import write_script, write_text
 from fulcrum.engines.nvflare.job_messages import APP, FOLDER, TASK
-from fulcrum.engines.nvflare.nvflare_operators import folder_readme, site_readme
-from fulcrum.engines.site_folders import BUILT_IN, THIS_MACHINE, Deployment, made_whole, signed_plan, write_site
+from fulcrum.engines.site_folders import (
+    BUILT_IN,
+    Deployment,
+    check_stays_here,
+    made_whole,
+    new_keys,
+    signed_plan,
+    write_site,
+)
 from fulcrum.errors import DataError, MissingExtraError, PlanError
 from fulcrum.planning.engine_limits import SERVER, refusals
-from fulcrum.planning.files.plan_issue import new_key
 
 ADMIN = "admin@fulcrum.local"
 PROJECT = "fulcrum"
@@ -52,20 +58,22 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         )
     with made_whole(target) as work:
         kits = _provisioned(deployment, work)
-        keys = _new_keys(deployment, kits) if not deployment.plan.keys else {}
+        homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
+        keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
         for name, role in deployment.sites.items():
             _write_site(deployment, plan, kits[name], name, role, keys_made=bool(keys))
         write_job(deployment, work / "job")
-        readme = folder_readme(
-            list(deployment.sites.items()),
+        write_text(
+            work / "README.md",
+            "nvflare/folder.md",
+            sites=list(deployment.sites.items()),
             digest=plan.digest,
             host=deployment.host,
             port=deployment.port,
             keys_made=bool(keys),
             issuer_made=(work / "issuer.key").exists(),
         )
-        (work / "README.md").write_text(readme, encoding="utf-8")
     return {"sites": len(kits) - 1, "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
 
 
@@ -77,19 +85,7 @@ def check_deployable(deployment: Deployment) -> None:
         raise PlanError(
             f"NVIDIA FLARE reaches a server by a name or an IPv4 address, got {deployment.host!r}. Give --host a name"
         )
-    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
-        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
-
-
-def _new_keys(deployment: Deployment, kits: Mapping[str, Path]) -> dict[str, str]:
-    """Makes a key for every silo and region, puts the private half into its kit, and returns the public ones."""
-    public = {}
-    for name, role in deployment.sites.items():
-        if role != "server":
-            private = _home(kits[name]) / "site.key"
-            public[name] = new_key(private, kind="signing" if role == "silo" else "sealing")
-            private.with_name("site.key.pub").unlink()
-    return public
+    check_stays_here(deployment)
 
 
 def _home(kit: Path) -> Path:
@@ -109,9 +105,10 @@ def _write_site(
         _write_json(home / Path(APP).name, _app(deployment, role))
     _close(kit, role, deployment.answer_time)
     (kit / "readme.txt").unlink(missing_ok=True)
-    readme = site_readme(
-        name,
-        role,
+    write_text(
+        kit / "README.md",
+        f"nvflare/{role}.md",
+        name=name,
         region=next((region for region, members in deployment.regions.items() if name in members), name),
         silos=deployment.regions.get(name, []),
         spare=plan.dropouts,
@@ -119,7 +116,6 @@ def _write_site(
         train="" if train == BUILT_IN else train,
         keys_made=keys_made,
     )
-    (kit / "README.md").write_text(readme, encoding="utf-8")
 
 
 def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
@@ -199,10 +195,7 @@ def _close(kit: Path, role: Role, answer_time: float) -> None:
     _write_json(local / "resources.json", allowed | resources)
     kit.chmod(0o700)
     for script in ("start", "stop"):
-        starter = kit / f"{script}.sh"
-        command = "startup/start.sh" if script == "start" else "echo y | startup/stop_fl.sh"
-        starter.write_text(f'#!/usr/bin/env bash\ncd "$(dirname "${{BASH_SOURCE[0]}}")" && {command}\n')
-        starter.chmod(0o755)
+        write_script(kit / f"{script}.sh", f"nvflare/{script}.sh")
 
 
 def _component(name: str, path: str, **arguments: Any) -> dict[str, Any]:

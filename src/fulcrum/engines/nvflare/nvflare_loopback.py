@@ -1,15 +1,10 @@
-"""All sites of a deployment on one machine: started, watched, and stopped without a process left behind."""
+"""All sites of a deployment on NVIDIA FLARE on one machine: NVIDIA FLARE's own processes, in the kits."""
 
-import os
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fulcrum.core.store.database import ClosedAtTheEnd
-from fulcrum.engines.child_processes import CALM, check_running, end_all, ending_on_signals, import_path, processes
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.failures import Failures
 from fulcrum.engines.nvflare.job_messages import FOLDER
@@ -24,63 +19,33 @@ _CLIENT = "nvflare.private.fed.app.client.client_train"
 _SERVER = "nvflare.private.fed.app.server.server_train"
 
 
-class Loopback(ClosedAtTheEnd):
-    """The processes of a deployment on this machine, none of which outlives the `with`."""
+class FlareSites(LocalSites):
+    """The processes of NVIDIA FLARE on this machine."""
 
     def __init__(self, kits: Path, deployment: Deployment) -> None:
-        self._kits = kits.resolve()
-        self._deployment = deployment
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(kits, deployment, list(deployment.sites))
 
-    def start(self, name: str, environment: dict[str, str] | None = None) -> None:
-        """Starts one site."""
-        kit = self._kits / name
+    def command(self, name: str) -> list[str]:
+        """Returns the command that starts a site: that of its kit, without the script that starts it again."""
         module, settings = (_SERVER, "fed_server.json") if name == SERVER else (_CLIENT, "fed_client.json")
-        about = [
-            "secure_train=true",
-            "org=fulcrum",
-            "config_folder=config",
-            *([] if name == SERVER else [f"uid={name}"]),
-        ]
-        (kit / "transfer").mkdir(exist_ok=True)
-        with (kit / "output.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(  # noqa: S603  (our own interpreter, names checked by the kits)
-                [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", settings, "--set", *about],
-                cwd=kit,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | CALM | {"PYTHONPATH": import_path()} | (environment or {}),
-            )
+        about = ["secure_train=true", "org=fulcrum", "config_folder=config"]
+        about += [] if name == SERVER else [f"uid={name}"]
+        kit = str(self.kits / name)
+        return [sys.executable, "-u", "-m", module, "-m", kit, "-s", settings, "--set", *about]
 
-    def start_all(self, environment: dict[str, str] | None = None) -> None:
+    def processes_of(self, name: str) -> list[int]:
+        """Returns the processes of a site and its jobs: those whose command line names its kit."""
+        return processes("cmdline", str(self.kits / name).encode())
+
+    def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
+        """Starts a site."""
+        (self.kits / name / "transfer").mkdir(exist_ok=True)
+        super().start(name, environment)
+
+    def start_all(self) -> None:
         """Starts the server, then everyone else."""
-        for name in self._deployment.sites:
-            self.start(name, environment)
-
-    def check(self) -> None:
-        """Raises `EngineError` if a site's process has ended by itself."""
-        check_running(self._processes, self._kits)
-
-    def kill(self, name: str) -> None:
-        """Kills a site: its own process and its job processes."""
-        end_all(lambda: processes_of(self._kits / name))
-        process = self._processes.pop(name, None)
-        if process is not None:
-            process.wait()
-
-    def close(self) -> None:
-        """Ends every process of every site."""
-        for name in list(self._deployment.sites):
-            self.kill(name)
-        for name in self._deployment.sites:  # a launcher may have been about to start its job process again
-            self.kill(name)
-
-
-def processes_of(kit: Path) -> list[int]:
-    """Returns the processes that work in a kit: those whose command line names it."""
-    return processes("cmdline", str(kit.resolve()).encode())
+        for name in self.deployment.sites:
+            self.start(name)
 
 
 def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
@@ -95,40 +60,22 @@ def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundRes
         stall: Seconds without a finished round after which it is given up.
     """
     plan = read_plan(kits / "plan.json")
-    moments, failures = [time.monotonic()], Failures(kits, plan.federation.silo_names.tolist())
-    processes_of(kits)  # refused here where they could not be stopped
-    with Loopback(kits, deployment) as sites, ending_on_signals():
+    watch = RoundWatch(kits, on_round=on_round, stall=stall)
+    failures = Failures(kits, plan.federation.silo_names.tolist())
+    with FlareSites(kits, deployment) as sites, ending_on_signals():
+        sites.processes_of(SERVER)  # refused here where they could not be stopped
         sites.start_all()
-
-        def hear(found: RoundResult) -> None:
-            moments.append(time.monotonic())
-            on_round(found)
 
         def tick() -> None:
             sites.check()
             failures.look()
             if failures.everywhere:
                 raise EngineError(failures.in_words())
-            if time.monotonic() - moments[-1] > stall:
-                raise EngineError(f"no round was finished for {stall:g} s. The logs are in {kits}/*/output.log")
+            watch.check()
 
-        run = follow(kits, tick=tick, on_round=hear)
+        run = follow(kits, tick=tick, on_round=watch.hear)
         tick()
     if run is None:
         raise EngineError(f"the server tells nothing of its rounds. See {kits}/{SERVER}/output.log")
     done = Coordinator.read(kits / SERVER / "local" / FOLDER / "state", plan)
-    seconds = moments[-1] - moments[min(1, len(moments) - 1)]
-    return LocalRun(run=run, history=done.history, model=done.model, seconds=seconds, failed=failures.in_words())
-
-
-def free_port() -> int:
-    """Returns a port that is free here, with a free one after it."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("", port + 1))
-            except OSError:
-                continue
-            return port
+    return LocalRun(run=run, history=done.history, model=done.model, seconds=watch.seconds, failed=failures.in_words())

@@ -1,0 +1,28 @@
+"""A plan as a Flower app that runs: what `flwr run` is given, and nothing of any site in it.
+
+>>> from fulcrum.planning.planner import plan
+>>> sorted(app_files(plan("severe", rounds=10, epsilon=1.0, aggregation="masked")))
+['fulcrum_app/__init__.py', 'fulcrum_app/client_app.py', 'fulcrum_app/server_app.py', 'pyproject.toml']
+
+Sites hold plan, keys, policies and ledgers, as `fulcrum deploy flower` writes them: no setting of the app changes what
+a silo releases.
+"""
+
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.engines.kit_templates import kit_text
+from fulcrum.errors import PlanError
+from fulcrum.planning.plan import Plan
+
+_FILES = (
+    "pyproject.toml",
+    "fulcrum_app/__init__.py",
+    "fulcrum_app/client_app.py",
+    "fulcrum_app/server_app.py",
+)
+
+
+def app_files(plan: Plan | VerifiedPlan) -> dict[str, str]:
+    """Returns the files of the app, by their paths in its folder; a plan whose sums are not masked has none."""
+    if plan.aggregation != "masked":
+        raise PlanError("on Flower no aggregator stands in a region: sums are masked. Plan with --aggregation masked")
+    return {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}

@@ -76,6 +76,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.planning.plan_document import guarantee_of as guarantee_of
     from fulcrum.planning.planner import plan as plan
     from fulcrum.planning.replanning import replan as replan
+    from fulcrum.planning.settings import Settings as Settings
     from fulcrum.planning.targets import Target as Target
     from fulcrum.planning.theory.allocation import ALLOCATIONS as ALLOCATIONS
     from fulcrum.planning.theory.allocation import Requirement as Requirement
@@ -176,6 +177,7 @@ _MODULES = {
     "SeededNoise": "core.noise.noise_sources",
     "ServerRule": "rules.server_rule",
     "ServerState": "rules.server_rule",
+    "Settings": "planning.settings",
     "SignatureError": "errors",
     "StorageError": "errors",
     "Target": "planning.targets",

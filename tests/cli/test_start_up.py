@@ -50,7 +50,12 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
     assert "numpy" in loaded
     assert not loaded & {*OF_SCIPY, "jinja2", "sqlite3"}
     ours = {name.removeprefix("fulcrum.") for name in loaded if name.startswith("fulcrum.")}
-    assert {name for name in ours if name.startswith("planning.")} == {"planning.theory", "planning.theory.exposure"}
+    planning = {name for name in ours if name.startswith("planning.")}
+    assert planning == {
+        "planning.settings",
+        "planning.theory",
+        "planning.theory.exposure",
+    }  # the first has options alone
     assert not {name for name in ours if name.startswith(("core.plan", "core.silo", "core.noise", "core.masking"))}
     assert not {name.split(".")[0] for name in ours} & {"aggregation", "server", "simulation", "engines"}
     assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure"}

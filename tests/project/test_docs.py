@@ -33,6 +33,7 @@ from test_package import FLOORS, MODULES, tree_of
 import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.core.plan.plan_file import PlanFile
+from fulcrum.rules import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -184,6 +185,7 @@ def here(tmp_path, monkeypatch):
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))  # a rule of a page is not one of the next test
     return tmp_path
 
 

@@ -5,12 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Parameter
 
 from fulcrum.core.store.durable_files import check_writable
 from fulcrum.errors import ParameterError, listing
+from fulcrum.planning.settings import declared_settings
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.views.terminal.screen import FORMATS
 
@@ -34,6 +35,14 @@ def number(text: str) -> Parameter:
     return option(text, converter=_whole)
 
 
+def setting(name: str) -> Parameter:
+    """Returns the option of a plan's setting, with the help that `Settings` declares."""
+    declared = declared_settings()[name]
+    if declared.type in (int, int | None):
+        return number(declared.help)
+    return Parameter(help=declared.help) if bool in get_args(declared.type) else option(declared.help)
+
+
 FederationArgument = Annotated[
     str,
     Parameter(
@@ -44,19 +53,15 @@ PlanArgument = Annotated[Path, Parameter(help="A plan file, as `fulcrum plan -o`
 FormatOption = Annotated[str, Parameter(name="--format", help=f"One of {listing(FORMATS)}.")]
 OutputOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write to this file.")]
 RunOption = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Write the run to this folder.")]
-ColludersOption = Annotated[int, number("Silos of each region that may share their noise with an observer.")]
-DropoutsOption = Annotated[int, number("Silos of each region that may be missing from a sum.")]
-ParametersOption = Annotated[int | None, number("Number of trainable parameters.")]
-RecipeOption = Annotated[str, option("Weights, clip and server together: paper, joint.")]
-WeightsOption = Annotated[
-    str | None, option("What silos count for: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise).")
-]
-ClipNormOption = Annotated[str | None, option("Clip norm of an update, or auto: scaled by the noise.")]
-ServerOption = Annotated[str | None, option("What is done with regional sums: sum, random-effects, momentum.")]
-LeastInfluenceOption = Annotated[
-    float, option("Of its share by size, how much of the model every region keeps, from 0 to 1.")
-]
-AllocationOption = Annotated[str, option("How noise is distributed; module:function for your own.")]
+ColludersOption = Annotated[int, setting("colluders")]
+DropoutsOption = Annotated[int, setting("dropouts")]
+ParametersOption = Annotated[int | None, setting("parameters")]
+RecipeOption = Annotated[str, setting("recipe")]
+WeightsOption = Annotated[str | None, setting("weights")]
+ClipNormOption = Annotated[str | None, setting("clip_norm")]
+ServerOption = Annotated[str | None, setting("server")]
+LeastInfluenceOption = Annotated[float, setting("least_influence")]
+AllocationOption = Annotated[str, setting("allocation")]
 
 
 def check_output(path: Path | None) -> None:

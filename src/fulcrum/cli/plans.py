@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
 from fulcrum.cli.model_options import ModelOptions
-from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, check_output, option
+from fulcrum.cli.options import FederationArgument, FormatOption, OutputOption, PlanArgument, check_output, setting
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.core.choices import Purpose
 from fulcrum.core.plan.plan_reader import federation_in, read_content
@@ -39,8 +39,8 @@ def plan_command(
     column: ColumnOption = (),
     target: TargetOptions,
     own: ModelOptions | None = None,
-    purpose: Annotated[Purpose, option("research, or deployment, which needs --parameters.")] = "research",
-    keys: Annotated[Path | None, Parameter(help="A TOML file of public keys by name, for the plan to carry.")] = None,
+    purpose: Annotated[Purpose, setting("purpose")] = "research",
+    keys: Annotated[Path | None, setting("keys")] = None,
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:

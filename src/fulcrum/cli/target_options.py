@@ -1,63 +1,44 @@
 """What a plan must meet, as options; how their words become numbers and targets."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import field, make_dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import (
-    AllocationOption,
-    ClipNormOption,
-    ColludersOption,
-    DropoutsOption,
-    LeastInfluenceOption,
-    ParametersOption,
-    RecipeOption,
-    ServerOption,
-    WeightsOption,
-    look_here_for,
-    number,
-    option,
-    word_or_number,
-)
+from fulcrum.cli.options import look_here_for, option, setting, word_or_number
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
+from fulcrum.planning.settings import declared_settings
 from fulcrum.planning.targets import Floor
 from fulcrum.planning.theory.prior import Coupling
 
+_TEXTS: dict[str, Any] = {"epsilon": str | None, "floor": str | None, "weights": str | None, "clip_norm": str | None}
+_TEXTS |= {"allocation": str, "server": str | None, "shrink": bool | None, "accountant": str | None}
+_TEXTS |= dict.fromkeys(("bound", "injection", "aggregation"), str)
+"""Settings that the command line takes as texts: the planner refuses a wrong one with those that it knows."""
+
+_ELSEWHERE = ("purpose", "keys")
+"""Settings that only some commands take."""
+
+_INSIDE = ("epsilon_inside", Annotated[float | None, option("Target against whoever is inside a region.")], None)
+
+
+def _options() -> Iterator[tuple[str, Any, Any]]:
+    """Yields name, annotation and default of every option of a target, as `Settings` declares them."""
+    for declared in declared_settings().values():
+        if declared.name not in _ELSEWHERE:
+            kind = _TEXTS.get(declared.name, declared.type)
+            annotation = Annotated[kind, setting(declared.name)]  # type: ignore[valid-type]
+            yield declared.name, annotation, field() if declared.required else field(default=declared.default)
+        if declared.name == "epsilon":
+            yield _INSIDE
+
 
 @Parameter(name="*")
-@dataclass(kw_only=True)
-class TargetOptions:
-    """What a plan must meet."""
-
-    rounds: Annotated[int, number("Number of releases of each silo.")]
-    epsilon: Annotated[str | None, option("The target: a number for the innermost tier, or tier=number,...")] = None
-    epsilon_inside: Annotated[float | None, option("Target against whoever is inside a region.")] = None
-    delta: Annotated[float, option("The DP parameter.")] = 1e-5
-    accountant: Annotated[str | None, option("exact (default for research) or renyi (for deployment).")] = None
-    allocation: AllocationOption = "optimal"
-    information: Annotated[float | None, option("Target in nats on what is learned of a silo, --floor included.")] = (
-        None
-    )
-    floor: Annotated[str | None, option("Lateral floor, nats: a number, region=number,..., or coupling=number.")] = None
-    bound: Annotated[str, option("paper or capacity.")] = "paper"
-    budget: Annotated[float | None, option("Spend this much noise variance instead of meeting a target.")] = None
-    colluders: ColludersOption = 0
-    dropouts: DropoutsOption = 0
-    parameters: ParametersOption = None
-    recipe: RecipeOption = "paper"
-    weights: WeightsOption = None
-    clip_norm: ClipNormOption = None
-    server: ServerOption = None
-    shrink: Annotated[bool | None, Parameter(help="Whether a pooling server takes off what is noise.")] = None
-    least_influence: LeastInfluenceOption = 0.0
-    injection: Annotated[str, option("Who draws noise: silo or aggregator.")] = "silo"
-    aggregation: Annotated[str, option("trusted: aggregators see single updates. masked: the server gets sums.")] = (
-        "trusted"
-    )
-    seed: Annotated[int, number("For the allocation `misallocated`.")] = 0
+class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # type: ignore[misc]
+    """What a plan must meet: an option for each setting of `Settings`."""
 
     def arguments(self, federation: Topology) -> dict[str, Any]:
         """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""

@@ -24,9 +24,6 @@ from fulcrum.core.choices import (
     HEADS,
     INJECTIONS,
     PURPOSES,
-    Accountant,
-    AggregationName,
-    Bound,
     Injection,
     Purpose,
     ServerName,
@@ -42,7 +39,8 @@ from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import drawn_noise
 from fulcrum.planning.recipes import RECIPES
-from fulcrum.planning.targets import Floor, Target, epsilon_by_tier, floor_by_silo
+from fulcrum.planning.settings import Settings, taking_keywords
+from fulcrum.planning.targets import Target, epsilon_by_tier, floor_by_silo
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.leakage import mechanism_information
@@ -102,33 +100,8 @@ class Past:
     moved: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan(
-    federation: Any,
-    *,
-    rounds: int,
-    delta: float = 1e-5,
-    epsilon: float | Mapping[str, float] | None = None,
-    accountant: Accountant | None = None,
-    allocation: str | AllocationRule = "optimal",
-    information: float | None = None,
-    floor: Floor | None = None,
-    bound: Bound = "paper",
-    budget: float | None = None,
-    recipe: str = "paper",
-    weights: str | float | Mapping[str, float] | None = None,
-    clip_norm: float | str | None = None,
-    server: ServerName | None = None,
-    shrink: Shrink | None = None,
-    least_influence: float = 0.0,
-    parameters: int | None = None,
-    colluders: int = 0,
-    dropouts: int = 0,
-    injection: Injection = "silo",
-    aggregation: AggregationName = "trusted",
-    purpose: Purpose = "research",
-    keys: Mapping[str, str] | None = None,
-    seed: int = 0,
-) -> Plan:
+@taking_keywords(Settings)
+def plan(federation: Any, settings: Settings) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
     Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated
@@ -136,74 +109,27 @@ def plan(
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
-        rounds: T, the number of releases of each silo.
-        delta: The DP parameter, in (0, 1).
-        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
-            "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
-        accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
-            which is proven for sums of lattice noise and the default for deployment.
-        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
-        information: K in nats: the bound on what is learned of a silo's class concentration above its region, the floor
-            included. Without a floor it bounds what the releases add, and not all that is learned.
-        floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
-        bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
-        budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
-            epsilon.
-        recipe: "paper", or "joint", which chooses weights, clip and server together so that the same guarantee needs
-            less noise; each of the next four stands in for the recipe's own.
-        weights: What silos count for in the model: "sizes", "equal" within a region, "least-noise", a number from 0
-            (sizes) to 1 (least noise), or weights by silo. Where the federation declares weights of its own, those
-            are the default.
-        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise, then
-            scaled up; it needs `parameters`.
-        server: "sum"; "random-effects": the server pools the regional sums of all rounds by what it knows of their
-            noise; "momentum"; or a rule that was registered. Every rule but "sum" costs no privacy, but holds for
-            targets on regions and silos alone.
-        shrink: Whether a server that pools takes off what does not stand out of the noise: "heads" does so where the
-            model is a softmax head, True and False whatever it is.
-        least_influence: From 0 to 1: every region keeps at least so much of the share of the model that it has by size,
-            or by number of silos where sizes are unknown; see `Plan.influence`.
-        parameters: d, the number of trainable parameters; None is the limit of large d.
-        colluders: Silos of each region that may collude with the observer: they know their own noise.
-        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
-            counted without the worst colluders and dropouts together.
-        injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
-        aggregation: "trusted", or "masked" if the server gets masked sums alone (regional ones, or that of the
-            federation where it alone has a target); a sum of one silo is its own update. The tier "silo" is then the
-            server together with `colluders` silos of each region, one at least.
-        purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
-        keys: Public keys by silo and region name, to be carried by the plan.
-        seed: For "misallocated".
+        settings: By keywords:
     """
     federation = read_federation(federation)
+    accountant = settings.accountant
     if accountant is None:
-        accountant = "renyi" if purpose == "deployment" else "exact"
-    check_known("recipe", recipe, RECIPES)
-    chosen = RECIPES[recipe]
-    own_weights = chosen.weights if federation.declared_weights is None else DECLARED
-    execution = Execution(
-        allocation=allocation,
-        seed=seed,
-        clip_norm=chosen.clip_norm if clip_norm is None else clip_norm,
-        weights=own_weights if weights is None else weights,
-        least_influence=least_influence,
-        server=chosen.server if server is None else server,
-        shrink=chosen.shrink if shrink is None else shrink,
-        injection=injection,
-        purpose=purpose,
-        keys=keys or {},
-    )
-    _check_execution(execution, parameters)
-    colluders, dropouts = check_count("colluders", colluders), check_count("dropouts", dropouts)
-    if injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
+        accountant = "renyi" if settings.purpose == "deployment" else "exact"
+    execution = _execution(federation, settings)
+    _check_execution(execution, settings.parameters)
+    rounds, delta, bound, parameters = settings.rounds, settings.delta, settings.bound, settings.parameters
+    colluders = check_count("colluders", settings.colluders)
+    dropouts = check_count("dropouts", settings.dropouts)
+    if settings.injection == "aggregator":  # noise that no silo holds is neither colluded away nor missing
         colluders = dropouts = 0
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
+    floor, information, budget = settings.floor, settings.information, settings.budget
     target = Target(
         rounds=int(rounds),
         delta=float(delta),
         accountant=accountant,
-        epsilon=epsilon_by_tier(federation, epsilon),
+        epsilon=epsilon_by_tier(federation, settings.epsilon),
         information=None if information is None else float(information),
         floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
         coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
@@ -212,9 +138,28 @@ def plan(
         budget=None if budget is None else float(budget),
         colluders=colluders,
         dropouts=dropouts,
-        aggregation=aggregation,
+        aggregation=settings.aggregation,
     )
     return planned(federation, target, execution)
+
+
+def _execution(federation: Topology, settings: Settings) -> Execution:
+    """Returns the settings beside the target; what is not given is the recipe's, or what the federation declares."""
+    check_known("recipe", settings.recipe, RECIPES)
+    recipe = RECIPES[settings.recipe]
+    own_weights = recipe.weights if federation.declared_weights is None else DECLARED
+    return Execution(
+        allocation=settings.allocation,
+        seed=settings.seed,
+        clip_norm=recipe.clip_norm if settings.clip_norm is None else settings.clip_norm,
+        weights=own_weights if settings.weights is None else settings.weights,
+        least_influence=settings.least_influence,
+        server=recipe.server if settings.server is None else settings.server,
+        shrink=recipe.shrink if settings.shrink is None else settings.shrink,
+        injection=settings.injection,
+        purpose=settings.purpose,
+        keys=settings.keys or {},
+    )
 
 
 def planned(federation: Topology, target: Target, execution: Execution, past: Past | None = None) -> Plan:
@@ -230,6 +175,45 @@ def planned(federation: Topology, target: Target, execution: Execution, past: Pa
     if execution.purpose == "research":
         return made
     return _allocated(federation, replace(whole, reserve=past.reserve + _reserve(made)), execution, past)
+
+
+def variant(
+    plan: Plan,
+    *,
+    federation: Topology | None = None,
+    target: Target | None = None,
+    past: Past | None = None,
+    **changes: Any,
+) -> Plan:
+    """Returns a plan with another federation, target, past or execution, all else as in a plan that was made before.
+
+    Every variant of a plan is made here, so that a setting added to plans reaches all of them.
+
+    Args:
+        plan: The plan that it is a variant of.
+        federation: The changed federation; by default that of the plan, with the weights that it had before planning.
+        target: The changed target.
+        past: What silos did before; by default nothing.
+        **changes: Fields of `Execution`.
+    """
+    execution = Execution(
+        allocation=plan.allocation,
+        seed=plan.seed,
+        clip_norm=plan.clip_norm if plan.clip_share == 1 else "auto",
+        weights=plan.weights_rule if plan.weights_rule != BY_SILO else _weights_by_silo(plan),
+        least_influence=plan.least_influence,
+        server=plan.server,
+        shrink=plan.shrink,
+        injection=plan.injection,
+        purpose=plan.purpose,
+        keys=plan.keys,
+    )
+    whose = replace(plan.federation, chosen_weights=None) if federation is None else federation
+    return planned(whose, target or plan.target, replace(execution, **changes), past)
+
+
+def _weights_by_silo(plan: Plan) -> dict[str, float]:
+    return dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
 
 
 def _allocated(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:

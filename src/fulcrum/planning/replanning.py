@@ -30,7 +30,7 @@ from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
 from fulcrum.readers.federation_reader import read_federation
@@ -102,23 +102,18 @@ def replan(
     remaining = old.rounds - done
     if remaining < 1:
         raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
-    execution = Execution(
-        allocation=old.allocation if allocation is None else allocation,
-        seed=old.seed,
-        clip_norm=old.clip_norm if old.clip_share == 1 else "auto",
-        weights=_kept_weights(old, changed) if weights is None else weights,
-        least_influence=old.least_influence,
-        server=old.server,
-        shrink=old.shrink,
-        injection=old.injection,
-        purpose=old.purpose,
-        keys=old.keys,
-    )
+    changes: dict[str, Any] = {
+        "federation": changed,
+        "allocation": old.allocation if allocation is None else allocation,
+        "weights": _kept_weights(old, changed) if weights is None else weights,
+    }
     target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
     past = Past(spent=spent, reserve=old.target.reserve, moved=_moved(old.federation, changed))
-    made = planned(changed, target, execution, past)
+    made = variant(old, target=target, past=past, **changes)
     growth = _growth(old, made)
-    return made if growth <= 1 else planned(changed, target, execution, replace(past, reserve=past.reserve * growth))
+    if growth <= 1:
+        return made
+    return variant(old, target=target, past=replace(past, reserve=past.reserve * growth), **changes)
 
 
 def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mapping[str, float]:

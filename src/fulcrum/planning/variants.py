@@ -14,7 +14,7 @@ import numpy as np
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.rounding import shown
@@ -121,22 +121,16 @@ def kept_with(plan: Plan, recipe: Recipe, *, rounds: int | None = None, paramete
         target = replace(target, epsilon={}, information=None)
     if parameters is not None:
         target = replace(target, parameters=parameters)
-    execution = Execution(
-        allocation=plan.allocation,
-        seed=plan.seed,
-        clip_norm=plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm,
-        weights=recipe.weights,
-        least_influence=plan.least_influence,
-        server=recipe.server,
-        shrink=recipe.shrink,
-        injection=plan.injection,
-        purpose=plan.purpose,
-        keys=plan.keys,
-    )
     past: dict[str, Any] = {"spent": plan.target.spent, "moved": plan.moved}
     if plan.purpose == "research":  # in deployment the lattice's part of delta is found again
         past["reserve"] = plan.target.reserve
-    return planned(replace(plan.federation, chosen_weights=None), target, execution, Past(**past))
+    return variant(plan, target=target, past=Past(**past), **parts_of(recipe, plan))
+
+
+def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:
+    """Returns weights, clip and server of a recipe, as `variant` takes them; a clip of 1 keeps the plan's own."""
+    clip_norm = plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm
+    return {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
 
 
 def _share(share: float) -> str:

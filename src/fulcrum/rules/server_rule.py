@@ -117,7 +117,7 @@ class RoundDiagnostics:
 class ServerRule(Protocol):
     """A rule by which a server moves the model; a class that inherits from it gets the defaults.
 
-    Every rule keeps to these terms, and `tests/rules/test_conformance.py` holds all registered rules to them:
+    Every rule keeps to these terms, and `tests/rules/test_rule_conformance.py` holds all registered rules to them:
 
     - the same facts, states and sums give the same bits, in whatever process;
     - `step` writes to nothing that it is given, but for `RoundSums.spare`;

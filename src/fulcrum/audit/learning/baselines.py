@@ -12,8 +12,9 @@ from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.comparison import AS_ASKED, row_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import with_uniform_noise
-from fulcrum.planning.planner import Execution, planned
+from fulcrum.planning.planner import variant
 from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.variants import parts_of
 
 
 def plans_beside(plan: Plan, *, parameters: int) -> dict[str, Plan]:
@@ -31,19 +32,12 @@ def plans_beside(plan: Plan, *, parameters: int) -> dict[str, Plan]:
     if plan.injection != "silo" or plan.continues_previous_plan:
         return found
     found.setdefault("uniform", with_uniform_noise(plan))
-    federation = replace(plan.federation, chosen_weights=None)
     # What is attacked is drawn in floating point, so that no lattice must be paid for.
     target = replace(plan.target, parameters=plan.parameters or parameters, reserve=0.0)
     for name, recipe in {"optimal": RECIPES["paper"], "joint": RECIPES["joint"]}.items():
-        execution = Execution(
-            clip_norm=plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm,
-            weights=recipe.weights,
-            least_influence=plan.least_influence,
-            server=recipe.server,
-            shrink=recipe.shrink,
-        )
         try:
-            found.setdefault(name, planned(federation, target, execution))
+            made = variant(plan, target=target, allocation="optimal", purpose="research", **parts_of(recipe, plan))
+            found.setdefault(name, made)
         except (ParameterError, UnreachableTargetError):
             continue
     return found

@@ -201,7 +201,7 @@ def test_figures_of_a_plan_follow_from_the_rule(name):
 _PROCESS = """
 import hashlib, sys
 sys.path.insert(0, "tests/rules")
-import test_conformance as c
+import test_rule_conformance as c
 plan = c.plan_of(sys.argv[1])
 states = c.states_of(plan.server_rule, c.rounds_of(plan, absent={(1, 0)}))
 print(hashlib.sha256(b"".join(map(c.bits, states))).hexdigest())

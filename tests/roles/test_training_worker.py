@@ -245,11 +245,15 @@ def test_an_update_is_bit_for_bit_that_of_training_in_process(world):
 
 def test_an_interrupt_of_the_silo_is_the_operators_and_ends_the_worker(world):
     assert world.trainings() == 1
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs that ignore it
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        world.update("time.sleep(99)")
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            world.update("time.sleep(99)")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
     assert gone(world.pid)
     assert world.trainings() == 1
 

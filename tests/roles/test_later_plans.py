@@ -27,6 +27,7 @@ def plan(sizes, *, outer=None, **options):
 def released(first, second, folder):
     """The spending that the ledger of silo "a" states after two rounds of one plan and as many of the next as go."""
     before, after = release_parameters_of(first, "a"), release_parameters_of(second, "a")
+    folder.mkdir(exist_ok=True)
     with Ledger.open(folder / "a.ledger", silo="a") as ledger:
         ledger.enter_plan(before.allowance)
         for number in (1, 2):
@@ -59,14 +60,18 @@ def test_with_fewer_colluders_the_past_counts_as_it_was_charged(tmp_path):
     assert spent["region"] == 2 * release_parameters_of(first, "a").cost.shifts["region"] < spent["silo"]
 
 
-def test_after_masks_of_one_group_a_silo_of_another_region_is_an_observer(tmp_path):
-    """It knew its own noise in the global sum, and is outside the region under trusted aggregators."""
-    first = plan(TWO, epsilon={"federation": 2.0}, aggregation="masked")
+def test_after_masks_of_one_group_all_silos_of_other_regions_are_observers(tmp_path):
+    """They know their own noise in the global sum, and are outside the region under the later plan, all of them."""
+    sizes = {"north": {"a": 100}, "south": {f"s{index}": 100 for index in range(10)}}
+    first = plan(sizes, epsilon={"federation": 2.0}, aggregation="masked")
     assert first.one_group
-    inside = release_parameters_of(first, "a").cost.shifts["silo"]
-    spent, rounds = released(first, plan(TWO), tmp_path)
-    assert spent["region"] == 2 * inside > 2 * release_parameters_of(first, "a").cost.shifts["region"]
-    assert rounds < 4
+    alone = 2 * release_parameters_of(first, "a").cost.alone
+    for later in (plan(sizes, epsilon={"region": 9.0}), plan(sizes, epsilon={"region": 9.0}, colluders=1)):
+        spent, _ = released(first, later, tmp_path / str(later.colluders))
+        weight, variance = first.weights[0], first.noise_multiplier[0] ** 2 * first.weights[0] ** 2
+        seen = 2 * 4 * weight**2 / variance  # when every silo of the south takes its own noise off
+        assert spent["region"] == spent["federation"] == pytest.approx(seen, rel=1e-9)
+        assert spent["region"] == alone > spent["silo"] or later.colluders
 
 
 def test_of_one_group_and_then_one_group_the_past_counts_as_it_was_charged(tmp_path):

@@ -78,9 +78,16 @@ class Assumptions:
             return not self.group or max(1, later.colluders) <= max(1, self.colluders)
         if later.colluders > self.colluders or not inner_tiers:
             return False
-        # Of one group the cost is that against somebody outside the federation. Elsewhere a silo of another region is
-        # an observer too, and knows its own noise in the global sum.
-        return self.group != ROOT or later.group == ROOT
+        return not self.was_one_group(later)
+
+    def was_one_group(self, later: Self) -> bool:
+        """Returns True if all silos were masked as one group under this plan and are not under the later plan.
+
+        Of one group the cost is that against somebody outside the federation, or with few silos of each region. Under
+        the later plan all silos of other regions are observers, and together they know all noise in the global sum but
+        that of one region, which may be the silo's own alone.
+        """
+        return self.group == ROOT != later.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -132,6 +139,8 @@ class Cost:
         for place, name in enumerate(observers):
             if name in self.shifts and self._covers(name, before, later, within=observers[:place]):
                 inside = self.shifts[name]
+            elif name != INSIDE and before is not None and later is not None and before.was_one_group(later):
+                inside = own
             if inside is None:
                 raise LedgerError(f"a release was charged to {', '.join(self.shifts)}, and nobody there is {name!r}")
             shifts[name] = inside

@@ -198,7 +198,7 @@ def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_name
     code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger", "--plan", "plan.json", "--format", "json")
     assert code == 0
     assert json.loads(out) == {
-        "silo": "lille", "releases": 2, "ledger": "new.ledger", "former_head": head, "unnamed": 0,
+        "silo": "lille", "releases": 2, "ledger": "new.ledger", "former_head": head,
     }  # fmt: skip
     told = json.loads(command("ledger", "show", "new.ledger", "--format", "json")[1])
     assert told["spent"] == {name: 2 * shift for name, shift in terms.cost.shifts.items()}
@@ -211,13 +211,12 @@ def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_name
     assert code == 2
 
 
-def test_a_conversion_without_plans_tells_what_that_costs(command):
+def test_a_conversion_without_plans_is_refused(command):
     write_format_1(Path("old.ledger"), "lille", {"p": (3, 1.0, 8.0)}, [("p", 1, "m", b"x", 0.25, 1.0)])
-    code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
-    assert code == 0
-    assert "Releases of plans that were not given: 1. They count at every tier as inside the region" in " ".join(
-        out.split()
-    )
+    code, _, said = command("ledger", "convert", "old.ledger", "new.ledger")
+    assert code == 2
+    assert "holds releases of plans that were not given: p. Name their files with --plan" in said
+    assert not Path("new.ledger").exists()
 
 
 def test_a_ledger_gives_the_terminal_no_orders(command):

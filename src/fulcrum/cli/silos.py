@@ -146,7 +146,7 @@ def convert_ledger_command(
     *,
     plan: Annotated[
         tuple[Path, ...],
-        Parameter(negative=(), help="A plan that the silo released under, to name its tiers; may be repeated."),
+        Parameter(negative=(), help="A plan that the silo released under; give all of them, one after the other."),
     ] = (),
     style: FormatOption = "table",
 ) -> int:
@@ -161,16 +161,8 @@ def convert_ledger_command(
     done = convert_ledger(old, new, charges_of)
     told = {"silo": done.silo, "releases": done.releases, "ledger": str(new), "former_head": done.former_head}
     notes = [(False, f"{old} releases nothing any more: use {new}.")]
-    if done.unnamed:
-        notes.append(
-            (
-                True,
-                f"Releases of plans that were not given: {done.unnamed}. They count at every tier as inside the region."
-                " Their plan files, given with --plan, would tell what each tier was charged.",
-            )
-        )
     named = [("silo", done.silo), ("releases", str(done.releases)), ("former head", done.former_head or "none")]
-    show(Result(data=told | {"unnamed": done.unnamed}, rows=[told], picture=[facts(named), remarks(notes)]), style)
+    show(Result(data=told, rows=[told], picture=[facts(named), remarks(notes)]), style)
     return 0
 
 

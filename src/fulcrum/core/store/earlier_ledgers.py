@@ -1,8 +1,8 @@
 """Ledgers of formats 1 to 4: read once, checked whole, and written anew in the format of today.
 
 Those ledgers knew two observers, inside and above the region, and no names of tiers. The plans of the releases tell the
-charge of every tier. A release of a plan that is not given is charged to the observer inside alone, and so counts in
-full for everybody further out (`Cost.charged`).
+charge of every tier, so all of them must be given. The figures of such a ledger do not tell it: inside the region, a
+masked release was charged as against the server with one colluding silo, and not as against everybody.
 
 A conversion never leaves two ledgers that both release. The new file stands under its name, complete but marked as
 unfinished, before the old one is marked as converted, and only then is the new one marked as finished. A conversion
@@ -68,13 +68,11 @@ class Conversion:
     Attributes:
         silo: Whose ledger it is.
         releases: How many it holds.
-        unnamed: How many of them were made under plans that were not given: they count in full for everybody.
         former_head: The hash of the last entry in the old ledger; empty where there is none.
     """
 
     silo: str
     releases: int
-    unnamed: int
     former_head: str
 
 
@@ -122,7 +120,6 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
     return Conversion(
         silo=contents.silo,
         releases=len(contents.entries),
-        unnamed=sum(tuple(entry.cost.shifts) == (INSIDE,) for entry in contents.entries),
         former_head=(contents.entries[-1].former_hash or "") if contents.entries else "",
     )
 
@@ -300,7 +297,11 @@ def _check(file: Path, ledger: _Former) -> None:
 
 
 def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], list[Allowance]]:
-    """Returns entries and plans with every observer that is known by name."""
+    """Returns entries and plans with every observer by name."""
+    missing = sorted({plan for _, plan, *_ in ledger.entries if plan not in charges})
+    if missing:
+        told = ", ".join(digest[:12] for digest in missing)
+        raise StorageError(f"{file} holds releases of plans that were not given: {told}. Name their files with --plan")
     allowances, costs = {}, {}
     for digest, rounds, above, inside in ledger.plans:
         allowance = Allowance(plan_digest=digest, rounds=rounds, shifts={INSIDE: inside})
@@ -317,8 +318,8 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
         return entry.cost.charged(observers, before, later)
 
     for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
-        cost = costs.get(plan, Cost(shifts={INSIDE: inside}))
-        if plan in costs and tuple(cost.shifts.values())[:2] != (inside, above):
+        cost = costs[plan]
+        if tuple(cost.shifts.values())[:2] != (inside, above):
             raise StorageError(f"plan {plan} charges other than {file} holds: {cost}. Give the plan file of then")
         observers = tuple(cost.shifts)
         entry = Entry(
@@ -360,11 +361,7 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
     try:
         for check in checks_of_file(_UnfinishedFile, made):
             if not check.holds:
-                unnamed = sorted({entry.plan_digest[:12] for entry in entries if tuple(entry.cost.shifts) == (INSIDE,)})
-                remedy = (
-                    f" Give the plans of all releases with --plan: {', '.join(unnamed)} are missing" if unnamed else ""
-                )
-                raise StorageError(f"{target} was not written: {check.name}, {check.detail}.{remedy}")
+                raise StorageError(f"{target} was not written: {check.name}, {check.detail}")
         if replaces:
             made.replace(target)
         else:

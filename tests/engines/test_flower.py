@@ -435,7 +435,8 @@ def test_plans_for_trusted_aggregators_are_refused(tmp_path):
 def test_kits_hold_no_records_and_their_operators_make_them_once(world, tmp_path, capsys):
     kits = tmp_path / "kits"
     write_kits(
-        Deployment(plan=replace(plan_of(world.plan.document), keys={}), train="fulcrum.engines.built_in_training"), kits
+        Deployment(plan=replace(plan_of(world.plan.content()), keys={}), train="fulcrum.engines.built_in_training"),
+        kits,
     )
     assert not [path for path in kits.rglob("*") if path.suffix in (".ledger", ".masking") or path.name == MARK]
     silo = world.silos[0]

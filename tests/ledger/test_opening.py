@@ -149,6 +149,15 @@ def test_a_pipe_is_refused_without_waiting_for_it(path):
         opened(path)
 
 
+def test_a_link_to_a_ledger_that_is_lost_begins_no_new_one(path, tmp_path):
+    """The disk of the ledger may not be mounted: a new one in its place would release its rounds again."""
+    path.symlink_to(tmp_path / "elsewhere" / "lyon.ledger")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(LedgerError, match=r"is a link to .*elsewhere.lyon\.ledger, which is not there"):
+        opened(path)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_circle_of_links_is_refused_in_one_line(path):
     path.symlink_to(path)
     for work in (opened, verify_ledger):

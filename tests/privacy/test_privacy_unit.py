@@ -9,13 +9,13 @@ import pytest
 
 import fulcrum
 from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.plan.figures import effective_multiplier
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verified_plan import verified
 from fulcrum.core.privacy_unit import SILO_UNIT, UNITS, PrivacyUnit
-from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.errors import ParameterError, PlanError
+from fulcrum.errors import ParameterError, PlanError, ReleaseError
 from fulcrum.planning.planner import Execution, plan, planned
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.calibration import epsilon_of, noise_for
@@ -106,20 +106,23 @@ def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
         fulcrum.verify(msgspec.structs.replace(claimed, digest=""))
 
 
-def test_the_ledger_is_charged_by_the_sensitivity_of_the_unit(patient, tmp_path):
-    execution = Execution(purpose="deployment")
-    target = dataclasses.replace(TARGET, parameters=6, accountant="renyi", unit=patient)
-    made = planned(FEDERATION, target, execution)
+def test_a_release_charges_by_the_sensitivity_of_the_unit(patient):
+    made = verified(planned(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
     name = FEDERATION.silo_name(0)
-    terms = release_parameters_of(made, name)
-    effective = float(made.effective_multiplier("region")[0])
-    assert terms.cost.shifts["region"] == pytest.approx(patient.sensitivity**2 / effective**2, rel=1e-12)
-    assert terms.cost.alone == pytest.approx(1 / float(made.noise_multiplier[0]) ** 2, rel=1e-12)
-    with Ledger.open(tmp_path / "silo.ledger", silo=name) as ledger:
-        for number in range(1, 11):
-            release({"w": np.ones(6)}, made, name, number, ledger=ledger)
-        spent = ledger.spent.shifts["region"]
-    epsilon = epsilon_of_shift(math.sqrt(spent), delta=made.target.accounted_delta, accountant="renyi")
-    assert float(epsilon) == pytest.approx(1.0, rel=1e-6)
+    cost = made.release_cost(name)["region"]
+    assert cost == pytest.approx(1 / float(effective_multiplier(made, "region")[0]) ** 2, rel=1e-12)
+    assert made.release_cost_alone(name) == pytest.approx(1 / float(made.noise_multiplier[0]) ** 2, rel=1e-12)
     # At the same noise a silo would have spent four times as much.
-    assert spent == pytest.approx(10 / effective**2, rel=1e-9)
+    epsilon = epsilon_of_shift(math.sqrt(10 * cost), delta=made.delta, accountant=made.accountant)
+    assert float(epsilon) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_silo_releases_nothing_under_a_plan_of_another_unit(patient, tmp_path):
+    """Its cost would be added to the costs of silos, and nothing clips what the unit is."""
+    target = dataclasses.replace(TARGET, parameters=6, accountant="renyi", unit=patient)
+    made = planned(FEDERATION, target, Execution(purpose="deployment"))
+    name = FEDERATION.silo_name(0)
+    with Ledger.open(tmp_path / "silo.ledger", silo=name) as ledger:
+        with pytest.raises(ReleaseError, match="protects the unit 'patient', and releases protect silos alone"):
+            release({"w": np.ones(6)}, made, name, 1, ledger=ledger)
+        assert not ledger.entries()

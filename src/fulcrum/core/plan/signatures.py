@@ -11,7 +11,7 @@ import msgspec
 
 from fulcrum.core.plan.keys import public_key, signing_suite
 from fulcrum.core.plan.plan_reader import read_content
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_of_issuer
 from fulcrum.errors import SignatureError
 from fulcrum.parsing import json_of
 
@@ -40,7 +40,7 @@ def read_signed_plan(path: str | Path, issuer: str) -> VerifiedPlan:
     """
     content = read_content(path)
     check_beside(path, content.digest, issuer)
-    return verified(content, issuer=issuer, source=str(path))
+    return verified_of_issuer(content, issuer, source=str(path))
 
 
 def check_beside(path: str | Path, digest: str, trusted: str) -> None:

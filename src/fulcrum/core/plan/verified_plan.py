@@ -11,16 +11,21 @@
 Traceback (most recent call last):
 fulcrum.errors.PlanError: the plan does not hold what it says: words, the statement is not what the figures say
 
-A content is verified once a process, by its digest. A `VerifiedPlan` is made from the content that was verified and
-from nothing else, so a plan object that somebody changed in memory has no part in it.
+A content is verified once a process, by its digest. A `VerifiedPlan` is made from a copy of the content that was taken
+before the first check, and from nothing else, so a plan object that somebody changes in memory has no part in it. It
+cannot be copied or pickled, and one that `verified` did not make is refused.
 """
 
 import os
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import NoReturn
 
+import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, read_only
@@ -40,6 +45,7 @@ _VERIFIED: set[str] = set()
 """Digests of contents whose every check held. A digest names one content, so nothing else needs to be kept."""
 
 _KEPT: "dict[tuple[str, str], VerifiedPlan]" = {}
+_MADE: "weakref.WeakSet[VerifiedPlan]" = weakref.WeakSet()
 _VERIFYING = threading.Lock()
 
 
@@ -48,7 +54,7 @@ class VerifiedPlan(PlanData):
     """The data of a plan that was verified; made by `verified`, and by no other function.
 
     Attributes:
-        document: The content of the file, as it was verified.
+        encoded: The content of the file, as it was verified, in JSON.
         digest: The digest of that content.
         issuer: The public key whose signature of the file was checked; empty where none was.
         noise_variance: By silo, `figures.noise_variance`.
@@ -56,7 +62,7 @@ class VerifiedPlan(PlanData):
         index: By silo name, its place in the federation.
     """
 
-    document: PlanFile = field(repr=False)
+    encoded: bytes = field(repr=False)
     digest: str
     issuer: str = ""
     maker: InitVar[object]
@@ -71,11 +77,15 @@ class VerifiedPlan(PlanData):
         object.__setattr__(self, "noise_variance", read_only(figures.noise_variance(self)))
         object.__setattr__(self, "lattice_steps", None if steps is None else read_only(steps))
         names: list[str] = self.federation.silo_names.tolist()
-        object.__setattr__(self, "index", {name: place for place, name in enumerate(names)})
+        object.__setattr__(self, "index", MappingProxyType({name: place for place, name in enumerate(names)}))
+        _MADE.add(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a VerifiedPlan is not copied: hand on its content(), and verify it there")
 
     def content(self) -> PlanFile:
-        """Returns the content of the plan's file, as it was verified."""
-        return self.document
+        """Returns the content of the plan's file as it was verified, in objects of its own each time."""
+        return msgspec.json.decode(self.encoded, type=PlanFile)
 
     def index_of(self, silo: str, error: type[FulcrumError] = PlanError) -> int:
         """Returns the place of a silo in the federation, or raises `error`."""
@@ -103,15 +113,13 @@ class VerifiedPlan(PlanData):
 def verified(
     plan: SupportsContent | PlanFile | str | Path,
     *,
-    issuer: str = "",
     error: type[FulcrumError] = PlanError,
     source: str = "the plan",
 ) -> VerifiedPlan:
-    """Returns a plan of which every check of `fulcrum verify` holds.
+    """Returns a plan of which every check of `fulcrum verify` holds; whose signature it bears is not looked at.
 
     Args:
         plan: A plan file to read, the content of one, or a plan in memory, whose content is taken anew.
-        issuer: The public key whose signature of the file was checked.
         error: The exception to raise.
         source: The name of the plan in messages.
 
@@ -119,16 +127,29 @@ def verified(
         FulcrumError: A check fails, or the content is none that a plan file can have.
     """
     if isinstance(plan, VerifiedPlan):
+        if plan not in _MADE:
+            raise error(f"{source} was not made by fulcrum.verified. Verify the content of its file")
         return plan
     if isinstance(plan, str | Path):
         plan, source = read_content(plan), str(plan)
-    content = plan if isinstance(plan, PlanFile) else plan.content()
-    digest = check_verified(content, error, source=source)
-    key = (digest, issuer)
-    if (kept := _KEPT.get(key)) is None:
-        kept = _KEPT.setdefault(key, _made_from(content_in(content), digest, issuer))  # of two threads, the first one's
-        for oldest in list(_KEPT)[:-_MOST_KEPT]:
-            _KEPT.pop(oldest, None)
+    return verified_of_issuer(plan if isinstance(plan, PlanFile) else plan.content(), "", error=error, source=source)
+
+
+def verified_of_issuer(
+    content: PlanFile, issuer: str, *, error: type[FulcrumError] = PlanError, source: str = "the plan"
+) -> VerifiedPlan:
+    """Returns the verified plan of a content whose signature by `issuer` the caller has checked; see `verified`."""
+    digest = content_digest(content)
+    if digest in _VERIFIED and content.digest in ("", digest) and (kept := _KEPT.get((digest, issuer))) is not None:
+        return kept
+    try:
+        own = content_in(content)  # a copy: nobody changes it while it is checked
+    except PlanError as malformed:
+        raise error(str(malformed)) from None
+    digest = check_verified(own, error, source=source)
+    kept = _KEPT.setdefault((digest, issuer), _made_from(own, digest, issuer))  # of two threads, the first one's
+    for oldest in list(_KEPT)[:-_MOST_KEPT]:
+        _KEPT.pop(oldest, None)
     return kept
 
 
@@ -194,8 +215,9 @@ def data_in(content: PlanFile) -> dict[str, object]:
 
 
 def _made_from(content: PlanFile, digest: str, issuer: str) -> VerifiedPlan:
-    fields = data_in(content)
-    return VerifiedPlan(**fields, document=content, digest=digest, issuer=issuer, maker=_MAKER)  # type: ignore[arg-type]
+    data, encoded = data_in(content), msgspec.json.encode(content)
+    fields = {name: MappingProxyType(value) if isinstance(value, Mapping) else value for name, value in data.items()}
+    return VerifiedPlan(**fields, encoded=encoded, digest=digest, issuer=issuer, maker=_MAKER)  # type: ignore[arg-type]
 
 
 def _after_fork_in_child() -> None:

@@ -84,8 +84,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _check(self, figures: "_Figures", silo: str, before: int) -> None:
         """Holds the figures of a plan against the policy of one silo."""
-        plan, content = figures.plan, figures.plan.document
-        index, inner = plan.index_of(silo, PolicyError), content.federation.tiers[0]
+        plan, tier = figures.plan, figures.plan.federation.innermost
+        index, inner = plan.index_of(silo, PolicyError), tier.name
         if self.issuer is not None and plan.issuer != self.issuer:
             raise PolicyError(
                 f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
@@ -108,7 +108,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(
                 f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
             )
-        region = content.silos[index].node
+        region = tier.nodes[tier.parent_of[index]]
         members = figures.members[region]
         if len(members) < self.smallest_region:
             raise PolicyError(
@@ -124,10 +124,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for peer, key in self.peers.items():
             if peer not in members:
                 raise PolicyError(f"silo {silo!r} insists on the peer {peer!r}, who is not in its {inner} {region!r}")
-            if key and content.keys.get(peer) != key:
+            if key and plan.keys.get(peer) != key:
                 raise PolicyError(f"silo {silo!r} knows the peer {peer!r} by another key than the plan carries")
-        if self.region_key is not None and content.keys.get(region) != self.region_key:
-            carried = "another key" if region in content.keys else "no key"
+        if self.region_key is not None and plan.keys.get(region) != self.region_key:
+            carried = "another key" if region in plan.keys else "no key"
             raise PolicyError(
                 f"silo {silo!r} seals to the region_key of its policy alone, {_short(self.region_key)}, and the plan "
                 f"carries {carried} for its {inner} {region!r}. If it moved there, or the key was replaced, ask the "
@@ -161,7 +161,7 @@ class _Figures:
     def of(cls, plan: SupportsContent) -> Self:
         """Returns the figures of a plan, or raises `PolicyError` where the plan does not verify."""
         sound = verified(plan, error=PolicyError)
-        content = sound.document
+        content = sound.content()
         members: dict[str, list[str]] = defaultdict(list)
         for entry in content.silos:
             members[entry.node].append(entry.silo)

@@ -19,6 +19,7 @@ from fulcrum.core.plan.figures import group_tier
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.store.ledger import Allowance, Assumptions, Cost
 from fulcrum.errors import ReleaseError
@@ -73,6 +74,8 @@ def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | 
 
 def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
     index = plan.index_of(silo, ReleaseError)
+    if plan.unit != SILO_UNIT:  # its costs would be added to those of silos, and its mechanism may not keep to it
+        raise ReleaseError(f"the plan protects the unit {plan.unit.name!r}, and releases protect silos alone")
     if policy is not None:
         policy.check(plan, silo)
     if plan.lattice_steps is None or plan.parameters is None:

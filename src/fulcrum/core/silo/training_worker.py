@@ -170,7 +170,7 @@ class _RunningWorker:
             start = _anonymous_file()
             handed.callback(os.close, start)
             given = setup.assignment
-            plan = msgspec.json.encode(given.plan.document), given.plan.issuer  # verified anew: a plan is not unpickled
+            plan = given.plan.encoded, given.plan.issuer  # verified anew: a plan is not unpickled
             _write(start, pickle.dumps((module, plan, given.silo, given.seed, given.options, setup.arrays, memory)))
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name

@@ -25,7 +25,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.plan_file import PlanFile
-from fulcrum.core.plan.verified_plan import verified
+from fulcrum.core.plan.verified_plan import verified_of_issuer
 from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.training_module import (
     Learner,
@@ -54,7 +54,7 @@ def serve(channel_file: int, shared_file: int, start_file: int) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     _limit(memory)
     content, issuer = plan
-    known = verified(msgspec.json.decode(content, type=PlanFile), issuer=issuer)
+    known = verified_of_issuer(msgspec.json.decode(content, type=PlanFile), issuer)
     assignment = Assignment(silo=silo, round_number=0, plan=known, seed=seed, options=options)
     channel, shared = socket.socket(fileno=channel_file), mmap.mmap(shared_file, 0)
     questions: queue.SimpleQueue[int] = queue.SimpleQueue()

@@ -209,6 +209,10 @@ class DatabaseFile:
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
             if first is not None and not file.exists():
+                if (
+                    Path(path).is_symlink() and not file.is_symlink()
+                ):  # what stood there is lost, or its disk is not mounted
+                    raise StorageError(f"{path} is a link to {file}, which is not there. {cls.advice}")
                 cls._create(file, first)
             cls.check_file(file, writable=True)
             hold = undo.enter_context(taken(file, exclusive=True))

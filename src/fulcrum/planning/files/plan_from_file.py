@@ -28,7 +28,7 @@ def read_verified_content(path: str | Path) -> PlanFile:
 
 def with_figures(plan: Plan | VerifiedPlan) -> Plan:
     """Returns the plan with its figures: itself, or made of the content that was verified."""
-    return plan_of(plan.document) if isinstance(plan, VerifiedPlan) else plan
+    return plan_of(plan.content()) if isinstance(plan, VerifiedPlan) else plan
 
 
 def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:

@@ -4,7 +4,8 @@
 (['flower', 'nvflare'], 'Flower')
 
 An engine is one object, which its package names as an entry point of the group "fulcrum.engines". The commands
-`deploy` and `up` run every engine by this protocol, and `tests/engines/test_engine_conformance.py` holds every engine to it.
+`deploy` and `up` run every engine by this protocol, and `tests/engines/test_engine_conformance.py` holds every engine
+to it.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
-from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.errors import ParameterError, StorageError, UnreachableTargetError
 from fulcrum.planning.advice import signal_to_noise
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.weight_tradeoff import own_choice, weight_choices
@@ -86,6 +86,27 @@ def test_a_checkpoint_keeps_the_velocity_by_its_name(deployed, tmp_path):
     with np.load(tmp_path / "checkpoint.npz") as found:
         assert set(found) == {"state", "model", "velocity"}
         assert json.loads(found["state"].tobytes())["pooling"] == {"classes": 2}
+
+
+def test_a_checkpoint_before_round_1_has_no_velocity_and_none_has_arrays_of_a_stranger(deployed, tmp_path):
+    file = tmp_path / "checkpoint.npz"
+    Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    whole = dict(np.load(file))
+    for changed in ({"velocity": np.full(8, 5.0)}, {"extra": np.zeros(3)}):
+        np.savez(file, **(whole | changed))
+        with pytest.raises(StorageError, match="is not a checkpoint of format"):
+            Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    np.savez(file, **whole)
+    server = Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    server.receive(sum_of(deployed, "north", 1, range(8)), "north")
+    server.receive(sum_of(deployed, "south", 1, range(8)), "south")
+    server.finish_round()
+    later = dict(np.load(file))
+    assert later["velocity"].any()
+    begun = json.loads(later["state"].tobytes()) | {"round_number": 1, "history": []}
+    np.savez(file, **(later | {"state": np.frombuffer(json.dumps(begun).encode(), dtype=np.uint8)}))
+    with pytest.raises(StorageError, match="is not a checkpoint of format"):
+        Coordinator.open(tmp_path, deployed, HEAD, classes=2)
 
 
 def test_training_in_process_is_the_recursion_on_the_regional_sums():

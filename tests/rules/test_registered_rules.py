@@ -10,6 +10,7 @@ import fulcrum
 from fulcrum.errors import ParameterError, PlanError
 from fulcrum.rules import registry
 from fulcrum.rules.registry import known_rules, register_server_rule, rule_named
+from fulcrum.rules.sum_rule import SumRule
 from fulcrum.server.coordinator import Coordinator
 
 
@@ -117,6 +118,44 @@ def test_two_rules_do_not_share_a_name(median):
     assert register_server_rule(median) is median
     with pytest.raises(ParameterError, match="there is a server rule 'sum' already"):
         register_server_rule(type("Other", (median,), {"name": "sum"}))
+
+
+def test_a_rule_that_claims_to_add_up_is_not_registered(median):
+    """A silo counts the global sum as all that "sum" reads, and nothing else knows of another rule that it does."""
+    with pytest.raises(ParameterError, match="'claims' has adds_up = True, which 'sum' alone may have"):
+        register_server_rule(type("Claims", (median,), {"name": "claims", "adds_up": True}))
+    assert "claims" not in known_rules()
+    assert register_server_rule(SumRule) is SumRule
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.0, -1.0, None, "1", 1j])
+def test_a_noise_factor_that_is_no_finite_number_above_0_is_told_in_one_line(median, factor):
+    register_server_rule(type("Odd", (median,), {"name": "odd", "noise_factor": lambda self: factor}))
+    words = "noise_factor of the server rule 'odd' must return a finite number above 0, got "
+    with pytest.raises(ParameterError, match=words):
+        fulcrum.report(fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="odd"))
+
+
+@pytest.mark.parametrize("factor", [1, 1.5, np.float32(2), np.int64(3)])
+def test_a_noise_factor_may_be_any_number_above_0(median, factor):
+    register_server_rule(type("Sound", (median,), {"name": "sound", "noise_factor": lambda self: factor}))
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="sound")
+    assert plan.model_noise == pytest.approx(factor * plan.noise_budget)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "numbers"])
+@pytest.mark.parametrize("name", ["state", "file", "model", "classes", "allow_pickle", "", "a/b", "a\0b", "../a"])
+def test_a_state_with_a_name_that_a_checkpoint_cannot_keep_is_refused_before_anything_is_written(
+    median, kind, name, tmp_path
+):
+    state = {"arrays": {name: np.zeros(2)}} if kind == "arrays" else {"numbers": {name: 1.0}}
+    begin = {"begin": lambda self, start: fulcrum.ServerState(model=start, **state)}
+    register_server_rule(type("Named", (median,), {"name": "named", **begin}))
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="named")
+    with pytest.raises(ParameterError, match="names its arrays and numbers by identifiers other than") as caught:
+        Coordinator.open(tmp_path, plan, {"head": np.zeros(4)})
+    assert repr(name) in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_installed_package_offers_its_rule_by_an_entry_point(monkeypatch, tmp_path):

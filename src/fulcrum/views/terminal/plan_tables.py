@@ -271,11 +271,12 @@ def show_checks(
     style: str,
     *,
     otherwise: str,
+    remark: str = "",
     also: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then.
 
-    What else there is to say of it, `also`, stands in JSON alone.
+    What else there is to say of it, `also`, stands in JSON alone, a `remark` below the table alone.
     """
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)
@@ -285,7 +286,7 @@ def show_checks(
         Column(key="holds", heading="holds", figures=False),
         Column(key="detail", heading="", figures=False),
     )
-    picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
+    picture = [table(title, columns, rows), remarks([(failed > 0, verdict), *([(False, remark)] if remark else [])])]
     data = {"holds": not failed, "checks": rows, **(also or {})}
     show(Result(data=data, rows=rows, picture=picture), style)
     return 1 if failed else 0

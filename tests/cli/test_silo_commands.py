@@ -13,6 +13,7 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.commit_mark import CommitMark
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.rules import registry
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
 OBSERVERS = ("silo", "region", "federation")
@@ -209,6 +210,21 @@ def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_name
         assert (code, err.count("\n"), "was converted" in err) == (2, 1, True)
     code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
     assert code == 2
+
+
+def test_a_ledger_is_converted_with_a_plan_whose_server_rule_is_not_known_here(command, monkeypatch):
+    command("plan", "silos.csv", *PLAN, "--server", "momentum", "-o", "plan.json")
+    made = read_plan("plan.json")
+    terms = release_parameters_of(made, "lille")
+    inside, above = (terms.cost.shifts[name] for name in ("silo", "region"))
+    allowed = {made.digest: (4, terms.allowance.shifts["region"], terms.allowance.shifts["silo"])}
+    write_format_1(Path("old.ledger"), "lille", allowed, [(made.digest, 1, "m", b"x", above, inside)])
+    monkeypatch.delitem(registry._RULES, "momentum")
+    code, out, err = command("ledger", "convert", "old.ledger", "new.ledger", "--plan", "plan.json", "--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["releases"] == 1
+    told = json.loads(command("ledger", "show", "new.ledger", "--format", "json")[1])
+    assert told["spent"] == dict(terms.cost.shifts)
 
 
 def test_a_conversion_without_plans_is_refused(command):

@@ -93,6 +93,25 @@ def test_every_site_has_a_kit_that_reads_as_a_site_of_the_signed_plan(engine, de
         assert (tmp_path / "kits" / name / "start.sh").stat().st_mode & stat.S_IXUSR
 
 
+@pytest.mark.parametrize("server", ["sum", "momentum"])
+def test_the_servers_kit_says_of_its_rule_what_the_rule_does(engine, deployment, server, tmp_path):
+    aggregation = AGGREGATION[engine.name]
+    plan = fulcrum.plan(
+        tmp_path / "silos.csv",
+        rounds=2,
+        epsilon=2.0,
+        parameters=34,
+        purpose="deployment",
+        aggregation=aggregation,
+        server=server,
+    )
+    engine.write_kits(replace(deployment, plan=plan), tmp_path / "kits")
+    text = " ".join((tmp_path / "kits" / SERVER / "README.md").read_text().split())
+    assert plan.server_rule.clause in text
+    assert ("sums up" in text) == (server == "sum")
+    assert "adds the regions' sums" not in text
+
+
 def test_kits_hold_no_records_and_every_private_key_is_in_one_kit_alone(engine, deployment, tmp_path):
     made = engine.write_kits(deployment, tmp_path / "kits")
     kits = tmp_path / "kits"

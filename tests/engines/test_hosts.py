@@ -1,4 +1,4 @@
-"""Hosts and ports that reach scripts, certificates and kits: names and addresses, and nothing that a shell obeys."""
+"""Hosts, ports and training modules that reach scripts, certificates and kits: names and addresses, and nothing that a shell obeys."""
 
 import re
 import subprocess
@@ -46,6 +46,18 @@ def test_what_is_neither_a_name_nor_an_address_is_no_host(host):
     with pytest.raises(ParameterError, match="the host must be a name such as") as caught:
         Deployment(plan=planned(), train="unused", host=host)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("module", ["a\nb", "a`id`", "a\x7f", "a b", "a/b", "a.", ".a", "a..b", "", "a:b", "1a", "a-b"])
+def test_what_python_does_not_import_is_no_training_module(module):
+    with pytest.raises(ParameterError, match="the training module must be named as Python imports it") as caught:
+        Deployment(plan=planned(), train=module)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("module", ["training", "hospital.training_2", "_own", "étude.modèle"])
+def test_dotted_identifiers_are_training_modules(module):
+    assert Deployment(plan=planned(), train=module).train == module
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65_535, 70_000])

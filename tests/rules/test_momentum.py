@@ -1,6 +1,7 @@
 """The rule "momentum": one file, and all that reads plans follows."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,16 +10,23 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
-from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.errors import ParameterError, StorageError, UnreachableTargetError
 from fulcrum.planning.advice import signal_to_noise
 from fulcrum.planning.files.plan_issue import new_key
+from fulcrum.planning.weight_tradeoff import own_choice, weight_choices
 from fulcrum.rules.momentum_rule import BETA, MomentumRule
 from fulcrum.server.coordinator import Coordinator
+from fulcrum.views.page.page_head import head
+from fulcrum.words.numbers import figure
 from fulcrum.words.recipe_words import recipe_words
 
 SIZES = {"north": {"lille": 120, "metz": 80, "caen": 100}, "south": {"nice": 300, "nimes": 17}}
 HEAD = {"head": np.zeros((4, 2))}
 LAYOUT = Layout(names=("head",), shapes=((4, 2),))
+
+
+def text_of(page):
+    return " ".join(re.sub("<[^>]*>", " ", page.partition("<script")[0]).split())
 
 
 def made(**options):
@@ -80,6 +88,27 @@ def test_a_checkpoint_keeps_the_velocity_by_its_name(deployed, tmp_path):
         assert json.loads(found["state"].tobytes())["pooling"] == {"classes": 2}
 
 
+def test_a_checkpoint_before_round_1_has_no_velocity_and_none_has_arrays_of_a_stranger(deployed, tmp_path):
+    file = tmp_path / "checkpoint.npz"
+    Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    whole = dict(np.load(file))
+    for changed in ({"velocity": np.full(8, 5.0)}, {"extra": np.zeros(3)}):
+        np.savez(file, **(whole | changed))
+        with pytest.raises(StorageError, match="is not a checkpoint of format"):
+            Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    np.savez(file, **whole)
+    server = Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+    server.receive(sum_of(deployed, "north", 1, range(8)), "north")
+    server.receive(sum_of(deployed, "south", 1, range(8)), "south")
+    server.finish_round()
+    later = dict(np.load(file))
+    assert later["velocity"].any()
+    begun = json.loads(later["state"].tobytes()) | {"round_number": 1, "history": []}
+    np.savez(file, **(later | {"state": np.frombuffer(json.dumps(begun).encode(), dtype=np.uint8)}))
+    with pytest.raises(StorageError, match="is not a checkpoint of format"):
+        Coordinator.open(tmp_path, deployed, HEAD, classes=2)
+
+
 def test_training_in_process_is_the_recursion_on_the_regional_sums():
     plan = fulcrum.plan("mild", rounds=4, epsilon=8.0, server="momentum")
     found = fulcrum.train(plan, "digits", seeds=[1], keep_regional_sums=True)
@@ -115,6 +144,37 @@ def test_momentum_costs_no_epsilon_and_the_noise_of_early_rounds_is_counted_as_o
     assert signal_to_noise(plan, 8) < signal_to_noise(plain, 8)
     assert MomentumRule(rounds=10**9).noise_factor() == pytest.approx(1, abs=1e-7)
     assert MomentumRule(rounds=1).noise_factor() == pytest.approx(1, rel=1e-12)
+
+
+def test_the_saving_is_that_of_the_file_and_uniform_noise_is_counted_as_the_plans_own():
+    plan, uniform = made(rounds=10), made(rounds=10, allocation="uniform")
+    assert plan.model_saving == plan.saving == plan.content().summary.saving > 0
+    assert uniform.model_saving == pytest.approx(0, abs=1e-12)
+    assert uniform.model_noise == pytest.approx(plan.uniform_model_noise, rel=1e-12)
+    assert plan.uniform_model_noise == pytest.approx(plan.uniform_noise_budget * 1.1802608, rel=1e-6)
+    stated = f"would need {figure(plan.uniform_model_noise)}"
+    assert stated in text_of(fulcrum.report(plan))
+    assert stated in text_of(head(plan))
+    assert "noise saved against uniform 0.0%" in text_of(fulcrum.report(uniform))
+    assert "noise saved against uniform 0.0%" in text_of(head(uniform))
+
+
+def test_other_weights_count_noise_as_the_plan_does():
+    """A plan by size with the least noise stands where the curve of weights begins, whatever the server's factor."""
+    plan = made(rounds=10, epsilon=1.0)
+    first, last = weight_choices(plan)[0], weight_choices(plan)[-1]
+    assert own_choice(plan).noise == pytest.approx(first.noise, rel=1e-9)
+    least = made(rounds=10, epsilon=1.0, weights="least-noise")
+    assert own_choice(least).noise == pytest.approx(last.noise, rel=1e-9)
+
+
+def test_a_comparison_says_that_the_figure_of_momentum_is_scaled(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    words = "; as asked: with momentum (scaled to the signal of added-up sums). Above:"
+    assert run(["compare", "severe", "--rounds", "10", "--epsilon", "1", "--server", "momentum"]) == 0
+    assert f"Noise budget: the variance entering the model, in C²{words}" in " ".join(capsys.readouterr().out.split())
+    assert run(["compare", "severe", "--rounds", "10", "--epsilon", "1"]) == 0
+    assert "entering the model, in C². Above:" in " ".join(capsys.readouterr().out.split())
 
 
 def test_words_say_momentum_and_claim_no_pooling():
@@ -157,7 +217,12 @@ def test_the_command_line_plans_verifies_and_trains_with_momentum(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["plan", "mild", "--rounds", "3", "--epsilon", "4", "--server", "momentum", "-o", "plan.json"]) == 0
-    assert "adds 0.9 of its last step to every global sum" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "adds 0.9 of its last step to every global sum" in told
+    plan = fulcrum.read_plan("plan.json")
+    assert f"saving {plan.saving:.2%} against uniform" in told
+    budget = f"{figure(plan.model_noise)} C² with momentum (scaled to the signal of added-up sums), uniform would need"
+    assert f"{budget} {figure(plan.uniform_noise_budget * plan.server_rule.noise_factor())} " in told
     assert run(["verify", "plan.json"]) == 0
     assert run(["train", "plan.json", "--data", "digits", "--seeds", "1"]) == 0
     capsys.readouterr()

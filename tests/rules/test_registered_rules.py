@@ -1,5 +1,6 @@
 """A rule from outside: defined here, registered or installed, and followed from plan to coordinator."""
 
+import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.cli.app import run
 from fulcrum.errors import ParameterError, PlanError
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.rules import registry
 from fulcrum.rules.registry import known_rules, register_server_rule, rule_named
+from fulcrum.rules.sum_rule import SumRule
 from fulcrum.server.coordinator import Coordinator
 
 
@@ -63,11 +67,11 @@ def test_a_registered_rule_is_planned_saved_verified_and_read(median, tmp_path):
 @pytest.mark.usefixtures("median")
 def test_a_registered_rule_trains_in_process_and_moves_a_coordinators_model_by_the_same_sums(tmp_path):
     plan = fulcrum.plan("mild", rounds=3, epsilon=8.0, server="median")
-    run = fulcrum.train(plan, "digits", seeds=[1], keep_regional_sums=True)
-    sums = run.regional_sums[0]
+    trained = fulcrum.train(plan, "digits", seeds=[1], keep_regional_sums=True)
+    sums = trained.regional_sums[0]
     weight = np.bincount(plan.federation.innermost.parent_of, weights=plan.weights)
     expected = np.median(sums / weight.reshape(1, -1, 1, 1), axis=1).sum(axis=0)
-    assert run.models[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert trained.models[0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
     regions = plan.federation.innermost.nodes
     layout = fulcrum.Layout(names=("head",), shapes=(sums.shape[2:],))
     for number, by_region in enumerate(sums, 1):  # opened anew in every round
@@ -86,7 +90,7 @@ def test_a_registered_rule_trains_in_process_and_moves_a_coordinators_model_by_t
             server.receive(answer.to_bytes(), region)
         server.finish_round()
     assert server.finished
-    assert server.model["head"] == pytest.approx(run.models[0], rel=1e-9, abs=1e-12)
+    assert server.model["head"] == pytest.approx(trained.models[0], rel=1e-9, abs=1e-12)
 
 
 def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_server_refuses_it(monkeypatch, tmp_path):
@@ -106,6 +110,41 @@ def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_serv
     assert not (tmp_path / "server").exists()
 
 
+def test_a_silo_verifies_a_plan_whose_rule_it_does_not_know_and_holds_it_against_its_policy(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    issuer = new_key(Path("issuer.key"))
+    with monkeypatch.context() as known:
+        known.setattr(registry, "_RULES", registry._RULES | {"median": MedianRule})
+        target = {"rounds": 3, "epsilon": 1.0, "purpose": "deployment", "parameters": 4}
+        fulcrum.save_plan(fulcrum.plan("isic-paper", server="median", **target), "plan.json")
+        assert run(["sign", "plan.json", "--key", "issuer.key"]) == 0
+        assert run(["verify", "plan.json", "--format", "json"]) == 0
+        told = json.loads(capsys.readouterr().out.partition("\n")[2])
+        assert told["verdict"]["level"]
+        assert "notes" not in told
+    remark = "The server's rule 'median' is not known here, so no verdict is told. No silo's privacy rests on the rule."
+    assert run(["verify", "plan.json", "--issuer", issuer]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Every check holds." in shown
+    assert remark in shown
+    assert run(["verify", "plan.json", "--federation", "isic-paper", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["holds"], told["verdict"], told["notes"][-1]) == (True, None, remark)
+    for insists in ("", f'issuer = "{issuer}"\n'):
+        for allowed, code in ((1.0, 0), (0.1, 2)):
+            limits = f"{insists}largest_epsilon_above = {allowed}\nlargest_epsilon_inside = 100.0\n"
+            Path("policy.toml").write_text(f"{limits}largest_delta = 1e-5\n")
+            silo = ["--silo", "region-1-1", "--policy", "policy.toml"]
+            assert run(["policy", "plan.json", *silo]) == code, capsys.readouterr().err
+            assert ("allows epsilon 0.1" in capsys.readouterr().err) == (code == 2)
+    for refused in (["report", "plan.json", "-o", "report.html"], ["export", "plan.json", "--to", "csv"]):
+        assert run(refused) == 2
+        assert "unknown server 'median'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["", "Median", "a b", "-a", "a" * 33, "median\n", "é"])
 def test_a_name_that_no_plan_file_carries_is_not_registered(median, name):
     unnamed = type("Unnamed", (median,), {"name": name})
@@ -117,6 +156,44 @@ def test_two_rules_do_not_share_a_name(median):
     assert register_server_rule(median) is median
     with pytest.raises(ParameterError, match="there is a server rule 'sum' already"):
         register_server_rule(type("Other", (median,), {"name": "sum"}))
+
+
+def test_a_rule_that_claims_to_add_up_is_not_registered(median):
+    """A silo counts the global sum as all that "sum" reads, and nothing else knows of another rule that it does."""
+    with pytest.raises(ParameterError, match="'claims' has adds_up = True, which 'sum' alone may have"):
+        register_server_rule(type("Claims", (median,), {"name": "claims", "adds_up": True}))
+    assert "claims" not in known_rules()
+    assert register_server_rule(SumRule) is SumRule
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 0.0, -1.0, None, "1", 1j])
+def test_a_noise_factor_that_is_no_finite_number_above_0_is_told_in_one_line(median, factor):
+    register_server_rule(type("Odd", (median,), {"name": "odd", "noise_factor": lambda self: factor}))
+    words = "noise_factor of the server rule 'odd' must return a finite number above 0, got "
+    with pytest.raises(ParameterError, match=words):
+        fulcrum.report(fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="odd"))
+
+
+@pytest.mark.parametrize("factor", [1, 1.5, np.float32(2), np.int64(3)])
+def test_a_noise_factor_may_be_any_number_above_0(median, factor):
+    register_server_rule(type("Sound", (median,), {"name": "sound", "noise_factor": lambda self: factor}))
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="sound")
+    assert plan.model_noise == pytest.approx(factor * plan.noise_budget)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "numbers"])
+@pytest.mark.parametrize("name", ["state", "file", "model", "classes", "allow_pickle", "", "a/b", "a\0b", "../a"])
+def test_a_state_with_a_name_that_a_checkpoint_cannot_keep_is_refused_before_anything_is_written(
+    median, kind, name, tmp_path
+):
+    state = {"arrays": {name: np.zeros(2)}} if kind == "arrays" else {"numbers": {name: 1.0}}
+    begin = {"begin": lambda self, start: fulcrum.ServerState(model=start, **state)}
+    register_server_rule(type("Named", (median,), {"name": "named", **begin}))
+    plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="named")
+    with pytest.raises(ParameterError, match="names its arrays and numbers by identifiers other than") as caught:
+        Coordinator.open(tmp_path, plan, {"head": np.zeros(4)})
+    assert repr(name) in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_installed_package_offers_its_rule_by_an_entry_point(monkeypatch, tmp_path):

@@ -24,6 +24,7 @@ from fulcrum.views.terminal.plan_tables import (
     comparison_rows,
     learned,
     observers_in_words,
+    scaled_rows,
     voice_columns,
 )
 from fulcrum.views.terminal.screen import Result, check_format, progress, remarks, show, table, tell_at_once, working
@@ -81,10 +82,9 @@ def compare_command(
         first = sized(found, size_law, 0)
         part = partition_of(task, first, seed=0, records=learning.records)
         told = notes_on(task, first, part, learning.training, records=learning.records)
-        left_out = compared_on(task, found, target.allocation, arguments, model).left_out
+        side_by_side = compared_on(task, found, target.allocation, arguments, model)
         told += () if model is None else model.notes
         told += () if metric == "accuracy" else (f"What is called accuracy is the {metric}, as the data asks for.",)
-        told += tuple(f"{name} is left out: {why}" for name, why in left_out.items())
         if output is not None:
             who = federation if federation in PROFILES else "FEDERATION"
             law = "" if size_law == "declared" else f"--size-law {size_law} "
@@ -104,7 +104,7 @@ def compare_command(
         with working("Comparing"):
             side_by_side = compared(found, target.allocation, arguments)
             rows = [summarised(made, name) for name, made in side_by_side.plans.items()]
-            told = [f"{name} is left out: {why}" for name, why in side_by_side.left_out.items()]
+    told = [*told, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # noise that no silo holds is neither colluded away nor missing
         told_of_coalitions(found, colluders=target.colluders, dropouts=target.dropouts)
     terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
@@ -113,7 +113,7 @@ def compare_command(
         heading += f"; {learning.data}, {count_of_seeds(seeds)}"
     inner = found.innermost.name
     notes = [
-        "Noise budget: the variance entering the model, in C². "
+        f"Noise budget: the variance entering the model, in C²{scaled_rows(side_by_side.plans)}. "
         + observers_in_words(inner, aggregation=target.aggregation, colluders=target.colluders)
     ]
     if target.colluders or target.dropouts:

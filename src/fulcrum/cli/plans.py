@@ -22,7 +22,7 @@ from fulcrum.errors import ParameterError, listing
 from fulcrum.parsing import toml_of
 from fulcrum.planning.files.differences import Difference, differences, on_digests
 from fulcrum.planning.files.exports import EXPORTS, exported
-from fulcrum.planning.files.plan_from_file import plan_of, read_plan, read_verified_content
+from fulcrum.planning.files.plan_from_file import is_server_known, plan_of, read_plan, read_verified_content
 from fulcrum.planning.files.plan_issue import issue_checks
 from fulcrum.planning.plan import Plan, check_same_federation, save_plan
 from fulcrum.planning.planner import plan
@@ -83,12 +83,17 @@ def verify_command(
         if reading is not None:
             check_same_federation(federation_in(content), reading.federation, source=federation or "")
         figures = verify(content)
-        sound = all(check.holds for check in figures)
-        also: dict[str, Any] = {"verdict": verdict(plan_of(content)).summary() if sound else None}
+        sound, known = all(check.holds for check in figures), is_server_known(content)
+        also: dict[str, Any] = {"verdict": verdict(plan_of(content)).summary() if sound and known else None}
     checks = (*issued, *figures)
-    if reading is not None:
-        also["notes"] = list(reading.notes)
-    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", also=also)
+    name, remark = content.settings.server, ""
+    if not known:
+        remark = (
+            f"The server's rule {name!r} is not known here, so no verdict is told. No silo's privacy rests on the rule."
+        )
+    if reading is not None or remark:
+        also["notes"] = [*(() if reading is None else reading.notes), *([remark] if remark else [])]
+    return show_checks(str(plan_file), checks, style, otherwise="do not use this plan", remark=remark, also=also)
 
 
 def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "table") -> int:

@@ -19,6 +19,7 @@ from fulcrum.cli.options import (
 )
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.signatures import read_signed_plan
+from fulcrum.core.plan.verified_plan import verified
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
@@ -77,7 +78,7 @@ def policy(
     """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
     check_format(style)
     wanted = read_policy(rules)
-    made = read_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
+    made = verified(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
     before = 0
     if ledger is not None:
         with Ledger.read(ledger) as book:
@@ -152,7 +153,7 @@ def convert_ledger_command(
 ) -> int:
     """Write a ledger of an earlier version anew; the old one releases nothing any more."""
     check_format(style)
-    plans = [read_plan(path) for path in plan]
+    plans = [verified(path) for path in plan]
 
     def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
         terms = [release_parameters_of(one, silo) for one in plans]

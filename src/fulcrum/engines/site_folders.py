@@ -72,11 +72,17 @@ class Deployment:
     runs_here: bool = False
 
     def __post_init__(self) -> None:
-        """Checks host and port, which reach scripts and certificates.
+        """Checks training module, host and port, which reach scripts, certificates and the texts of kits.
 
         Raises:
-            ParameterError: The host is neither a name nor an address, or there is no such port, or none after it.
+            ParameterError: The training module has no name that Python imports, the host is neither a name nor an
+                address, or there is no such port, or none after it.
         """
+        if not all(part.isidentifier() for part in self.train.split(".")):
+            raise ParameterError(
+                "the training module must be named as Python imports it, such as package.module, got "
+                f"{self.train[:60]!r}"
+            )
         if not _is_host(self.host):
             raise ParameterError(
                 f"the host must be a name such as fl.example.org or an address such as 192.0.2.7 or 2001:db8::7, got "

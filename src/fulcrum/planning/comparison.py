@@ -38,7 +38,7 @@ class Comparison:
         allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or
             `ONE_GROUP`, or `AS_ASKED`.
         noise_budget: The noise variance entering the model, in units of C²; with a server that pools, where regions
-            agree, as its influence is.
+            agree, as its influence is; with momentum, scaled to the signal of added-up sums (`Plan.model_noise`).
         epsilon_above_worst: Against whoever sees the sums of the innermost tier; under `ONE_GROUP` there are none but
             the federation's.
         epsilon_above_mean: The same, mean over silos.

@@ -237,6 +237,11 @@ class PlanFigures(PlanData):
         uniform = allocate(self.federation, self.requirement, "uniform")
         return float(uniform[0] ** 2 * (self.federation.weights**2).sum())
 
+    @property
+    def uniform_model_noise(self) -> float:
+        """The noise of one multiplier for all, counted as `model_noise` is: by the factor of the server's rule."""
+        return self.uniform_noise_budget * self.server_rule.noise_factor()
+
     @cached_property
     def saving(self) -> float:
         """The share of the uniform budget that this plan does not need."""
@@ -244,8 +249,10 @@ class PlanFigures(PlanData):
 
     @cached_property
     def model_saving(self) -> float:
-        """The share of the uniform budget that does not enter the model: `saving`, unless the server pools sums."""
-        return 1 - self.model_noise / self.uniform_noise_budget
+        """The share of uniform noise that does not enter the model: `saving`, unless the server pools sums."""
+        if self.server_rule.region_factors() is None:  # the rule's factor counts for both alike
+            return self.saving
+        return 1 - self.model_noise / self.uniform_model_noise
 
     @cached_property
     def noise_lower_bound(self) -> float:

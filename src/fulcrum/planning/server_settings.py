@@ -1,11 +1,14 @@
 """The server rule of a plan, with all that a server knows of its regions before the first round."""
 
+import math
 from dataclasses import dataclass
+from numbers import Real
 
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.plan import figures
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import sum_by
+from fulcrum.errors import ParameterError, in_one_line
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import least_noise_of_one_tier, region_shares
 from fulcrum.rules.registry import rule_named
@@ -23,8 +26,19 @@ def requirement_of(plan: PlanData) -> Requirement:
 
 
 def server_rule_of(plan: PlanData) -> ServerRule:
-    """Returns the rule by which a plan's server moves the model."""
-    return rule_named(plan.server).of(FactsOfPlan(plan=plan))
+    """Returns the rule by which a plan's server moves the model.
+
+    Raises:
+        ParameterError: There is no rule of this name, or the rule's noise factor is no finite number above 0.
+    """
+    rule = rule_named(plan.server).of(FactsOfPlan(plan=plan))
+    factor: object = rule.noise_factor()
+    if not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
+        raise ParameterError(
+            f"noise_factor of the server rule {plan.server!r} must return a finite number above 0, got "
+            f"{in_one_line(repr(factor))[:60]}"
+        )
+    return rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

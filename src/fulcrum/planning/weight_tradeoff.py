@@ -44,7 +44,7 @@ class WeightChoice:
 
     Attributes:
         weights: As `plan` takes them: a number from 0 (sizes) to 1 (least noise), or the name of a rule.
-        noise: The noise variance entering the model, in units of C².
+        noise: The noise variance entering the model, in units of C²; see `Plan.model_noise`.
         moved: The share of the model that regions have beyond their shares by size; others have as much less.
         quietest: The region that has the least of its share by size.
         voice: Its share of the model over its share by size.
@@ -60,9 +60,9 @@ class WeightChoice:
 def weight_choices(made: Plan, *, points: int = 13) -> tuple[WeightChoice, ...]:
     """Returns the choices from weights by size to least noise, each with the least noise that keeps the promise.
 
-    Sums are added up. The two ends alone where several tiers have targets and there are more than
-    `MOST_SILOS_BETWEEN` silos: what is between them would take minutes. Empty where sizes are unknown, and where
-    nothing is gained: all weights on the way are the same.
+    Regions count for their weights: no server pools. The two ends alone where several tiers have targets and there are
+    more than `MOST_SILOS_BETWEEN` silos: what is between them would take minutes. Empty where sizes are unknown, and
+    where nothing is gained: all weights on the way are the same.
     """
     federation = made.federation
     if not federation.sizes_known:
@@ -92,6 +92,7 @@ def _choice(made: Plan, rule: str | float) -> WeightChoice:
     weights = weights_by(rule, made.federation, above.multiplier, uncounted=above.uncounted)
     federation = made.federation.weighted(weights)
     noise = float(noise_variance(federation, allocate(federation, requirement)).sum())
+    noise *= made.server_rule.noise_factor()  # as the plan's own noise counts, which stands beside it
     inner = federation.innermost
     return _described(federation, rule, noise, sum_by(inner.parent_of, weights, len(inner.nodes)))
 

@@ -42,7 +42,7 @@ class MomentumRule(ServerRule):
         "In every round it moves the model by the velocity, so that the noise of early rounds counts more than that of "
         "late ones; the noise budget includes that."
     )
-    proviso: ClassVar[str] = "with momentum"
+    proviso: ClassVar[str] = "with momentum (scaled to the signal of added-up sums)"
 
     rounds: int
 

@@ -29,11 +29,15 @@ def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
     """Enters a rule under its name for this process, and returns it, so that it can decorate the class.
 
     Raises:
-        ParameterError: The name is none that a plan file can carry, or another rule has it.
+        ParameterError: The name is none that a plan file can carry, another rule has it, or the rule claims to add up.
     """
     if not re.search(SERVER_NAME, rule.name):
         raise ParameterError(
             f"the name of a server rule has small letters, digits and hyphens, at most 32, got {rule.name!r}"
+        )
+    if rule.adds_up and rule is not SumRule:  # checkpoint, exports and targets on outer tiers take it for "sum"
+        raise ParameterError(
+            f"the server rule {rule.name!r} has adds_up = True, which 'sum' alone may have. Leave adds_up out"
         )
     if _RULES.setdefault(rule.name, rule) is not rule:
         raise ParameterError(f"there is a server rule {rule.name!r} already. Choose another name")

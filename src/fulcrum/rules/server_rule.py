@@ -21,6 +21,9 @@ import numpy as np
 from fulcrum.arrays import BoolArray, FloatArray
 from fulcrum.core.plan.plan_data import PlanData
 
+RESERVED = frozenset({"model", "state", "classes", "file", "allow_pickle"})
+"""Names that a checkpoint, or the function of NumPy that writes it, has for itself: none is in a rule's state."""
+
 
 class PlanFacts(Protocol):
     """The facts that a server knows of a plan before the first round, all of them public."""
@@ -53,8 +56,8 @@ class ServerState:
     Attributes:
         model: The global model.
         arrays: Float64 arrays by name, as a checkpoint keeps them; their names and shapes stay as `begin` gives them.
-            None is called `model` or `state`.
-        numbers: Numbers by name, as a checkpoint keeps them. None is called `classes`.
+            Names are identifiers, and none is `RESERVED`.
+        numbers: Numbers by name, as a checkpoint keeps them. Names are as those of arrays.
     """
 
     model: FloatArray

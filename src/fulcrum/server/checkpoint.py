@@ -19,11 +19,11 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.store.durable_files import write_whole
-from fulcrum.errors import ExchangeError, StorageError, in_one_line
+from fulcrum.errors import ExchangeError, ParameterError, StorageError, in_one_line, listing
 from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.server_settings import server_rule_of
-from fulcrum.rules.server_rule import RoundDiagnostics, ServerRule, ServerState
+from fulcrum.rules.server_rule import RESERVED, RoundDiagnostics, ServerRule, ServerState
 
 FORMAT = "fulcrum.checkpoint/2"
 
@@ -87,7 +87,17 @@ class Checkpoint:
     state: ServerState
 
     def write(self, folder: Path) -> None:
-        """Writes the checkpoint whole; synced when it returns."""
+        """Writes the checkpoint whole; synced when it returns.
+
+        Raises:
+            ParameterError: The state of the server's rule has a name that a checkpoint cannot keep.
+        """
+        for name in (*self.state.arrays, *self.state.numbers):
+            if not name.isidentifier() or name in RESERVED:
+                raise ParameterError(
+                    f"the state of a server rule names its arrays and numbers by identifiers other than "
+                    f"{listing(sorted(RESERVED))}, got {name!r}. Rename it in the rule's begin and step"
+                )
         standing = msgspec.structs.replace(self.standing, format=FORMAT)
         if standing.pooling is not None:
             pooling = {"classes": standing.classes, **self.state.numbers}
@@ -112,6 +122,8 @@ def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
             raise _no_checkpoint(file)
         first = rule.begin(model)
         arrays: dict[str, FloatArray] = {name: found[name] for name in first.arrays}
+        if set(found) != {"state", "model", *arrays}:
+            raise _no_checkpoint(file)
     numbers = {name: value for name, value in (standing.pooling or {}).items() if name != "classes"}
     fits = set(numbers) == set(first.numbers) and None not in numbers.values()
     fits &= all(arrays[name].shape == like.shape for name, like in first.arrays.items())
@@ -121,7 +133,15 @@ def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
     state = ServerState(model=read_only(model), arrays=arrays, numbers=values)
     if not state.finite or not rule.can_be(state):
         raise _no_checkpoint(file)
+    if standing.round_number == 1 and not _same(state, first):
+        raise _no_checkpoint(file)
     return Checkpoint(standing=standing, state=state)
+
+
+def _same(state: ServerState, other: ServerState) -> bool:
+    """Returns True for states of the same model that have the same arrays and numbers, by the same names."""
+    arrays = (np.array_equal(array, other.arrays[name]) for name, array in state.arrays.items())
+    return all(arrays) and dict(state.numbers) == dict(other.numbers)
 
 
 @contextlib.contextmanager

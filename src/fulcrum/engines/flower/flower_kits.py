@@ -32,6 +32,7 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
             "largest_answer": largest_answer(plan),
             "silos": silos,
             "digest": plan.digest,
+            "moves": deployment.plan.server_rule.clause,
             "train": train,
             "keys_made": keys_made,
             "issuer_made": (work / "issuer.key").exists(),

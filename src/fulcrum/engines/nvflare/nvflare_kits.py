@@ -112,6 +112,7 @@ def _write_site(
         region=next((region for region, members in deployment.regions.items() if name in members), name),
         silos=deployment.regions.get(name, []),
         spare=plan.dropouts,
+        moves=deployment.plan.server_rule.clause,
         digest=plan.digest,
         train="" if train == BUILT_IN else train,
         keys_made=keys_made,

@@ -48,6 +48,15 @@ def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
     return plan
 
 
+def is_server_known(content: PlanFile) -> bool:
+    """Returns True where the server rule that a plan names is built in, registered or installed."""
+    try:
+        check_server_known(content, source="the plan")
+    except PlanError:
+        return False
+    return True
+
+
 def check_server_known(content: PlanFile, *, source: str) -> None:
     """Raises `PlanError` where a plan names a server rule that is neither built in, registered nor installed.
 

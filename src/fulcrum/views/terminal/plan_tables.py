@@ -210,7 +210,7 @@ def _warnings(made: Plan, found: Verdict) -> list[tuple[bool, str]]:
 def _on_noise(made: Plan) -> str:
     """Says how much noise enters the model, beside one multiplier for all."""
     noise = f"{figure(made.model_noise)} C²{proviso(made, 'region')}"
-    return f"{noise}, uniform would need {figure(made.uniform_noise_budget)}"
+    return f"{noise}, uniform would need {figure(made.uniform_model_noise)}"
 
 
 def _attainable(made: Plan) -> str:
@@ -231,6 +231,12 @@ def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
         f"masked group there is the global sum alone: above is who sees it from outside the federation, inside the "
         f"server together with {helpers} of each {inner}."
     )
+
+
+def scaled_rows(plans: Mapping[str, Plan]) -> str:
+    """Says of which plans, by name of their row, the noise budget is a variance times a factor of the server's rule."""
+    scaled = {name: made for name, made in plans.items() if made.server_rule.noise_factor() != 1}
+    return "".join(f"; {name}: {proviso(made, 'region').strip()}" for name, made in scaled.items())
 
 
 def weights_in_words(made: Plan) -> str:
@@ -265,11 +271,12 @@ def show_checks(
     style: str,
     *,
     otherwise: str,
+    remark: str = "",
     also: Mapping[str, Any] | None = None,
 ) -> int:
     """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then.
 
-    What else there is to say of it, `also`, stands in JSON alone.
+    What else there is to say of it, `also`, stands in JSON alone, a `remark` below the table alone.
     """
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)
@@ -279,7 +286,7 @@ def show_checks(
         Column(key="holds", heading="holds", figures=False),
         Column(key="detail", heading="", figures=False),
     )
-    picture = [table(title, columns, rows), remarks([(failed > 0, verdict)])]
+    picture = [table(title, columns, rows), remarks([(failed > 0, verdict), *([(False, remark)] if remark else [])])]
     data = {"holds": not failed, "checks": rows, **(also or {})}
     show(Result(data=data, rows=rows, picture=picture), style)
     return 1 if failed else 0

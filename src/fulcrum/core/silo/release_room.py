@@ -1,4 +1,4 @@
-"""Room on the disk that is kept free from training, so that this round's release and all later ones can be stored.
+"""Room on the disk and in memory that is kept from training, so that releases can be made and stored after it.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -14,6 +14,7 @@ training is over.
 """
 
 import contextlib
+import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,14 @@ The spare is for records that grow page by page: a round may take a page or two 
 _PAGE = 2**16
 _RECORDS = 2**13
 """Bytes: the last page of a release in the ledger, which is full by half at worst, and what is recorded beside it."""
+
+
+_FILES = 32
+"""Places for open files: opening a ledger takes fewer than ten."""
+
+_MEMORY = 64 * 2**20
+_MEMORY_OF_A_PARAMETER = 96
+"""Bytes: a release and its way to disk take 52 of Python's, and SQLite's pages a copy or two."""
 
 
 @contextlib.contextmanager
@@ -100,3 +109,45 @@ def _resize(file: Path, size: int) -> None:
 def _take_up(file: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, size)
+
+
+@contextlib.contextmanager
+def memory_for_release(parameters: int) -> Iterator[None]:
+    """Keeps free the memory and the places for open files that one release takes.
+
+    Memory is kept as the operating system counts it for a limit of one process. It is not touched, so it takes none
+    from others, and does not help where the system ends a process that has too much.
+    """
+    memory = blocks_of_memory(_MEMORY + _MEMORY_OF_A_PARAMETER * parameters)
+    opened = {file: file_identity(file) for file in _open_files()}
+    try:
+        yield
+    finally:
+        for file, identity in opened.items():
+            with contextlib.suppress(OSError):  # training may have closed it, and opened another in its place
+                if file_identity(file) == identity:
+                    os.close(file)
+        for block in memory:
+            block.close()
+
+
+def blocks_of_memory(size: int) -> list[mmap.mmap]:
+    """Returns blocks of memory of a size in all; less where there is not so much."""
+    blocks: list[mmap.mmap] = []
+    piece = size
+    while size > 0 and piece >= mmap.PAGESIZE:
+        try:
+            blocks.append(mmap.mmap(-1, piece))
+            size -= piece
+        except (OSError, MemoryError):
+            piece //= 2
+    return blocks
+
+
+def _open_files() -> list[int]:
+    """Opens files that are closed again when their places are needed; fewer where there is no place for so many."""
+    spare: list[int] = []
+    with contextlib.suppress(OSError):
+        while len(spare) < _FILES:
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    return spare

@@ -10,7 +10,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
 from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
-from fulcrum.core.silo.release_room import room_for_release
+from fulcrum.core.silo.release_room import memory_for_release, room_for_release
 from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
 from fulcrum.core.silo.site import Site, ledger_name, once_free
 from fulcrum.core.silo.site_records import check_initialised, own_record
@@ -96,7 +96,8 @@ class ReleasingSilo:
         parameters = sum(array.size for array in instead.values())
         later = self._site.state / f"{assignment.silo}.room"
         try:
-            with room_for_release(later, parameters=parameters, releases=releases):
+            room = room_for_release(later, parameters=parameters, releases=releases)
+            with room, memory_for_release(parameters):
                 return self._training.update(arrays, assignment)
         except TrainingFailedError as failure:
             told = f"{FAILED} %d: zero plus noise is released in its place\n%s"

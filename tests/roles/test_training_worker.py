@@ -444,7 +444,10 @@ SiloStation(read_site(Path(sys.argv[1]), "silo")).answer(pack_model(start({})), 
 """
 
 
-@pytest.mark.parametrize("conduct", ["time.sleep(99)", "while True: pass"])
+HOLDING_THE_LOCK = "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')"
+
+
+@pytest.mark.parametrize("conduct", ["time.sleep(99)", "while True: pass", HOLDING_THE_LOCK])
 def test_a_silo_that_is_killed_leaves_no_worker_behind(world, conduct):
     world.conduct(f"os.fork() and Path(__file__).with_name('ready').touch()\n{conduct}")
     path = os.pathsep.join([str(world.folder), *sys.path])

@@ -12,7 +12,7 @@ import pytest
 from site_folder import in_process, released, rewritten
 
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.assignment import check_installed
+from fulcrum.core.silo.assignment import TrainingFailedError, check_installed
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.errors import DataError
@@ -97,6 +97,37 @@ def test_a_limit_on_time_that_training_leaves_behind_does_not_strike_the_release
     finally:
         sys.settrace(before[0])
         sys.setprofile(before[1])
+
+
+@pytest.mark.parametrize("raised", [SystemExit(4), ValueError("again"), KeyboardInterrupt()])
+def test_an_error_whose_own_text_fails_is_hidden(silo, model, caplog, raised):
+    class Mute(Exception):
+        def __str__(self):
+            raise raised
+
+    def train(given, assignment):
+        raise Mute
+
+    answered(silo, model, train)
+    assert "training failed in round 1: zero plus noise is released in its place" in caplog.text
+    assert "Mute" in caplog.text
+    assert released(silo) == [1]
+
+
+def test_the_report_of_a_worker_that_the_trainer_itself_asks_is_kept(silo, model, caplog):
+    def train(given, assignment):
+        raise TrainingFailedError("it failed", "line 7 of their module")
+
+    answered(silo, model, train)
+    assert caplog.text.rstrip().endswith("line 7 of their module")
+
+
+@pytest.mark.parametrize("setting", ["training_gigabytes", "training_seconds"])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_limit_that_is_not_finite_is_told(silo, setting, value):
+    rewritten(silo, f"{setting} = 0.0", f"{setting} = {value}")
+    with pytest.raises(DataError, match=r"site\.toml does not describe a site: "):
+        read_site(silo, "silo")
 
 
 def answered(silo, model, train):

@@ -64,6 +64,17 @@ def test_a_header_has_one_encoding(header):
     assert decoded(HEADER, Header, "a greeting") == Header("lille")
 
 
+def test_what_is_no_bytes_is_refused_and_an_array_of_bytes_is_its_bytes():
+    array = np.frombuffer(HEADER, np.uint8)
+    for given_as in (array, array.view(np.int8), np.void(HEADER)):
+        assert decoded(given_as, Header, "a greeting") == Header("lille")
+        assert unframed(np.frombuffer(framed(Header("lille")), np.uint8), Header, "a greeting")[0] == Header("lille")
+    for other in (np.zeros(3, "M8[s]"), np.zeros(3, object), np.zeros(40, np.uint8)[::2], [1], None):
+        for refused in (lambda: decoded(other, Header, "a greeting"), lambda: unframed(other, Header, "a greeting")):  # noqa: B023
+            with pytest.raises(ExchangeError, match="these bytes are not a greeting: "):
+                refused()
+
+
 def test_a_senders_words_do_not_fill_the_log():
     loud = framed({"silo": "x", "number": 1, "line\nbreak\x1b[2J" * 1000: 1})
     for data in (loud, None, 7, "text", np.zeros(3)[::2]):

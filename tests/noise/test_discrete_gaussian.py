@@ -1,3 +1,4 @@
+import decimal
 import math
 from fractions import Fraction
 
@@ -331,3 +332,11 @@ def test_a_width_outside_the_range_is_refused(width):
 def test_a_count_that_is_no_count_is_refused(count):
     with pytest.raises(ParameterError, match="count must be an integer of at least 0"):
         DiscreteGaussian(1.0).sample(count, random_bytes)
+
+
+def test_the_weights_are_the_same_whatever_training_told_decimal(monkeypatch):
+    expected = discrete_gaussian._weights(Fraction(7))
+    for name, value in (("rounding", decimal.ROUND_UP), ("Emax", 9), ("Emin", -9), ("clamp", 1), ("capitals", 0)):
+        monkeypatch.setattr(decimal.DefaultContext, name, value)
+    monkeypatch.setitem(decimal.DefaultContext.traps, decimal.Inexact, True)
+    assert discrete_gaussian._weights(Fraction(7)) == expected

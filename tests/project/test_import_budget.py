@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fulcrum"
 
 ENTRY_POINTS = {
-    "`fulcrum.release`": ("core.silo.releasing", 4_400),
+    "`fulcrum.release`": ("core.silo.releasing", 4_410),
     "the silo of NVIDIA FLARE": ("engines.nvflare.silo", 5_500),
-    "the silo of Flower, with masks": ("engines.flower.client_mod", 6_450),
+    "the silo of Flower, with masks": ("engines.flower.client_mod", 6_480),
 }
 """By entry point: its module, and the most lines of code that it and all that it imports may have."""
 

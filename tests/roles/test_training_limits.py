@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from site_folder import in_process, released, rewritten
 
+import fulcrum
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.release_room import room_for_release
+from fulcrum.core.silo.site import read_site
 from fulcrum.errors import StorageError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -19,6 +21,7 @@ resource = pytest.importorskip("resource", reason="needs limits by process")
 ANSWERING = """
 import logging, sys
 from pathlib import Path
+import numpy as np
 from fulcrum.engines.built_in_training import start
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.in_process_training import InProcessTraining
@@ -29,8 +32,9 @@ logging.basicConfig(stream=sys.stderr)
 station = SiloStation(read_site(Path(sys.argv[1]), "silo"))
 if sys.argv[2] == "in process":  # as a silo on Flower trains
     station._training = InProcessTraining("their_training")
-for number in (1, 2):
-    station.answer(pack_model(start({})), number)
+model = {"head": np.zeros(station._site.plan.parameters)} if station._site.plan.parameters > 34 else start({})
+for number in range(1, int(sys.argv[3]) + 1):
+    station.answer(pack_model(model), number)
     print("round", number, "answered", flush=True)
 """
 
@@ -59,12 +63,12 @@ def train(model, assignment):
 KINDS = pytest.mark.parametrize("kind", ["worker", "in process"])
 
 
-def answered(home, body, kind, words=(), at=None):
-    """Has a silo answer two rounds in a process of its own, with its own training."""
+def answered(home, body, kind, words=(), at=None, rounds=2):
+    """Has a silo answer some rounds in a process of its own, with its own training."""
     (home.parent / "their_training.py").write_text(body)
     rewritten(home, "fulcrum.engines.built_in_training", "their_training")
     return subprocess.run(
-        [*words, sys.executable, "-c", ANSWERING, str(at or home), kind],
+        [*words, sys.executable, "-c", ANSWERING, str(at or home), kind, str(rounds)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(home.parent), *sys.path]), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -100,13 +104,13 @@ def train(model, assignment):
 """
 
 ON_A_SMALL_DISK = """
-mount -t tmpfs -o size=16m tmpfs "$SMALL_DISK" && cp -r "$1" "$SMALL_DISK/site" && shift && exec "$@"
+mount -t tmpfs -o size=20m tmpfs "$SMALL_DISK" && cp -r "$1" "$SMALL_DISK/site" && shift && exec "$@"
 """
 
 
-@KINDS
-@pytest.mark.parametrize("ending", ["return model", "raise OSError(28, 'No space left on device')"])
-def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeypatch, ending, kind):
+@pytest.fixture
+def small_disk(silo, monkeypatch):
+    """The words that have a command run with the silo's folder on a disk of 20 MB, and that folder there."""
     disk = silo.parent / "disk"
     disk.mkdir()
     monkeypatch.setenv("SMALL_DISK", str(disk))
@@ -117,8 +121,31 @@ def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, monkeyp
         allowed = False
     if not allowed:
         pytest.skip("needs the right to mount")
-    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), kind, words, disk / "site")
+    return words, disk / "site"
+
+
+@KINDS
+@pytest.mark.parametrize("ending", ["return model", "raise OSError(28, 'No space left on device')"])
+def test_training_that_fills_the_disk_does_not_make_a_silo_decline(silo, small_disk, ending, kind):
+    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), kind, *small_disk)
     assert done.stdout == "round 1 answered\nround 2 answered\n", done.stderr
+
+
+@KINDS
+def test_training_that_fills_the_disk_leaves_room_for_all_releases_of_the_plan(silo, small_disk, kind):
+    """Each release stays on the disk: 300,000 bytes of the ledger in each of ten rounds."""
+    planned(silo, parameters=36_000, rounds=10)
+    done = answered(silo, FILLING_THE_DISK.replace("ENDING", "return model"), kind, *small_disk, rounds=10)
+    assert done.stdout.split("\n")[:-1] == [f"round {number} answered" for number in range(1, 11)], done.stderr
+
+
+def planned(home, **settings):
+    """Gives a silo another plan, for a larger model or more rounds."""
+    keys = dict(read_site(home).plan.keys)
+    made = fulcrum.plan(str(home.parent / "fed.csv"), epsilon=5.0, purpose="deployment", keys=keys, **settings)
+    fulcrum.save_plan(made, home / "plan.json")
+    (home / "plan.json.sig").unlink()
+    fulcrum.sign_plan(home / "plan.json", home.parent / "issuer.key")
 
 
 CLOSING_FILES = """
@@ -173,7 +200,17 @@ def test_what_is_set_aside_is_taken_while_training_runs_and_given_back_after_it(
 
     in_process(silo, look).answer(pack_model(model), 1)
     assert max(found) >= 2**22 + 32 * np.size(model["head"])
-    assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger", "initialised.json"]
+    assert sorted(path.name for path in (silo / "state").iterdir()) == ["a.ledger", "a.room", "initialised.json"]
+
+
+def test_the_room_of_later_releases_takes_up_blocks_and_goes_with_the_last_of_them(silo, model):
+    station, found = in_process(silo, lambda given, assignment: given), []
+    for number in (1, 2, 2, 3, 3):
+        station.answer(pack_model(model), number)
+        about = (silo / "state" / "a.room").stat() if (silo / "state" / "a.room").exists() else None
+        found.append(about and (about.st_size, about.st_blocks * 512 >= about.st_size, about.st_mode & 0o777))
+    share = 2 * 8 * 34 + 2**13
+    assert found == [(2 * share, True, 0o600), (share, True, 0o600), (share, True, 0o600), None, None]
 
 
 def is_open(file):
@@ -185,9 +222,11 @@ def is_open(file):
 
 
 def test_room_that_is_not_there_before_training_is_told_in_one_line(tmp_path):
-    with (
-        pytest.raises(StorageError, match=r"has no room for a release, .* Make room there") as told,
-        room_for_release(tmp_path, parameters=10**15),
-    ):
-        pytest.fail("trained")
-    assert "\n" not in str(told.value)
+    for parameters, releases in ((10**15, 1), (10**9, 10**7), (10**15, 10**9)):
+        with (
+            pytest.raises(StorageError, match=r"has no room for the releases .* Make room there") as told,
+            room_for_release(tmp_path / "a.room", parameters=parameters, releases=releases),
+        ):
+            pytest.fail("trained")
+        assert "\n" not in str(told.value)
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0

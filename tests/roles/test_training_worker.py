@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -121,6 +122,8 @@ RAISED = [
     "raise StopIteration",
     "raise BaseExceptionGroup('several', [SystemExit(1), ValueError('one')])",
     "raise ValueError('\\ud800\\n' * 10**5)",
+    "raise ValueError('\\U0001F600' * 10**5)",
+    "raise type('Mute', (Exception,), {'__str__': lambda self: sys.exit(4)})",
     "result = None",
     "result = 7",
     "result = {}",
@@ -182,6 +185,84 @@ def test_a_worker_may_take_no_more_memory_than_its_site_says(world):
     assert world.trainings() == 2
     limit = "import resource; assert resource.getrlimit(resource.RLIMIT_AS) == (2**33, 2**33)"
     world.update(f"{limit}; assert Path('/proc/self/oom_score_adj').read_text() == '1000\\n'")
+
+
+def test_between_rounds_nothing_that_training_started_runs(world):
+    """It would take the memory or the disk that is kept for the release."""
+    beats = world.folder / "beats"
+    beating = f"""
+import threading
+def beat():
+    while True:
+        with open({str(beats)!r}, "a") as file: file.write(str(os.getpid()) + " ")
+        time.sleep(0.001)
+threading.Thread(target=beat, daemon=True).start()
+os.fork() or beat()
+time.sleep(0.3)
+"""
+    for conduct in (beating, "time.sleep(0.3)"):  # stopped, and set going again
+        before = len(beats.read_text().split()) if beats.exists() else 0
+        world.update(conduct)
+        after = beats.read_text().split()
+        assert len(set(after[before:])) == 2
+        time.sleep(0.3)
+        assert beats.read_text().split() == after
+
+
+def test_a_silo_without_memory_for_the_row_fails_the_training_alone(world, monkeypatch):
+    assert world.trainings() == 1
+    before = world.pid
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    world.model = {"head": np.zeros(2**24)}  # 2^27 bytes
+    go, done = world.folder / "go", world.folder / "limited"
+
+    def limit():
+        while not go.exists():
+            time.sleep(0.01)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**25, limits[1]))
+        done.touch()
+
+    thread = threading.Thread(target=limit)
+    thread.start()
+    waiting = "Path(__file__).with_name('go').touch()\nwhile not Path(__file__).with_name('limited').exists(): time.sleep(.01)"
+    try:
+        told = world.failure(waiting)
+    finally:
+        thread.join()
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert "the training process failed" in str(told)
+    assert gone(before)
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_silo_whose_standard_files_are_closed_trains(world, closed):
+    world.conduct("print('heard by nobody', flush=True)")
+    result = world.folder / "result"
+    child = os.fork()
+    if not child:
+        for file in closed:
+            os.close(file)
+        try:
+            told = Assignment(silo="a", round_number=1, plan=world.site.plan, seed=0, options={})
+            worker = TrainingWorker("conducted_training", seconds=60)
+            result.write_text(str(worker.update(world.model, told)["bias"]))
+            worker.close()
+        except BaseException as error:
+            result.write_text(repr(error))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert result.read_text() == "[1.]"
+
+
+def test_a_child_of_the_silo_that_ends_does_not_end_its_worker(world):
+    assert world.trainings() == 1
+    child = os.fork()
+    if not child:
+        world.worker.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert world.trainings() == 2
 
 
 def test_what_a_worker_prints_reaches_the_silos_log_and_nothing_else(world, capfd):
@@ -264,7 +345,7 @@ def test_nothing_is_left_of_workers_that_were_ended(world):
     for _ in range(2):
         world.update()
         pids.append(world.pid)
-        assert len(open_files()) == before + 2  # a socket and the file in memory
+        assert len(open_files()) == before + 3  # a socket, the file in memory and the watcher's pipe
         assert os.fstat(world.worker._running._shared).st_nlink == 0  # which has no name to be left behind
         world.failure("os._exit(1)")
         assert len(open_files()) == before
@@ -363,7 +444,10 @@ SiloStation(read_site(Path(sys.argv[1]), "silo")).answer(pack_model(start({})), 
 """
 
 
-@pytest.mark.parametrize("conduct", ["time.sleep(99)", "while True: pass"])
+HOLDING_THE_LOCK = "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')"
+
+
+@pytest.mark.parametrize("conduct", ["time.sleep(99)", "while True: pass", HOLDING_THE_LOCK])
 def test_a_silo_that_is_killed_leaves_no_worker_behind(world, conduct):
     world.conduct(f"os.fork() and Path(__file__).with_name('ready').touch()\n{conduct}")
     path = os.pathsep.join([str(world.folder), *sys.path])

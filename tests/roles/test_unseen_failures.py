@@ -3,14 +3,16 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 from site_folder import in_process, released, rewritten
 
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.assignment import check_installed
+from fulcrum.core.silo.assignment import TrainingFailedError, check_installed
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.errors import DataError
@@ -97,6 +99,37 @@ def test_a_limit_on_time_that_training_leaves_behind_does_not_strike_the_release
         sys.setprofile(before[1])
 
 
+@pytest.mark.parametrize("raised", [SystemExit(4), ValueError("again"), KeyboardInterrupt()])
+def test_an_error_whose_own_text_fails_is_hidden(silo, model, caplog, raised):
+    class Mute(Exception):
+        def __str__(self):
+            raise raised
+
+    def train(given, assignment):
+        raise Mute
+
+    answered(silo, model, train)
+    assert "training failed in round 1: zero plus noise is released in its place" in caplog.text
+    assert "Mute" in caplog.text
+    assert released(silo) == [1]
+
+
+def test_the_report_of_a_worker_that_the_trainer_itself_asks_is_kept(silo, model, caplog):
+    def train(given, assignment):
+        raise TrainingFailedError("it failed", "line 7 of their module")
+
+    answered(silo, model, train)
+    assert caplog.text.rstrip().endswith("line 7 of their module")
+
+
+@pytest.mark.parametrize("setting", ["training_gigabytes", "training_seconds"])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_limit_that_is_not_finite_is_told(silo, setting, value):
+    rewritten(silo, f"{setting} = 0.0", f"{setting} = {value}")
+    with pytest.raises(DataError, match=r"site\.toml does not describe a site: "):
+        read_site(silo, "silo")
+
+
 def answered(silo, model, train):
     """What a silo answers in the first round that trains so."""
     return in_process(silo, train).answer(pack_model(model), 1)
@@ -129,3 +162,70 @@ def test_a_module_that_is_not_installed_is_told_and_nothing_is_released(silo):
         SiloStation(trained_by(silo, "no_such"))
     with pytest.raises(DataError, match=r"no training module 'no_such\.module' at this site"):
         check_installed("no_such.module")
+
+
+PACKAGES = {
+    "well behaved": "",
+    "ends its process": "import os; os._exit(3)",
+    "hangs": "import time; time.sleep(600)",
+    "crashes": "import ctypes; ctypes.string_at(0)",
+    "leaves an alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.2)",
+    "interrupts": "raise KeyboardInterrupt",
+    "puts a Path on the path": "import sys, pathlib; sys.path.insert(0, pathlib.Path(__file__).parent)",
+}
+FAILING = {"ends its process", "hangs", "crashes", "interrupts"}
+
+IN_A_PACKAGE = """
+import sys
+from pathlib import Path
+from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.silo.silo_release import SiloStation
+from fulcrum.core.silo.site import read_site
+from fulcrum.engines.built_in_training import start
+
+sys.path.insert(0, Path(sys.argv[1]))
+station = SiloStation(read_site(Path(sys.argv[1]), "silo"))
+for number in (1, 2):
+    station.answer(pack_model(start({})), number)
+print("answered", *(name for name in sys.modules if name.startswith("hospital")))
+"""
+
+
+@pytest.mark.parametrize("conduct", PACKAGES)
+def test_the_package_that_a_module_is_in_runs_in_the_worker_alone(silo, conduct):
+    package = silo.parent / "installed" / "hospital"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(PACKAGES[conduct] + "\n")
+    (package / "training.py").write_text("def start(options): return {}\ndef train(model, assignment): return model\n")
+    trained_by(silo, "hospital.training")
+    rewritten(silo, "training_seconds = 0.0", "training_seconds = 3.0")
+    path = os.pathsep.join([str(package.parent), *sys.path])
+    silo_process = [sys.executable, "-c", IN_A_PACKAGE, str(silo)]
+    done = subprocess.run(
+        silo_process, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
+    assert ("training failed" in done.stderr) == (conduct in FAILING), done.stderr
+    assert released(silo) == [1, 2]
+
+
+def test_a_module_is_found_in_packages_of_any_kind_and_not_where_there_is_none(tmp_path, monkeypatch):
+    (tmp_path / "wide" / "deep" / "folder").mkdir(parents=True)  # packages without __init__.py
+    (tmp_path / "wide" / "deep" / "folder" / "training.py").touch()
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped_package/__init__.py", "1 / 0")
+        archive.writestr("zipped_package/training.py", "1 / 0")
+    monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (
+        "wide.deep.folder.training",
+        "zipped_package.training",
+        "wide.deep",
+        "fulcrum.engines.built_in_training",
+    ):
+        check_installed(name)
+    missing = ("wide.deep.training", "wide.deep.folder.training.more", "zipped_package.other", "json.decoder.more")
+    for name in (*missing, "", ".", "wide.", ".wide", "wide..deep", "__main__.more"):
+        with pytest.raises(DataError, match="there is no training module"):
+            check_installed(name)
+    assert not {"wide", "zipped_package"} & set(sys.modules)

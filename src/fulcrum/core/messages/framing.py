@@ -39,23 +39,29 @@ def unframed(data: Any, kind: type[_Header], what: str) -> tuple[_Header, memory
     Raises:
         ExchangeError: It is no such message.
     """
-    try:
-        view = memoryview(data).cast("B")
-    except TypeError as error:
-        raise _refused(what, error) from None
+    view = _bytes_of(data, what)
     end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     return decoded(view[_LENGTH_BYTES:end], kind, what), view[end:]
 
 
 def decoded(data: Any, kind: type[_Header], what: str) -> _Header:
     """Returns what these bytes hold. It has one encoding: a byte added, or written in another way, is refused."""
+    view = _bytes_of(data, what)
     try:
-        found = msgspec.msgpack.decode(data, type=kind)
+        found = msgspec.msgpack.decode(view, type=kind)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise _refused(what, error) from None
-    if msgspec.msgpack.encode(found) != data:
+    if msgspec.msgpack.encode(found) != view:
         raise _refused(what, "it is written in another way than Fulcrum writes it")
     return found
+
+
+def _bytes_of(data: Any, what: str) -> memoryview:
+    """Returns what came as bytes, where it stands: an array would compare item by item."""
+    try:
+        return memoryview(data).cast("B")
+    except (TypeError, ValueError, BufferError) as error:
+        raise _refused(what, error) from None
 
 
 def header_of(kind: type[_Header], message: Any) -> _Header:

@@ -37,7 +37,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, InvalidOperation, Overflow
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import count as counting
@@ -283,7 +283,9 @@ def _weights(variance: Fraction) -> list[int]:
     2^-216 for their total, which is at least one. Beside a weight's own unit that is nothing.
     """
     # Correctly rounded by `decimal`, at twice the digits of the fixed point.
-    context = Context(prec=160)
+    # All is said: what is left out of a context is taken from one that training in this process may have changed.
+    faults = [InvalidOperation, DivisionByZero, Overflow]
+    context = Context(160, ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999, capitals=1, clamp=0, flags=[], traps=faults)
     exponent = context.divide(Decimal(-variance.denominator), Decimal(2 * variance.numerator))
     q = int(context.multiply(context.exp(exponent), Decimal(_FIXED_POINT)))
     term, factor, factor_step = _FIXED_POINT, q, q * q // _FIXED_POINT

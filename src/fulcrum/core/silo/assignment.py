@@ -1,8 +1,10 @@
 """The assignment of a round: all that training is told beside the model, and the one error that training ends in."""
 
 import importlib.util
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from fulcrum.core.plan.verified_plan import VerifiedPlan
@@ -41,14 +43,30 @@ class TrainingFailedError(DataError):
 
 
 def check_installed(name: str) -> None:
-    """Raises `DataError` unless there is a module of that name; it is not imported, and may yet fail when it is."""
+    """Raises `DataError` unless there is a module of that name.
+
+    No code of the user's runs here, that of the package which the module is in neither: it may end or hold up the
+    process that releases, by what it reads. A module that is there may yet fail when training imports it.
+    """
+    top, *inner = name.split(".")
     try:
-        found = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+        found = importlib.util.find_spec(top)  # of a name without a dot it imports nothing
+    except (ImportError, ValueError):
         found = None
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # the code of the package that it is in, which is there
-        return
+    for end, _ in enumerate(inner, start=2):
+        found = _inside(found, ".".join(name.split(".")[:end]))
     if found is None:
         raise DataError(f"there is no training module {name!r} at this site. Install it, or correct train in site.toml")
+
+
+def _inside(package: ModuleSpec | None, name: str) -> ModuleSpec | None:
+    """Returns where a module of a package is; the package is not imported, which `importlib` would do."""
+    portions = ModuleSpec(name, None)
+    portions.submodule_search_locations = []  # several, where a package is folders without __init__.py
+    for place in (package and package.submodule_search_locations) or ():
+        finder = pkgutil.get_importer(place)
+        found = finder and finder.find_spec(name)
+        if found and found.loader:
+            return found
+        portions.submodule_search_locations += (found and found.submodule_search_locations) or []
+    return portions if portions.submodule_search_locations else None

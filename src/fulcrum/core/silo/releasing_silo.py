@@ -10,7 +10,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
 from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
-from fulcrum.core.silo.release_room import room_for_release
+from fulcrum.core.silo.release_room import memory_for_release, room_for_release
 from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
 from fulcrum.core.silo.site import Site, ledger_name, once_free
 from fulcrum.core.silo.site_records import check_initialised, own_record
@@ -80,19 +80,24 @@ class ReleasingSilo:
         with self._ledger() as ledger:
             policy = self._site.policy  # once the ledger is there, which may be waited for
             kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+            left = plan.rounds - sum(entry.plan_digest == plan.digest for entry in ledger.entries())
         if kept is not None:
             return kept
-        update = self._hidden_update(arrays, assignment)
+        update = self._hidden_update(arrays, assignment, left)
         with self._ledger() as ledger:
             policy = self._site.policy  # again: training may take long
             return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
 
-    def _hidden_update(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+    def _hidden_update(
+        self, arrays: Mapping[str, FloatArray], assignment: Assignment, releases: int
+    ) -> dict[str, FloatArray]:
         """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
         instead = {name: np.zeros_like(array) for name, array in arrays.items()}  # later there may be no memory for it
         parameters = sum(array.size for array in instead.values())
+        later = self._site.state / f"{assignment.silo}.room"
         try:
-            with room_for_release(self._site.state, parameters=parameters):
+            room = room_for_release(later, parameters=parameters, releases=releases)
+            with room, memory_for_release(parameters):
                 return self._training.update(arrays, assignment)
         except TrainingFailedError as failure:
             told = f"{FAILED} %d: zero plus noise is released in its place\n%s"

@@ -14,6 +14,7 @@ deployment plans alone, unless it was made for research on one machine.
 """
 
 import contextlib
+import math
 import os
 import stat
 import time
@@ -164,6 +165,9 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
         raise DataError(f"{path} is of format {_BEFORE}, which knows neither purpose nor policy. Write {FORMAT}")
     if "\0" in settings.name + settings.state:
         raise DataError(f"{path} does not describe a site: name and state must be without the character NUL")
+    if not math.isfinite(settings.training_gigabytes + settings.training_seconds):
+        told = "training_seconds and training_gigabytes must be finite; 0 leaves them out"
+        raise DataError(f"{path} does not describe a site: {told}")
     if role is not None and settings.role != role:
         raise DataError(f"{path} is that of a {settings.role}, and a {role} was asked for")
     plan = read_signed_plan(folder / "plan.json", settings.issuer)

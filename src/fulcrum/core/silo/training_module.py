@@ -194,7 +194,11 @@ def _number(value: Any) -> float | None:
 
 def error_in_words(error: BaseException) -> str:
     """Returns an error of somebody else's code for a message: most errors say too little without their names."""
-    said, name = in_one_line(error), type(error).__name__
+    name = type(error).__name__
+    try:
+        said = in_one_line(error)
+    except BaseException:  # its own text is somebody else's code too
+        said = ""
     if isinstance(error, ImportError | SyntaxError) and said:
         return said
     return f"{name}: {said}" if said else name
@@ -204,7 +208,7 @@ def report_of(error: BaseException) -> str:
     """Returns the traceback of an error of somebody else's code, whose own text may fail to be made."""
     try:
         return "".join(traceback.format_exception(error)).strip()
-    except Exception:
+    except BaseException:
         return type(error).__name__
 
 

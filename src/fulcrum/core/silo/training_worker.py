@@ -28,7 +28,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -43,6 +43,14 @@ sys.path[:] = json.loads(sys.argv[1])
 from fulcrum.core.silo.worker_process import serve
 serve(*map(int, sys.argv[2:]))
 """
+
+_WATCH = """
+import os, sys
+while os.read(0, 1): pass
+os.killpg(int(sys.argv[1]), 9)
+"""
+"""Kills a worker's group when the silo's end of a pipe is closed. Training cannot keep it waiting, by holding the
+interpreter's lock or by being stopped: it is a process of its own, which imports nothing."""
 
 _INTERVAL = 0.1
 """Seconds between two looks whether a silent worker lives: its children may hold the socket of a dead one open."""
@@ -87,7 +95,7 @@ class TrainingWorker:
         """Returns what local training changed: the one row of a silo, less the model."""
         trained = self.trained(model, assignment)
         with np.errstate(all="ignore"):  # the release tells what is not finite
-            return {name: trained[name] - array for name, array in model.items()}
+            return {name: np.subtract(trained[name], array, out=trained[name]) for name, array in model.items()}
 
     def trained(self, model: Mapping[str, np.ndarray[Any, Any]], assignment: Assignment) -> dict[str, FloatArray]:
         """Returns the model after local training, in double precision, under the model's names and shapes."""
@@ -110,8 +118,7 @@ class TrainingWorker:
         until = time.monotonic() + self._seconds
         arrays = tuple((name, array.dtype.str, array.shape) for name, array in model.items())
         setup = _Setup(assignment=replace(assignment, round_number=0), arrays=arrays)
-        with self._lock, self._ended_unless_whole():
-            running = self._started(setup)
+        with self._lock, self._ended_unless_whole(), self._started(setup).at_work() as running:
             running.write_model(model.values())
             running.ask(assignment.round_number)
             while running.has_row(until):
@@ -141,10 +148,11 @@ class TrainingWorker:
         except TimeoutError:
             self._end()
             raise TrainingFailedError(f"training was not over after {self._seconds:g} seconds, and was ended") from None
-        except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:  # died, no memory, no whole answer
+        except (OSError, EOFError, ValueError, MemoryError, msgspec.MsgspecError) as error:  # died, or no whole answer
             code = self._end()
             told = "" if code is None else f" ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
-            raise TrainingFailedError(f"the training process failed{told}: {in_one_line(error)}") from None
+            said = in_one_line(error) or type(error).__name__
+            raise TrainingFailedError(f"the training process failed{told}: {said}") from None
         except BaseException:
             self._end()
             raise
@@ -161,6 +169,7 @@ class _RunningWorker:
     def __init__(self, module: str, setup: _Setup, memory: int) -> None:
         self.setup = setup
         with contextlib.ExitStack() as handed, contextlib.ExitStack() as kept:
+            _fill_standard_files(handed)
             self._channel, theirs = socket.socketpair()
             kept.callback(self._channel.close)
             handed.callback(theirs.close)
@@ -174,13 +183,44 @@ class _RunningWorker:
             _write(start, pickle.dumps((module, plan, given.silo, given.seed, given.options, setup.arrays, memory)))
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
-                [sys.executable, "-c", _COMMAND, json.dumps(sys.path), *map(str, files)],
+                [sys.executable, "-c", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=files,
                 start_new_session=True,  # a group of its own, which is killed as a whole
             )
-            kept.callback(_kill, self._process)
+            kept.callback(_kill, self._process, os.getpid())
+            watch = [sys.executable, "-ISc", _WATCH, str(self._process.pid)]
+            watcher = subprocess.Popen(  # noqa: S603 as above
+                watch,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            kept.callback(_end_watcher, watcher, os.getpid())
             self.end_all = weakref.finalize(self, kept.pop_all().close)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[Self]:
+        """Lets the process run. It is stopped after that, with its children, until the next round.
+
+        So nothing that training left running takes the memory or the disk that the release needs.
+        """
+        os.killpg(self._process.pid, signal.SIGCONT)
+        try:
+            yield self
+        finally:
+            with contextlib.suppress(OSError):  # it has ended
+                os.killpg(self._process.pid, signal.SIGSTOP)
+                if hasattr(os, "waitid"):
+                    self._wait_until_stopped()
+
+    def _wait_until_stopped(self) -> None:
+        """Waits until the process stands still: a write to disk that is under way is not cut short."""
+        until = time.monotonic() + _LONGEST_END
+        states = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, self._process.pid, states) is None and time.monotonic() < until:
+            time.sleep(_INTERVAL / 100)
 
     def write_model(self, arrays: Iterable[np.ndarray[Any, Any]]) -> None:
         """Puts a model where the worker reads it."""
@@ -246,12 +286,34 @@ class _RunningWorker:
         return code
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
     """Kills a worker with all processes of its group, whether it has ended or not."""
+    if os.getpid() != owner:  # a child that the silo's process forked, and that ends: the worker is not its own
+        return
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_LONGEST_END)
+
+
+def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Ends the process that waits for the end of the silo, before its pipe is closed: `_kill` ends the worker."""
+    if os.getpid() == owner:
+        process.kill()
+        process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _fill_standard_files(handed: contextlib.ExitStack) -> None:
+    """Opens what is closed of this process's standard files, until the worker runs.
+
+    A service may start with any of the three closed. A file of the worker's that took such a place would be lost.
+    """
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(file, True)
+        handed.callback(os.close, file)
+    os.close(file)
 
 
 def _anonymous_file() -> int:

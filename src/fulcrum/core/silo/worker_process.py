@@ -36,7 +36,7 @@ from fulcrum.core.silo.training_module import (
 )
 
 _LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
-"""Characters, each at most six bytes of JSON: an answer is shorter than the silo's longest line."""
+"""Characters. Each is at most six bytes of JSON, so that an answer is shorter than the silo's longest line."""
 
 
 def serve(channel_file: int, shared_file: int, start_file: int) -> None:
@@ -68,7 +68,7 @@ def serve(channel_file: int, shared_file: int, start_file: int) -> None:
             given = dataclasses.replace(assignment, round_number=number)
             rounds = _answers(module, learner, given, arrays, shared)
             answer = next(rounds)
-        channel.sendall(json.dumps(answer).encode() + b"\n")
+        channel.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
 
 
 def _answers(

@@ -152,7 +152,7 @@ def test_a_silo_that_is_called_by_another_name_does_not_begin_its_spending_anew(
     again = tmp_path / "again"  # a new kit, and the folder of records as before
     shutil.copytree(kit, again, ignore=shutil.ignore_patterns(MARK))
     refused(lambda: init_site(called(read_site(again), "b")), *words)
-    assert {path.name for path in (tmp_path / "records").iterdir()} == {MARK, "a.ledger"}
+    assert {path.name for path in (tmp_path / "records").iterdir()} == {MARK, "a.ledger", "a.room"}
     stranger = replace(read_site(again), settings=msgspec.structs.replace(read_site(again).settings, name="b"))
     assert len(init_site(stranger)) == 1  # with the key that the plan has for b: another silo of the same machine
 

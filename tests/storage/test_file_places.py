@@ -40,6 +40,7 @@ def test_a_file_opened_by_another_hard_link_does_not_forget_its_journal(kind, tm
 def test_a_file_opened_by_a_symbolic_link_has_one_journal(kind, tmp_path):
     path, other = tmp_path / kind.name, tmp_path / "elsewhere" / "other"
     other.parent.mkdir()
+    kind.open(path).close()
     other.symlink_to(path)
     killed_in_a_commit(kind, other, 3)
     assert journal_of(path).exists()

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sys
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,8 +138,8 @@ def called(site, name):
     """A site whose plan calls the silo by another name, with the same key."""
     keys = {**site.plan.keys, name: site.plan.keys[site.settings.name]}
     settings = msgspec.structs.replace(site.settings, name=name)
-    plan = copy(site.plan)  # as the next plan would be, which verifies with the key under the new name
-    object.__setattr__(plan, "keys", keys)
+    plan = object.__new__(type(site.plan))  # as the next plan would be, which verifies with the key under the new name
+    vars(plan).update(vars(site.plan), keys=keys)
     return replace(site, settings=settings, plan=plan)
 
 

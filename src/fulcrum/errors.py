@@ -23,18 +23,87 @@
     ├── DataError               training data cannot be used               (also a ValueError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
-A message is one line: the rule, the value met, where it was met, and what to do.
+A message is one line: the rule, the value, the place of the value, and the remedy. The source names a stable code and
+the values; the words are in the tables of the folder `error_messages`, one for each folder of the package, so that all
+words can be read and improved in one place. docs/errors.md lists every code.
 
->>> str(ParameterError("delta must be in (0, 1), got 0.0"))
-'delta must be in (0, 1), got 0.0'
+>>> near = suggestion("jsn", ["table", "json"])
+>>> error = ParameterError("errors.name-unknown", noun="format", name="jsn", known="table, json", suggestion=near)
+>>> str(error)
+"unknown format 'jsn'. Known: table, json. Did you mean 'json'?"
+>>> error.code, error.details["name"], error.remedy
+('errors.name-unknown', 'jsn', "Known: table, json. Did you mean 'json'?")
 """
 
 import difflib
+import re
+import tomllib
 from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from typing import Self
+
+_CODE = re.compile(r"[a-z0-9-]+\.[a-z0-9.-]+")
+
+
+@cache
+def error_messages() -> dict[str, tuple[str, str]]:
+    """Returns message and remedy of every code, with a name in braces for each detail."""
+    tables = (file for file in files("fulcrum").joinpath("error_messages").iterdir() if file.name.endswith(".toml"))
+    return {
+        f"{area}.{name}": (words, "") if isinstance(words, str) else tuple(words)
+        for table in tables
+        for area, messages in tomllib.loads(table.read_text("utf-8")).items()
+        for name, words in messages.items()
+    }
+
+
+def _sentence(message: str, remedy: str) -> str:
+    """Joins message and remedy.
+
+    >>> _sentence("got 0", ""), _sentence("no plan", "Make one"), _sentence("which?", "Name it")
+    ('got 0', 'no plan. Make one', 'which? Name it')
+    """
+    stop = "" if message.endswith((".", "?", "!", ":", ";", ",")) else "."
+    return f"{message}{stop} {remedy}" if message and remedy else message or remedy
 
 
 class FulcrumError(Exception):
-    """Base of every error that Fulcrum raises on purpose."""
+    """Base of every error that Fulcrum raises on purpose.
+
+    Attributes:
+        code: Stable name of the mistake, for example `plan.delta-range`. Programs compare the code, never the sentence.
+        details: Values that the message was made from, by name.
+        remedy: Advice to the reader, the last part of the sentence. The remedy is empty where no advice helps.
+    """
+
+    def __init__(self, code: str, /, **details: object) -> None:
+        """Makes the sentence of a code from its details.
+
+        Args:
+            code: A code of `error_messages`. An extension outside of Fulcrum may give a sentence of its own instead.
+            details: The values that the message names.
+        """
+        self.code, self.details, self.remedy = code, details, ""
+        message = code
+        if _CODE.fullmatch(code):
+            # A damaged installation must not hide the mistake: the code and the details are then the message.
+            try:
+                template, remedy = error_messages()[code]
+                message = template.format(**details)
+                self.remedy = " ".join(remedy.format(**details).split())
+            except (LookupError, TypeError, ValueError, OSError):
+                message = " ".join([code, *(f"{name}={value!r}" for name, value in details.items())])
+        else:
+            self.code = "unlisted"
+        super().__init__(_sentence(message, self.remedy))
+
+    @classmethod
+    def at(cls, place: object, error: "FulcrumError") -> Self:
+        """Returns an error of this class with the code, details and remedy of `error`, and a place in front."""
+        located = cls(f"{place}: {error}")
+        located.code, located.details, located.remedy = error.code, {**error.details, "place": str(place)}, error.remedy
+        return located
 
 
 class ParameterError(FulcrumError, ValueError):
@@ -157,4 +226,5 @@ def check_known(what: str, name: str, known: Iterable[str]) -> None:
     """
     words = list(known)
     if name not in words:
-        raise ParameterError(f"unknown {what} {name!r}. Known: {listing(words)}.{suggestion(name, words)}")
+        near = suggestion(name, words)
+        raise ParameterError("errors.name-unknown", noun=what, name=name, known=listing(words), suggestion=near)

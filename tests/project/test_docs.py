@@ -33,6 +33,7 @@ from test_package import FLOORS, MODULES, tree_of
 import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.core.plan.plan_file import PlanFile
+from fulcrum.errors import error_messages
 from fulcrum.rules import registry
 
 ROOT = Path(__file__).parents[2]
@@ -258,7 +259,7 @@ def unknown_names(text):
     unknown = []
     for dotted in re.findall(r"`([A-Za-z_]\w*(?:\.\w+)+)[`(]", text):
         owner, _, name = dotted.rpartition(".")
-        if name not in FILE_ENDINGS and owner.partition(".")[0] not in NOT_OURS:
+        if name not in FILE_ENDINGS and owner.partition(".")[0] not in NOT_OURS and dotted not in error_messages():
             unknown += [] if name in known_names().get(owner.removeprefix("fulcrum."), ()) else [dotted]
     return unknown
 

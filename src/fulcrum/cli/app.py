@@ -7,6 +7,7 @@ Results go to stdout, progress and errors to stderr. A mistake of the user's is 
 does not verify is exit code 1.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -217,53 +218,82 @@ app.command(follow)
 
 
 def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] = app) -> int:
-    """Runs a command line and returns its exit code; a mistake of the user's is one line on stderr and 2."""
+    """Runs a command line and returns its exit code; a mistake of the user is one line on stderr and exit code 2.
+
+    With `--format json` the line on stderr is a JSON object with the error's code, message, details and remedy.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show ε shows ? instead of a traceback
             stream.reconfigure(errors="replace")
     try:
         code = application(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
-    except (FulcrumError, CycloptsError) as error:
-        from fulcrum.words.numbers import printable
-
-        message = str(error) if isinstance(error, FulcrumError) else _mistyped(error)
-        sys.stderr.write(f"fulcrum: {printable(' '.join(message.split()))}\n")
-        return 2
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except FulcrumError as error:
+        mistake = error
+    except CycloptsError as error:
+        mistake = _usage_error(error)
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         sys.stderr.close()
         return 0
     except OSError as error:
-        where = f"{str(error.filename)[:80]!r} cannot be used" if error.filename else "the output cannot be written"
-        sys.stderr.write(f"fulcrum: {where}: {error.strerror or error}\n")
-        return 2
+        reason = error.strerror or str(error)
+        mistake = (
+            FulcrumError("cli.file-unusable", file=str(error.filename)[:80], reason=reason)
+            if error.filename
+            else FulcrumError("cli.output-unusable", reason=reason)
+        )
     except MemoryError as error:
-        sys.stderr.write(f"fulcrum: there is not enough memory. {' '.join(str(error).split())}".rstrip() + "\n")
-        return 2
+        mistake = FulcrumError("cli.memory", advice=str(error))
     except KeyboardInterrupt:
         return 130
-    return code if isinstance(code, int) else 0
+    else:
+        return code if isinstance(code, int) else 0
+    sys.stderr.write(_error_line(mistake, as_json=_json_format(sys.argv[1:] if arguments is None else arguments)))
+    return 2
 
 
-def _mistyped(error: CycloptsError) -> str:
-    """Returns what is wrong with the words of a command line, and where to read what it takes."""
+def _json_format(arguments: Sequence[str]) -> bool:
+    """Checks whether a command line asks for JSON.
+
+    >>> _json_format(["plan", "--format", "json"]), _json_format(["plan", "--format=json"]), _json_format(["plan"])
+    (True, True, False)
+    """
+    words = list(arguments)
+    return "--format=json" in words or ("--format", "json") in itertools.pairwise(words)
+
+
+def _error_line(error: FulcrumError, *, as_json: bool) -> str:
+    """Returns the one line that stderr gets for an error, with its line break."""
+    from fulcrum.words.numbers import printable
+
+    if not as_json:
+        return f"fulcrum: {printable(' '.join(str(error).split()))}\n"
+    import msgspec
+
+    parts = {"code": error.code, "message": str(error), "details": error.details, "remedy": error.remedy}
+    # A detail may be a NumPy scalar, a path or an own type; its text is what a person would have read.
+    return msgspec.json.encode({"error": parts}, enc_hook=str).decode() + "\n"
+
+
+def _usage_error(error: CycloptsError) -> FulcrumError:
+    """Returns the error for wrong words on a command line, with the help command as the remedy."""
     command = " ".join(error.command_chain or ())
     see = f"See: {' '.join(('fulcrum', command, '--help')) if command else 'fulcrum --help'}"
     match error:
         case MissingArgumentError(keyword=str(keyword)):
-            return f"{keyword} needs a value. {see}"
+            return FulcrumError("cli.value-missing", option=keyword, see=see)
         case MissingArgumentError(argument=argument) if argument is not None:
             typed_alone = argument.index is not None and "-o" not in argument.names
             name = argument.name.lstrip("-").upper() if typed_alone else argument.name
-            return f"{command} needs {name}. {see}"
+            return FulcrumError("cli.argument-missing", command=command, argument=name, see=see)
         case UnusedCliTokensError(unused_tokens=[first, *_]):
-            return f"{first!r} is one argument too many. {see}"
+            return FulcrumError("cli.argument-unknown", argument=first, see=see)
         case RepeatArgumentError(token=token):
             several = ", several targets as region=1,silo=2" if token.keyword == "--epsilon" else ""
-            return f"{token.keyword} stands there twice. Give it once{several}"
+            return FulcrumError("cli.option-repeated", option=token.keyword, several=several)
         case CoercionError() if isinstance(error.__cause__, FulcrumError):
-            return str(error.__cause__)
-    return str(error)
+            return error.__cause__
+    return FulcrumError("cli.usage", reason=str(error))
 
 
 def main() -> None:

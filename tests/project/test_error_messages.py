@@ -1,0 +1,170 @@
+"""Every error has a code whose words are in the tables, and docs/errors.md shows all of them."""
+
+import ast
+import importlib.util
+import pickle
+import string
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import fulcrum
+from fulcrum.cli.app import run
+from fulcrum.errors import FulcrumError, ParameterError, PlanError, error_messages
+
+SOURCE = Path(fulcrum.__file__).parent
+ROOT = Path(__file__).parents[2]
+HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
+UNREVISED = {
+    "aggregation",
+    "audit",
+    "cli",
+    "core",
+    "engines",
+    "planning",
+    "readers",
+    "rules",
+    "server",
+    "simulation",
+    "views",
+    "words",
+    "npz",
+    "primitives",
+}
+
+
+def catalogue():
+    spec = importlib.util.spec_from_file_location("error_catalogue", ROOT / "docs" / "_ext" / "error_catalogue.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def trees():
+    paths = [path for path in sorted(SOURCE.rglob("*.py")) if "templates" not in path.parts]
+    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@cache
+def error_classes():
+    """Returns the names of `FulcrumError` and of all classes that inherit from it."""
+    bases = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    classes = {"FulcrumError"}
+    for _ in bases:
+        classes |= {name for name, above in bases.items() if above & classes}
+    return classes
+
+
+def errors_made():
+    """Yields the place, the first argument and the keywords of every call that makes an error."""
+    for module, tree in trees().items():
+        if module == "errors.py":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and node.args:
+                name = ast.unparse(node.func).rpartition(".")[2]
+                if name in error_classes() or name in HOLDERS_OF_CLASSES:
+                    yield f"{module}:{node.lineno}", node.args, {keyword.arg for keyword in node.keywords}
+
+
+def code_of(arguments):
+    match arguments:
+        case [ast.Constant(value=str(code))] if code in error_messages():
+            return code
+    return None
+
+
+def fields_of(template):
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+
+
+def revised(place):
+    return place.partition("/")[0].partition(".")[0] not in UNREVISED
+
+
+def test_every_error_that_the_source_makes_has_a_code_of_the_tables():
+    assert [place for place, arguments, _ in errors_made() if revised(place) and code_of(arguments) is None] == []
+
+
+def test_every_detail_that_a_message_names_is_given():
+    wrong = []
+    for place, arguments, given in errors_made():
+        code = code_of(arguments)
+        if code is not None and None not in given:
+            wanted = set().union(*map(fields_of, error_messages()[code]))
+            wrong += [f"{place} {code} lacks {name}" for name in sorted(wanted - given)]
+    assert wrong == []
+
+
+def test_messages_name_details_alone_and_end_without_a_full_stop():
+    for code, (message, remedy) in error_messages().items():
+        assert all(name.isidentifier() for name in fields_of(message) | fields_of(remedy)), code
+        assert "\n" not in message + remedy, code
+        assert not message.endswith("."), code
+        assert not remedy.endswith(".") or remedy.endswith("}."), code
+
+
+def test_every_code_of_the_tables_is_used():
+    used = {code_of(arguments) for _, arguments, _ in errors_made()}
+    text = (SOURCE / "errors.py").read_text(encoding="utf-8")
+    assert [code for code in error_messages() if code not in used and f'"{code}"' not in text] == []
+
+
+def test_no_code_stands_in_two_tables():
+    codes = [
+        f"{area}.{name}"
+        for table in sorted((SOURCE / "error_messages").glob("*.toml"))
+        for area, messages in tomllib.loads(table.read_text(encoding="utf-8")).items()
+        for name in messages
+    ]
+    assert sorted(set(codes)) == sorted(codes)
+
+
+def test_the_page_of_errors_is_the_one_that_the_tables_give():
+    made = catalogue()
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "Run: python docs/_ext/error_catalogue.py"
+
+
+def test_an_error_keeps_its_parts_through_pickle_and_behind_a_place():
+    error = ParameterError("errors.name-unknown", noun="format", name="jsn", known="table, json", suggestion="")
+    copied = pickle.loads(pickle.dumps(error))
+    assert (copied.code, copied.details, copied.remedy, str(copied)) == (
+        error.code,
+        error.details,
+        error.remedy,
+        str(error),
+    )
+    located = PlanError.at("plan.json", error)
+    assert isinstance(located, PlanError)
+    assert str(located) == f"plan.json: {error}"
+    assert (located.code, located.details["place"]) == ("errors.name-unknown", "plan.json")
+
+
+def test_a_code_without_words_still_tells_code_and_details():
+    assert str(FulcrumError("plan.no-such-code", silo="lille")) == "plan.no-such-code silo='lille'"
+    assert str(FulcrumError("errors.name-unknown", name="lille")) == "errors.name-unknown name='lille'"
+
+
+def test_a_sentence_of_an_extension_stays_as_it_is():
+    error = FulcrumError("the sensor is off {really}. Turn it on")
+    assert (str(error), error.code, error.details) == ("the sensor is off {really}. Turn it on", "unlisted", {})
+
+
+@pytest.mark.parametrize("words", [["--format", "json"], ["--format=json"]])
+def test_json_has_all_parts_of_an_error(words, capsys):
+    assert run(["compare", "severe", "--rounds", "3", "--rounds", "3", "--epsilon", "1", *words]) == 2
+    out, line = capsys.readouterr()
+    assert out == ""
+    error = msgspec.json.decode(line)["error"]
+    assert error["code"] == "cli.option-repeated"
+    assert error["details"]["option"] == "--rounds"
+    assert error["message"].endswith(error["remedy"])

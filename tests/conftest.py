@@ -1,6 +1,6 @@
 """Settings shared by all tests: property tests draw the same examples on every machine; a browser where there is one.
 
-What tests write lies in memory where there is room, so that they do not wait for the disk. Tests of the floors whose job
+What tests write lies in memory where there is room, so that they do not wait for the disk. Tests of the folders whose job
 is the disk, storage and ledger, work on it (`on_disk`).
 """
 

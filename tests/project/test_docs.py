@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from test_package import FLOORS, MODULES, tree_of
+from test_package import LAYERS, MODULES, tree_of
 
 import fulcrum
 from fulcrum.cli import app as cli
@@ -229,14 +229,14 @@ def names_in(body):
 
 @cache
 def known_names():
-    """Returns the names below each module, floor, class and part of a plan file."""
+    """Returns the names below each module, layer, class and part of a plan file."""
     known, bases = defaultdict(set), defaultdict(set)
-    known["fulcrum"] = {*fulcrum.__all__, *FLOORS}
+    known["fulcrum"] = {*fulcrum.__all__, *LAYERS}
     for module in MODULES:
-        tree, (floor, _, below) = tree_of(module), module.partition(".")
-        known[floor].add(below)
+        tree, (layer, _, below) = tree_of(module), module.partition(".")
+        known[layer].add(below)
         known[module.rpartition(".")[0]].add(module.rpartition(".")[2])
-        known[floor].add(below.partition(".")[0])
+        known[layer].add(below.partition(".")[0])
         for owner in {module, module.rpartition(".")[2]}:
             known[owner] |= {"py", *names_in(tree.body)}
         for node in tree.body:
@@ -281,11 +281,11 @@ def test_a_name_of_nothing_is_found():
     assert unknown_names("".join(f"`{name}` " for name in gone)) == gone
 
 
-def test_the_design_draws_every_floor_and_lists_every_module_once():
+def test_the_design_draws_every_layer_and_lists_every_module_once():
     design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `([\w/]+)\.py` \|", design, re.MULTILINE)
     assert sorted(module.replace("/", ".") for module in listed) == MODULES
-    assert set(re.findall(r"^### `(\w+)/`", design, re.MULTILINE)) == set(FLOORS)
+    assert set(re.findall(r"^### `(\w+)/`", design, re.MULTILINE)) == set(LAYERS)
 
 
 def fenced(language, text):

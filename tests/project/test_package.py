@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-from floors import CORE as CORE_REQUIREMENTS
-from floors import TESTS, pins
+from lowest_versions import CORE as CORE_REQUIREMENTS
+from lowest_versions import TESTS, pins
 
 import fulcrum
 from fulcrum import errors
@@ -22,9 +22,9 @@ MODULES = sorted(
     for path in SOURCE.rglob("*.py")
     if path.stem not in ("__init__", "__main__")
 )
-FLOORS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+LAYERS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
 PARTS = sorted(".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.glob("*/*/__init__.py"))
-"""The folders within floors."""
+"""The folders within layers."""
 
 BASE = "base"
 """The modules that stand in no folder."""
@@ -80,18 +80,18 @@ def imports(tree: ast.AST) -> set[str]:
     return found
 
 
-def floor_of(module: str) -> str:
+def layer_of(module: str) -> str:
     first = module.split(".")[0]
-    return first if first in FLOORS else BASE
+    return first if first in LAYERS else BASE
 
 
 def part_of(module: str) -> str:
-    """The folder within a floor that a module stands in, or the floor itself."""
-    return next((part for part in PARTS if module.startswith(f"{part}.")), floor_of(module))
+    """The folder within a layer that a module stands in, or the layer itself."""
+    return next((part for part in PARTS if module.startswith(f"{part}.")), layer_of(module))
 
 
 def declared(folder: str) -> set[str]:
-    """What a floor, or a folder within one, says it imports from, in the last line of its docstring."""
+    """What a layer, or a folder within one, says it imports from, in the last line of its docstring."""
     doc = ast.get_docstring(tree_of(f"{folder}.__init__")) or ""
     found = re.search(r"^Imports from: ([\w.,\s]+)\.$", doc, re.MULTILINE)
     assert found, f"{folder}/__init__.py must say what it imports from"
@@ -121,35 +121,35 @@ def circle(edges: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-def test_every_floor_says_its_job_and_stands_on_floors_below_it():
-    below = {floor: declared(floor) for floor in FLOORS}
-    assert set().union(*below.values()) <= {BASE, *FLOORS}
+def test_every_layer_says_its_job_and_stands_on_layers_below_it():
+    below = {layer: declared(layer) for layer in LAYERS}
+    assert set().union(*below.values()) <= {BASE, *LAYERS}
     assert circle(below) == []
     assert circle({"a": {"b"}, "b": {"a"}, "c": set()}) == ["a", "b"]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_from_its_own_floor_and_those_it_stands_on(module):
-    floor = floor_of(module)
-    allowed = {BASE} if floor == BASE else {floor, *declared(floor)}
-    assert {floor_of(used) for used in used_by(module)} <= allowed
+def test_a_module_imports_from_its_own_layer_and_those_it_stands_on(module):
+    layer = layer_of(module)
+    allowed = {BASE} if layer == BASE else {layer, *declared(layer)}
+    assert {layer_of(used) for used in used_by(module)} <= allowed
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_a_floor_imports_from_every_floor_that_it_names(floor):
-    used = {floor_of(name) for module in MODULES if floor_of(module) == floor for name in used_by(module)}
-    assert declared(floor) <= used | {BASE}
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_from_every_layer_that_it_names(layer):
+    used = {layer_of(name) for module in MODULES if layer_of(module) == layer for name in used_by(module)}
+    assert declared(layer) <= used | {BASE}
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_folder_within_a_floor_imports_from_the_floors_and_folders_that_it_names(part):
-    floor = floor_of(part)
+def test_a_folder_within_a_layer_imports_from_the_layers_and_folders_that_it_names(part):
+    layer = layer_of(part)
     used = {name for module in MODULES if part_of(module) == part for name in used_by(module)}
-    found = {part_of(name) if floor_of(name) == floor else floor_of(name) for name in used}
+    found = {part_of(name) if layer_of(name) == layer else layer_of(name) for name in used}
     assert declared(part) | {BASE} == (found - {part}) | {BASE}
 
 
-def test_the_folders_of_a_floor_stand_on_each_other_in_one_order():
+def test_the_folders_of_a_layer_stand_on_each_other_in_one_order():
     used = {part: set() for part in map(part_of, MODULES)}
     for module in MODULES:
         used[part_of(module)] |= {part_of(name) for name in used_by(module)} - {part_of(module)}
@@ -201,7 +201,7 @@ def test_only_core_packages_are_imported_at_the_top():
                 assert not {name.split(".")[0] for name in names} & OPTIONAL, module
 
 
-def test_every_core_dependency_has_a_floor_and_no_ceiling():
+def test_every_core_dependency_has_a_lowest_version_and_no_ceiling():
     assert set(pins(CORE_REQUIREMENTS)) == CORE
     assert pins(["numpy>=2.0"]) == {"numpy": "numpy==2.0"}
     assert {"pytest", "polars"} <= set(pins(TESTS))

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from test_package import FLOORS
+from test_package import LAYERS
 from wheel import lacking, package_files
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +36,9 @@ def test_targets_of_make_that_a_page_names_are_there(page):
     assert set(re.findall(r"(?:`|^)make ([\w-]+)", text_of(page), re.MULTILINE)) <= make_targets()
 
 
-def test_whoever_joins_is_told_where_a_change_goes_on_every_floor():
+def test_whoever_joins_is_told_where_a_change_goes_on_every_layer():
     table = re.findall(r"^\| .+ \| (.+) \|$", text_of("CONTRIBUTING.md"), re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(table))) == set(FLOORS)
+    assert set(re.findall(r"`(\w+)`", " ".join(table))) == set(LAYERS)
 
 
 def test_the_citation_is_of_this_version_and_of_the_paper_of_the_readme():
@@ -68,7 +68,7 @@ def test_only_python_versions_that_the_workflow_runs_are_claimed():
 
 def test_a_submission_runs_the_readers_command_before_any_other_installs_more():
     commands = re.findall(r"^ *make (.+)$", text_of(".ci/run"), re.MULTILINE)
-    assert commands == ["clean", "test", "lint", "test-floors", "test-torch"]
+    assert commands == ["clean", "test", "lint", "test-lowest", "test-torch"]
     assert re.findall(r"install (torch\S*)$", text_of("Makefile"), re.MULTILINE) == ["torch==2.13.0"]
 
 

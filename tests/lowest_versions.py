@@ -1,6 +1,6 @@
-"""Prints the lowest versions that pyproject.toml allows, as pins for pip; `make test-floors` tests with them.
+"""Prints the lowest versions that pyproject.toml allows, as pins for pip; `make test-lowest` tests with these versions.
 
-Without arguments those of the core dependencies; `floors.py pytest polars` adds those of the test group.
+Without arguments: the pins of the core dependencies. `lowest_versions.py pytest polars` adds the pins of packages of the test group.
 """
 
 import re
@@ -14,14 +14,14 @@ TESTS = [line for line in PROJECT["dependency-groups"]["test"] if isinstance(lin
 
 
 def pins(requirements):
-    """Returns `name==1.2` for each `name>=1.2`: a floor must be a version that there is, and has no ceiling beside it."""
-    found = {}
+    """Returns `name==1.2` for each `name>=1.2`. The lowest version must exist, and no requirement has a ceiling."""
+    pinned = {}
     for line in requirements:
-        floor = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)", line)
-        if floor is None:
+        lowest = re.fullmatch(r"([a-z0-9-]+)>=([0-9.]+)", line)
+        if lowest is None:
             raise SystemExit(f"pyproject.toml: {line!r} must be a name, >= and the lowest version that works")
-        found[floor[1]] = f"{floor[1]}=={floor[2]}"
-    return found
+        pinned[lowest[1]] = f"{lowest[1]}=={lowest[2]}"
+    return pinned
 
 
 def main(arguments):

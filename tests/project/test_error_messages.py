@@ -24,7 +24,6 @@ UNREVISED = {
     "cli",
     "core",
     "engines",
-    "planning",
     "readers",
     "rules",
     "server",

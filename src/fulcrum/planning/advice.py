@@ -128,7 +128,7 @@ def signal_to_noise(plan: PlanFigures, parameters: int) -> float:
     neither; a server that shrinks its estimate takes more noise off than signal, which is not counted.
     """
     if parameters < 1:
-        raise ParameterError(f"parameters must be a whole number of at least 1, got {parameters}")
+        raise ParameterError("plan.parameters-too-few", parameters=parameters)
     return math.sqrt(plan.rounds / (parameters * plan.model_noise))
 
 

@@ -82,6 +82,5 @@ def check_same_federation(planned: Topology, federation: Topology, *, source: st
     mine, theirs = planned.digest, federation.digest
     if mine != theirs:
         raise ForeignPlanError(
-            f"the plan was made for another federation (digest {mine[:4]}.., expected {theirs[:4]}..). "
-            f"Run: fulcrum plan {source or federation.name}"
+            "plan.federation-foreign", digest=mine, expected=theirs, source=source or federation.name
         )

@@ -280,7 +280,7 @@ class PlanFigures(PlanData):
     def lattice_signal(self, silo: int) -> float:
         """Returns how large a coordinate of a silo's clipped, weighted update may be, w C, in lattice steps."""
         if self.lattice_steps is None:
-            raise PlanError("a research plan has no lattice. Make one with purpose='deployment'")
+            raise PlanError("plan.lattice-missing")
         step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
         return float(self.federation.weights[silo] * self.clip_norm / step)
 

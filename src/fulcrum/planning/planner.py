@@ -292,25 +292,19 @@ def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
 def _check_target(federation: Topology, target: Target, injection: str) -> None:
     """Raises unless every silo has a target, and the targets fit each other and whoever draws the noise."""
     if target.spent and (target.information is not None or target.budget is not None):
-        raise ParameterError(
-            "what was spent before is counted for epsilon targets alone. Give no information and no budget"
-        )
+        raise ParameterError("plan.spent-without-epsilon")
     if injection == "aggregator" and SILO in target.epsilon:
-        raise UnreachableTargetError(
-            "aggregators that inject the noise see every update bare: no target on the tier 'silo' can hold. "
-            "Use injection='silo'"
-        )
+        raise UnreachableTargetError("plan.updates-bare")
     if target.unit != SILO_UNIT and (target.information is not None or target.floor is not None):
-        raise ParameterError(
-            "information and floor are about a silo's class concentration: they need the silo as the unit of privacy"
-        )
+        raise ParameterError("plan.unit-unsupported")
     if target.budget is not None and (target.epsilon or target.information is not None):
-        raise ParameterError("budget stands in for a target: give it without epsilon and information")
+        raise ParameterError("plan.budget-with-target")
     if target.budget is None and not target.epsilon and target.information is None:
         bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
         if bare.any():  # a silo that nobody protects would send its updates without noise
-            whom = "" if federation.preferences is None else f" for silo {federation.silo_name(int(np.argmax(bare)))!r}"
-            raise ParameterError(f"no target was given{whom}. Give one of epsilon, information or budget")
+            if federation.preferences is None:
+                raise ParameterError("plan.target-missing")
+            raise ParameterError("plan.silo-target-missing", silo=federation.silo_name(int(np.argmax(bare))))
 
 
 def _clip_share(federation: Topology, requirement: Requirement, target: Target) -> float:
@@ -320,9 +314,7 @@ def _clip_share(federation: Topology, requirement: Requirement, target: Target) 
     clip. Where it is large, the norm of an update says little, and all updates are scaled to nearly the same one.
     """
     if target.parameters is None:
-        raise ParameterError(
-            "clip_norm='auto' needs the number of trainable parameters. Give parameters (--parameters)"
-        )
+        raise ParameterError("plan.parameters-missing")
     above = requirement.by_observer(federation)[0]
     least = least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)
     return 1 / (1 + target.parameters * least)
@@ -332,19 +324,19 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
     """Raises unless what the server does with the sums costs no privacy."""
     rule = rule_named(execution.server)
     if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
-        raise ParameterError(f"shrink must be True, False or {HEADS!r}, got {execution.shrink!r}")
+        raise ParameterError("plan.shrink-invalid", heads=HEADS, shrink=execution.shrink)
     if rule.adds_up:
         return
     if execution.injection != "silo":
-        raise ParameterError(
-            f"server={execution.server!r} needs noise that silos draw. Use injection='silo', or server='sum'"
-        )
+        raise ParameterError("plan.injection-unsupported", server=execution.server)
     outside = [tier for tier in target.epsilon if tier not in (SILO, federation.innermost.name)]
     if outside:
         raise UnreachableTargetError(
-            f"server={execution.server!r} {'reads' if rule.reads_regions else 'counts, for silos, as reading'} the "
-            f"sums of every {federation.innermost.name}, so its model tells whoever sees the sums of {outside[0]!r} "
-            "alone more than they do: no target there can be kept. Use server='sum'"
+            "plan.server-reveals-sums",
+            server=execution.server,
+            verb="reads" if rule.reads_regions else "counts, for silos, as reading",
+            region=federation.innermost.name,
+            tier=outside[0],
         )
 
 
@@ -356,19 +348,11 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
     silos = federation.silo_names.tolist()
     keys = {silo: key_bytes(execution.keys[silo]) for silo in silos if silo in execution.keys}
     if garbled := next((silo for silo, key in keys.items() if key is None), None):
-        raise ParameterError(
-            f"the key of silo {garbled!r} is not 32 bytes in base64, and masked sums need one. Make one with: "
-            "fulcrum keygen"
-        )
+        raise ParameterError("plan.mask-key-invalid", silo=garbled)
     if pair := silos_of_one_key(silos, keys):
-        raise ParameterError(
-            f"silos {pair[0]!r} and {pair[1]!r} have one key, and would count as two where a sum is masked. Give each "
-            "its own"
-        )
+        raise ParameterError("plan.mask-key-shared", silo=pair[0], other_silo=pair[1])
     if execution.injection != "silo":
-        raise ParameterError(
-            "whoever masks sums sees none to add noise to. Use injection='silo', or aggregation='trusted'"
-        )
+        raise ParameterError("plan.masked-injection")
     inner = federation.innermost
     if target.budget is None:
         _check_met_by_the_server(federation, target.requirement(federation))
@@ -381,9 +365,12 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
         dropouts = int(np.minimum(target.dropouts, parts).sum())
         if not tolerates(members, colluders=min(colluders, members - 1), dropouts=min(dropouts, members - 1)):
             raise UnreachableTargetError(
-                f"{name!r} has {members} silos, which cannot be masked with {dropouts} of them missing and {colluders} "
-                f"colluding: more than two thirds must be left to unmask a sum. Plan with fewer dropouts or colluders, "
-                f"or join it with another {inner.name}"
+                "plan.group-too-small",
+                group=name,
+                silos=members,
+                dropouts=dropouts,
+                colluders=colluders,
+                tier=inner.name,
             )
 
 
@@ -398,11 +385,7 @@ def _check_met_by_the_server(federation: Topology, requirement: Requirement) -> 
     bare = ~(np.broadcast_to(asked, len(federation)) > 0)
     if bare.any():
         name = federation.silo_name(int(np.argmax(bare)))
-        raise UnreachableTargetError(
-            f"silo {name!r} has no target against the server, which gets the masked sum of its {tier}. Give an epsilon "
-            f"on the tier {tier!r}; all silos are masked as one group where {ROOT!r} alone has a target, and no silo "
-            "declares one of its own"
-        )
+        raise UnreachableTargetError("plan.masked-target-missing", silo=name, tier=tier, root=ROOT)
 
 
 def _spent_everywhere(federation: Topology, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
@@ -411,11 +394,11 @@ def _spent_everywhere(federation: Topology, spent: Mapping[str, FloatArray]) -> 
         return {}
     inner = federation.innermost.name
     if not {inner, SILO} <= set(spent):
-        raise ParameterError(f"spent must be given for the tiers {inner!r} and 'silo' at least")
+        raise ParameterError("plan.spent-tiers-missing", tier=inner)
     found = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
     for tier, values in found.items():
         if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
-            raise ParameterError(f"spent at {tier!r} must be one finite number of at least 0 for each silo")
+            raise ParameterError("plan.spent-range", tier=tier)
     return found
 
 
@@ -426,10 +409,7 @@ def _check_moved(federation: Topology, past: Past) -> None:
     now = dict(zip(federation.silo_names.tolist(), (inner.nodes[code] for code in inner.parent_of), strict=True))
     wrong = next((silo for silo, before in past.moved.items() if before in ("", now.get(silo, before))), None)
     if wrong is not None or not past.spent:
-        raise ParameterError(
-            f"moved must name silos of the plan, each with another {inner.name} before, and spent be given with it, "
-            f"got {wrong or 'no spent'!r}"
-        )
+        raise ParameterError("plan.moved-invalid", tier=inner.name, moved=wrong or "no spent")
 
 
 def _reserve(made: Plan) -> float:
@@ -458,15 +438,15 @@ def _reserve(made: Plan) -> float:
         for tier in federation.tier_names
     )
     if reserve > made.delta / 2:
-        largest = f"{shown(float(made.epsilon_inside.max())):g}"
+        largest = shown(float(made.epsilon_inside.max()))
         if reserve > _MOST_RESERVE:
-            raise ParameterError(
-                f"lattice noise costs delta in proportion to e^epsilon, and no delta covers the largest epsilon, "
-                f"{largest} against whoever sees single updates. Add a target on the tier 'silo' (--epsilon-inside)"
-            )
+            raise ParameterError("plan.lattice-delta-infinite", largest=largest)
         raise ParameterError(
-            f"lattice noise would cost {reserve:.2g} of delta={made.delta:g}, since the largest epsilon is {largest}. "
-            f"Add a target on the tier 'silo' (--epsilon-inside), or raise delta to {rounded_up(2 * reserve, 2):g}"
+            "plan.lattice-delta-too-small",
+            reserve=reserve,
+            delta=made.delta,
+            largest=largest,
+            enough=rounded_up(2 * reserve, 2),
         )
     return reserve
 
@@ -477,19 +457,19 @@ def _check_execution(execution: Execution, parameters: int | None) -> None:
         isinstance(clip_norm, (int, float, np.number)) and 1 / _LARGEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM
     ):
         raise ParameterError(
-            f"clip_norm must be 'auto' or from {1 / _LARGEST_CLIP_NORM:g} to {_LARGEST_CLIP_NORM:g}, got {clip_norm}"
+            "plan.clip-norm-range", least=1 / _LARGEST_CLIP_NORM, most=_LARGEST_CLIP_NORM, clip_norm=clip_norm
         )
     whole = isinstance(parameters, (int, np.integer)) and not isinstance(parameters, bool)
     if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
-        raise ParameterError(f"parameters must be a whole number from 1 to {_MOST_PARAMETERS:,}, got {parameters}")
+        raise ParameterError("plan.parameters-range", most=_MOST_PARAMETERS, parameters=parameters)
     check_known("injection", execution.injection, INJECTIONS)
     least = execution.least_influence
     if isinstance(least, bool) or not (isinstance(least, (int, float, np.number)) and 0 <= least <= 1):
-        raise ParameterError(f"least_influence must be a number from 0 to 1, got {least!r}")
+        raise ParameterError("plan.least-influence-range", least_influence=least)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ParameterError(f"seed must be a whole number of at least 0, got {seed}")
+        raise ParameterError("plan.seed-range", seed=seed)
     check_known("purpose", execution.purpose, PURPOSES)
     if execution.purpose == "deployment":
         check_parameters(parameters)
         if execution.injection != "silo":
-            raise ParameterError("in deployment every silo draws its own noise. Use injection='silo'")
+            raise ParameterError("plan.deployment-injection")

@@ -58,50 +58,38 @@ def replan(
             proportion, unless the federation declares its own; a silo that joins then needs one.
     """
     if allocation is None and old.allocation not in ALLOCATIONS:
-        raise PlanError(
-            f"the plan was made with the allocation {old.allocation!r}, which is not built in, and what a plan file "
-            "names is not run. Give the allocation again (--allocation module:function)"
-        )
+        raise PlanError("replan.allocation-not-built-in", allocation=old.allocation)
     if not old.epsilon_target:
-        raise PlanError("a plan is replanned by its epsilon targets, and this one has none")
+        raise PlanError("replan.epsilon-missing")
     if old.target.information is not None or old.floor is not None or old.target.budget is not None:
-        raise PlanError(
-            "a plan with an information bound, a floor or a budget cannot be replanned: only epsilon adds up"
-        )
+        raise PlanError("replan.target-unsupported")
     changed = read_federation(federation)
     inner = changed.innermost.name
     if inner != old.federation.innermost.name:
-        raise PlanError(
-            f"silos reported to a {old.federation.innermost.name} and would report to a {inner}: other observers than "
-            f"those that the promise names. Call the innermost tier {old.federation.innermost.name!r}, or make a new "
-            "plan"
-        )
+        raise PlanError("replan.tier-changed", old_tier=old.federation.innermost.name, new_tier=inner)
     if old.federation.sizes_known and not changed.sizes_known:
-        raise PlanError(
-            "the plan in force makes sizes of silos public, and a plan that keeps them secret would promise that of "
-            "what was released under it too. Give records, or make a new plan"
-        )
+        raise PlanError("replan.sizes-public")
     known = set(old.federation.silo_names.tolist())
     spent, done = {tier: np.zeros(len(changed)) for tier in changed.tier_names}, 0
     for index, name in enumerate(changed.silo_names.tolist()):
         path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
         if not path.is_file():
             if name in known:
-                raise PlanError(f"silo {name!r} was in the old plan and shows no ledger ({path}). Ask it for one")
+                raise PlanError("replan.ledger-missing", silo=name, file=path)
             continue
         with Ledger.read(path) as ledger:
             if ledger.silo != name:
-                raise PlanError(f"{path} is the ledger of silo {ledger.silo!r}, not of {name!r}")
+                raise PlanError("replan.ledger-of-other-silo", file=path, owner=ledger.silo, silo=name)
             failed = next((check for check in ledger.checks() if not check.holds), None)
             if failed is not None:
-                raise PlanError(f"{path} cannot be trusted: {failed.name}, {failed.detail}")
+                raise PlanError("replan.ledger-untrusted", file=path, check=failed.name, detail=failed.detail)
             for tier, shift in _spent_by(ledger, changed, old, path).items():
                 spent[tier][index] = shift
             rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]
         done = max([done, *rounds])
     remaining = old.rounds - done
     if remaining < 1:
-        raise UnreachableTargetError(f"all {old.rounds} rounds of the plan are done. Make a new plan")
+        raise UnreachableTargetError("replan.rounds-done", rounds=old.rounds)
     changes: dict[str, Any] = {
         "federation": changed,
         "allocation": old.allocation if allocation is None else allocation,
@@ -126,7 +114,7 @@ def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mappi
     try:
         return ledger.spent_at(changed.tier_names, assumed).shifts
     except LedgerError as error:
-        raise PlanError(f"{path} does not tell what was spent at the tiers of this federation: {error}") from None
+        raise PlanError("replan.spending-unknown", file=path, reason=str(error)) from None
 
 
 def _growth(old: Plan, new: Plan) -> float:
@@ -152,7 +140,7 @@ def _kept_weights(old: Plan, changed: Topology) -> str | float | Mapping[str, fl
     names = changed.silo_names.tolist()
     new = next((name for name in names if name not in before), None)
     if new is not None:
-        raise PlanError(f"the plan's weights were given by silo, and silo {new!r} has none. Give weights again")
+        raise PlanError("replan.weight-missing", silo=new)
     return {name: before[name] for name in names}
 
 

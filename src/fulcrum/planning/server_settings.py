@@ -34,10 +34,7 @@ def server_rule_of(plan: PlanData) -> ServerRule:
     rule = rule_named(plan.server).of(FactsOfPlan(plan=plan))
     factor: object = rule.noise_factor()
     if not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
-        raise ParameterError(
-            f"noise_factor of the server rule {plan.server!r} must return a finite number above 0, got "
-            f"{in_one_line(repr(factor))[:60]}"
-        )
+        raise ParameterError("server-rule.noise-factor-range", rule=plan.server, factor=in_one_line(repr(factor))[:60])
     return rule
 
 

@@ -121,7 +121,7 @@ class Target:
         """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
         budget = self.budget
         if budget is None or not 1 / _MOST_BUDGET <= budget <= _MOST_BUDGET:
-            raise ParameterError(f"budget must be from {1 / _MOST_BUDGET:g} to {_MOST_BUDGET:g}, got {budget}")
+            raise ParameterError("target.budget-range", least=1 / _MOST_BUDGET, most=_MOST_BUDGET, budget=budget)
 
         # Both searches run over q, the multiplier asked of the silo with the highest floor: noise grows with it.
         highest = None if self.floor is None else float(self.floor.max())
@@ -140,9 +140,7 @@ class Target:
             return self._with_information(highest, least)
         reached = epsilon_of(least, **self._accounting)
         if reached < _LEAST_EPSILON:
-            raise ParameterError(
-                f"budget={budget:g} is more noise than any epsilon needs at delta={self.delta:g}. Lower it"
-            )
+            raise ParameterError("target.budget-too-large", budget=budget, delta=self.delta)
         return replace(self, epsilon={federation.innermost.name: reached})
 
     def _with_information(self, highest: float, least: float) -> "Target":
@@ -163,23 +161,19 @@ class Target:
         short = np.isfinite(allowed) & (left <= _LEAST_LEFT * allowed)
         if short.any():
             name = federation.silo_name(int(np.argmax(short)))
-            raise UnreachableTargetError(
-                f"silo {name!r} has spent its whole budget against an observer of the tier {tier!r}. "
-                "Leave it out, or promise a larger epsilon"
-            )
+            raise UnreachableTargetError("target.budget-spent", silo=name, tier=tier)
         return self.unit.sensitivity * math.sqrt(self.rounds) / np.sqrt(left)
 
     def _multiplier_for_information(self, federation: Topology) -> float | FloatArray:
         bound = self.information
         if bound is None or not 0 < bound <= _MOST_INFORMATION:
-            raise ParameterError(f"information must be above 0 and at most {_MOST_INFORMATION:g} nats, got {bound}")
+            raise ParameterError("target.information-range", most=_MOST_INFORMATION, information=bound)
         floor = np.zeros(1) if self.floor is None else self.floor
         worst = int(np.argmax(floor))
         if bound <= floor[worst]:
             whose = f" of silo {federation.silo_name(worst)!r}" if floor.min() < floor.max() else ""
             raise UnreachableTargetError(
-                f"information={bound:g} nats is not above the lateral floor {floor[worst]:.6g}{whose}, "
-                f"which no noise lowers. Ask for more than {floor[worst]:.6g}"
+                "target.information-below-floor", information=bound, floor=floor[worst], whose=whose
             )
         levels, where = np.unique(floor, return_inverse=True)
         asked = np.asarray(
@@ -196,11 +190,14 @@ def epsilon_by_tier(federation: Topology, epsilon: float | Mapping[str, float] |
     for tier, value in by_tier.items():
         if tier not in federation.tier_names:
             raise ParameterError(
-                f"{federation.name} has no tier {tier!r} to aim an epsilon at. Known tiers: "
-                f"{listing(federation.tier_names)}.{suggestion(tier, federation.tier_names)}"
+                "target.tier-unknown",
+                federation=federation.name,
+                tier=tier,
+                known=listing(federation.tier_names),
+                suggestion=suggestion(tier, federation.tier_names),
             )
         if not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
-            raise ParameterError(f"epsilon for {tier!r} must be a finite number above 0, got {value}")
+            raise ParameterError("target.epsilon-range", tier=tier, epsilon=value)
     return {tier: float(value) for tier, value in by_tier.items()}
 
 
@@ -222,26 +219,27 @@ def floor_by_silo(federation: Topology, floor: Floor | None) -> FloatArray | Non
         unknown = next((name for name in floor if name not in regions), None)
         if unknown is not None:
             raise ParameterError(
-                f"floor names {federation.innermost.name} {unknown!r}. Known: {listing(regions)}."
-                f"{suggestion(unknown, regions)}"
+                "floor.region-unknown",
+                tier=federation.innermost.name,
+                region=unknown,
+                known=listing(regions),
+                suggestion=suggestion(unknown, regions),
             )
         missing = next((name for name in regions if name not in floor), None)
         if missing is not None:
-            raise ParameterError(f"floor has no value for {federation.innermost.name} {missing!r}. Give one for each")
+            raise ParameterError("floor.region-missing", tier=federation.innermost.name, region=missing)
         values = np.array([floor[name] for name in regions], dtype=np.float64)[region_of]
     else:
         try:
             values = np.array(floor, dtype=np.float64)
         except (TypeError, ValueError):
-            raise ParameterError(
-                f"floor must be a number, one by silo, a mapping by region or a Coupling, got {floor!r}"
-            ) from None
+            raise ParameterError("floor.type", floor=floor) from None
         if values.ndim == 0:
             values = np.full(len(federation), float(values))
     if values.shape != (len(federation),):
-        raise ParameterError(f"floor must be one number or one by silo ({len(federation)}), got shape {values.shape}")
+        raise ParameterError("floor.shape", silos=len(federation), shape=values.shape)
     if not (np.isfinite(values) & (values >= 0)).all():
-        raise ParameterError("floor must be finite and at least 0 nats for every silo")
+        raise ParameterError("floor.range")
     return read_only(values)  # type: ignore[no-any-return]
 
 
@@ -254,9 +252,7 @@ def _asked_of_budget(spent: Callable[[float], float], budget: float) -> float:
     while spent(low) > budget:
         low /= 2
         if low < _LEAST_ASKED:
-            raise UnreachableTargetError(
-                f"budget={budget:g} is less noise than the declared preferences need. Give at least {spent(low):.6g}"
-            )
+            raise UnreachableTargetError("target.budget-too-small", budget=budget, least=spent(low))
     while spent(high) < budget:
         high *= 2
     from scipy.optimize import brentq  # half a second: silos that read a plan never solve for it

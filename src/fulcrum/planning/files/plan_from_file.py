@@ -65,4 +65,4 @@ def check_server_known(content: PlanFile, *, source: str) -> None:
     try:
         rule_named(content.settings.server)
     except ParameterError as error:
-        raise PlanError(f"{source}: {error}") from None
+        raise PlanError.at(source, error) from None

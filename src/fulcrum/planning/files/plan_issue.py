@@ -37,9 +37,9 @@ def new_key(path: str | Path, kind: str = "signing") -> str:
     try:
         handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise SignatureError(f"{path} exists. A key is never overwritten: choose another name") from None
+        raise SignatureError("key.file-exists", file=path) from None
     except OSError as error:
-        raise SignatureError(f"{path} cannot be written: {error.strerror}") from None
+        raise SignatureError("key.file-unwritable", file=path, reason=error.strerror) from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
@@ -72,12 +72,9 @@ def write_signature(path: str | Path, key: str | Path, *, purpose: str) -> Path:
     content = read_content(path)
     if content.purpose != purpose:
         if purpose == "research":
-            raise PlanError(f"{path} is a deployment plan, and the site is for research. Plan with --purpose research")
+            raise PlanError("plan.purpose-not-research", file=path)
         size = "" if content.settings.parameters else " --parameters N, the number of trained parameters"
-        raise PlanError(
-            f"{path} is a research plan: it protects nobody, and no issuer signs it. "
-            f"Plan with --purpose deployment{size}"
-        )
+        raise PlanError("plan.purpose-not-deployment", file=path, option=size)
     check_verified(content, PlanError, source=str(path))
     private: Ed25519PrivateKey = private_key(key)
     signed = Signature(
@@ -149,6 +146,6 @@ def _key_in(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise SignatureError(f"{file} cannot be read: {error.strerror}") from None
+        raise SignatureError("key.file-unreadable", file=file, reason=error.strerror) from None
     except UnicodeDecodeError:
-        raise SignatureError(f"{file} is not a public key. Make one with: fulcrum keygen") from None
+        raise SignatureError("key.file-invalid", file=file) from None

@@ -145,22 +145,20 @@ def load_allocation(name: str) -> AllocationRule:
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except Exception as error:  # whatever the user's module does when it is imported
-        raise AllocationError(
-            f"allocation {name!r} cannot be loaded: {error}. Name an importable function as module:function"
-        ) from error
+        raise AllocationError("allocation.not-loadable", allocation=name, reason=str(error)) from error
     if not callable(function):
-        raise AllocationError(f"allocation {name!r} is not a function")
+        raise AllocationError("allocation.not-callable", allocation=name)
     return function  # type: ignore[no-any-return]  # its result is checked when it is called
 
 
 def _check_requirement(federation: Topology, requirement: Requirement) -> None:
     if not requirement.multiplier:
-        raise ParameterError("no target was given. Ask for an epsilon, an information bound or a budget")
+        raise ParameterError("allocation.target-missing")
     for tier, asked in requirement.multiplier.items():
         if tier not in (SILO, ROOT):
             federation.tier(tier)
         if not np.isfinite(asked).all():
-            raise UnreachableTargetError(f"the target on {tier!r} asks for infinite noise")
+            raise UnreachableTargetError("allocation.noise-infinite", tier=tier)
 
 
 def _least_variance(federation: Topology, requirement: Requirement) -> FloatArray:
@@ -279,8 +277,9 @@ def _least_variance_under_collusion(federation: Topology, requirement: Requireme
     innermost = federation.innermost
     if set(requirement.multiplier) - {innermost.name}:
         raise ParameterError(
-            f"allocation 'least-under-collusion' takes a target on the tier {innermost.name!r} alone. "
-            f"Use 'optimal' for targets on {listing(sorted(set(requirement.multiplier) - {innermost.name}))}"
+            "allocation.tiers-unsupported",
+            tier=innermost.name,
+            other_tiers=listing(sorted(set(requirement.multiplier) - {innermost.name})),
         )
     need = requirement.need(federation, innermost.name)
     variance = np.empty_like(need)
@@ -313,8 +312,10 @@ def _shape(federation: Topology, requirement: Requirement, allocation: str | All
     if isinstance(allocation, str):
         if ":" not in allocation:
             raise ParameterError(
-                f"unknown allocation {allocation!r}. Known: {listing(ALLOCATIONS)}, or module:function."
-                f"{suggestion(allocation, ALLOCATIONS)}"
+                "allocation.name-unknown",
+                allocation=allocation,
+                known=listing(ALLOCATIONS),
+                suggestion=suggestion(allocation, ALLOCATIONS),
             )
         name, function = allocation, load_allocation(allocation)
     else:
@@ -323,19 +324,15 @@ def _shape(federation: Topology, requirement: Requirement, allocation: str | All
         shape = np.array(function(federation, requirement), dtype=np.float64)
     except Exception as error:  # whatever the user's function does
         raise AllocationError(
-            f"allocation {name!r} failed: {type(error).__name__}: {error}. It takes (federation, requirement)"
+            "allocation.call-failed", allocation=name, error=type(error).__name__, reason=str(error)
         ) from error
     if shape.shape != (len(federation),):
-        raise AllocationError(
-            f"allocation {name!r} must return one noise multiplier a silo, {len(federation)} numbers, "
-            f"got shape {shape.shape}"
-        )
+        raise AllocationError("allocation.result-shape", allocation=name, silos=len(federation), shape=shape.shape)
     bad = ~(np.isfinite(shape) & (shape >= 0))
     if bad.any():
         index = int(np.argmax(bad))
         raise AllocationError(
-            f"allocation {name!r}: the noise multiplier of silo {federation.silo_name(index)!r} must be finite "
-            f"and at least 0, got {shape[index]}"
+            "allocation.multiplier-range", allocation=name, silo=federation.silo_name(index), multiplier=shape[index]
         )
     return shape
 
@@ -356,8 +353,6 @@ def _factor(federation: Topology, requirement: Requirement, multiplier: FloatArr
             where = int(np.argmax(bare))
             by_node = tier in federation.tier_names[1:-1] and requirement.uncounted == 0
             where_name = federation.tier(tier).nodes[where] if by_node else federation.silo_name(where)
-            raise AllocationError(
-                f"the allocation leaves no noise at all against an observer of the tier {tier!r} at {where_name!r}"
-            )
+            raise AllocationError("allocation.noise-missing", tier=tier, node=where_name)
         factor = max(factor, float(np.max(np.divide(need, present, out=np.zeros_like(need), where=present > 0))))
     return factor

@@ -64,7 +64,7 @@ def epsilon_of(
     check_accounting(rounds=rounds, delta=delta, accountant=accountant)
     multipliers = np.asarray(multiplier, dtype=np.float64)
     if not (multipliers >= 0).all():
-        raise ParameterError(f"noise multiplier must be at least 0, got {multipliers[~(multipliers >= 0)].flat[0]}")
+        raise ParameterError("accounting.multiplier-range", multiplier=multipliers[~(multipliers >= 0)].flat[0])
     shift = shift_of(multipliers, rounds=rounds, unit=unit)
     return _like(multiplier, epsilon_of_shifts(shift, delta=delta, accountant=accountant))
 
@@ -102,7 +102,7 @@ def noise_for(
     bad = ~(((wanted >= _LEAST_EPSILON) & (wanted <= _MOST_EPSILON)) | (wanted == np.inf))
     if bad.any():
         raise ParameterError(
-            f"epsilon must be from {_LEAST_EPSILON:g} to {_MOST_EPSILON:g}, or inf, got {wanted[bad].flat[0]}"
+            "accounting.epsilon-range", least=_LEAST_EPSILON, most=_MOST_EPSILON, epsilon=wanted[bad].flat[0]
         )
     budgets, where = np.unique(wanted, return_inverse=True)
     finite = np.isfinite(budgets)

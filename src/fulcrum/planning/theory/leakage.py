@@ -90,7 +90,7 @@ def multiplier_for_information(
     left = np.asarray(nats, dtype=np.float64)
     wrong = left[~(left > 0)]
     if wrong.size:
-        raise ParameterError(f"nats must be above 0, got {wrong[0]}")
+        raise ParameterError("leakage.nats-range", nats=wrong[0])
     if bound == "capacity" and parameters is not None:
         x = 2 * left / rounds / parameters
         return like_input(np.exp(-x / 2) / np.sqrt(-parameters * np.expm1(-x)))
@@ -118,7 +118,7 @@ def quantised_entropy(concentrations: FloatLike, *, levels: int) -> float:
     p = np.asarray(concentrations, dtype=np.float64).ravel()
     wrong = p[~((p >= 0) & (p <= 1))]
     if wrong.size or not p.size:
-        raise ParameterError(f"concentrations must be in [0, 1], got {wrong[0] if wrong.size else 'none'}")
+        raise ParameterError("leakage.concentration-range", concentration=wrong[0] if wrong.size else "none")
     counts = np.unique(np.minimum(np.floor(p * levels), levels - 1), return_counts=True)[1]
     return float(special.entr(counts / p.size).sum())
 
@@ -132,7 +132,7 @@ def finest_resolution(records: float) -> int:
     28
     """
     if not 0 <= records < math.inf:
-        raise ParameterError(f"records must be a finite number of at least 0, got {records}")
+        raise ParameterError("leakage.records-range", records=records)
     return max(1, math.isqrt(math.floor(4 * records)))
 
 
@@ -201,7 +201,7 @@ def informativeness_of(
         records: Of the smallest silo.
     """
     if information is not None and information <= floor:
-        raise ParameterError(f"information={information:g} is not above the floor {floor:.4g}, which no noise lowers")
+        raise ParameterError("leakage.information-below-floor", information=information, floor=floor)
     return informativeness(
         mechanism=0.0 if information is None else information - floor,
         floor=floor,
@@ -252,7 +252,7 @@ def cost_of_coupling(
     """
     sizes = np.atleast_1d(np.asarray(group_sizes, dtype=np.float64))
     if not sizes.size:
-        raise ParameterError("group_sizes must hold at least one group, got none")
+        raise ParameterError("leakage.groups-missing")
     above_zero("information", information)
     believed = np.asarray(lateral_floor(sizes, coupling=assumed, levels=levels))
     actual = np.asarray(lateral_floor(sizes, coupling=true, levels=levels))
@@ -260,9 +260,12 @@ def cost_of_coupling(
     if information <= believed.flat[worst]:
         least = math.floor(believed.flat[worst] * 1000 + 1) / 1000
         raise UnreachableTargetError(
-            f"information must be above the lateral floor, got {information} where a group of {sizes.flat[worst]:.0f} "
-            f"at coupling {strength_of(assumed):g} has a floor of {believed.flat[worst]:.4f}. "
-            f"Ask for at least {least:g}"
+            "leakage.floor-above-information",
+            information=information,
+            group_size=sizes.flat[worst],
+            coupling=strength_of(assumed),
+            floor=believed.flat[worst],
+            least=least,
         )
     overshoot = actual - believed
     return CouplingCost(
@@ -276,13 +279,15 @@ def _non_negative(name: str, value: FloatLike) -> FloatArray:
     array = np.asarray(value, dtype=np.float64)
     wrong = array[~(array >= 0)]
     if wrong.size:
-        raise ParameterError(f"{name} must be at least 0, got {wrong[0]}")
+        raise ParameterError("leakage.value-negative", name=name, value=wrong[0])
     return array
 
 
 def _check_channel(rounds: int, bound: str, parameters: int | None) -> None:
     at_least_one("rounds", rounds)
     if bound not in BOUNDS:
-        raise ParameterError(f"bound must be one of {listing(BOUNDS)}, got {bound!r}.{suggestion(bound, BOUNDS)}")
+        raise ParameterError(
+            "leakage.bound-unknown", known=listing(BOUNDS), bound=bound, suggestion=suggestion(bound, BOUNDS)
+        )
     if parameters is not None:
         at_least_one("parameters", parameters)

@@ -43,7 +43,7 @@ def observer_power(
     """
     check_accounting(rounds=rounds)
     if not multiplier >= 0:
-        raise ParameterError(f"noise multiplier must be at least 0, got {multiplier}")
+        raise ParameterError("accounting.multiplier-range", multiplier=multiplier)
     shift = math.inf if multiplier == 0 else float(shift_of(multiplier, rounds=rounds, unit=unit))
     return observer_power_of_shift(shift, false_positive_rate=false_positive_rate)
 
@@ -73,7 +73,7 @@ def observer_power_of_shift(
     check_accounting(accountant=accountant)
     _check_rate(false_positive_rate)
     if not (shift >= 0 and distance >= 0):
-        raise ParameterError(f"shift and distance must be numbers of at least 0, got {shift} and {distance}")
+        raise ParameterError("observer.shift-range", shift=shift, distance=distance)
     wrong = min(false_positive_rate + distance, 1.0)  # what may be accused wrongly under the noise accounted for
     if accountant == "exact":
         guessing = float(ndtr(shift / 2))
@@ -100,7 +100,7 @@ def observer_power_at(epsilon: float, *, delta: float, false_positive_rate: floa
     check_accounting(delta=delta)
     _check_rate(false_positive_rate)
     if not epsilon >= 0:
-        raise ParameterError(f"epsilon must be at least 0, got {epsilon}")
+        raise ParameterError("observer.epsilon-range", epsilon=epsilon)
     odds = math.exp(-epsilon)  # of the less likely dataset
     lower = 1.0 if odds == 0 else delta + false_positive_rate / odds
     return ObserverPower(
@@ -112,4 +112,4 @@ def observer_power_at(epsilon: float, *, delta: float, false_positive_rate: floa
 
 def _check_rate(rate: float) -> None:
     if not 0 < rate < 1:
-        raise ParameterError(f"false-positive rate must be in (0, 1), got {rate}")
+        raise ParameterError("observer.false-positive-rate-range", rate=rate)

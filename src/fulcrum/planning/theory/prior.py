@@ -68,7 +68,7 @@ def lateral_floor(
     sizes = np.asarray(group_size, dtype=np.float64)
     wrong = sizes[~((sizes >= 1) & (np.isinf(sizes) | (sizes == np.floor(sizes))))]
     if wrong.size:
-        raise ParameterError(f"group_size must be a whole number of at least 1 (or inf), got {wrong[0]:g}")
+        raise ParameterError("prior.group-size-range", group_size=wrong[0])
     distinct, where = np.unique(sizes, return_inverse=True)
     floors = [_floor(float(m), kappa) if levels is None else _floor_in(int(levels), float(m), kappa) for m in distinct]
     return like_input(np.array(floors)[where].reshape(sizes.shape))
@@ -231,7 +231,7 @@ def prior_entropy(coupling: float | Coupling, *, levels: int) -> float:
 
 def _check_levels(levels: int) -> None:
     if levels > _MOST_LEVELS:
-        raise ParameterError(f"levels must be at most {_MOST_LEVELS}, got {levels}")
+        raise ParameterError("prior.levels-limit", most=_MOST_LEVELS, levels=levels)
     at_least_one("levels", levels)
 
 
@@ -252,14 +252,14 @@ def strength_of(coupling: float | Coupling) -> float:
 def above_zero(name: str, value: float) -> float:
     """Returns a number that is finite and above 0, or raises `ParameterError`."""
     if not 0 < value < math.inf:
-        raise ParameterError(f"{name} must be a finite number above 0, got {value}")
+        raise ParameterError("prior.value-range", name=name, value=value)
     return float(value)
 
 
 def at_least_one(name: str, value: int) -> None:
     """Raises `ParameterError` unless a number is whole and at least 1."""
     if not (value >= 1 and value == math.floor(value)):
-        raise ParameterError(f"{name} must be a whole number of at least 1, got {value}")
+        raise ParameterError("prior.value-not-whole", name=name, value=value)
 
 
 def like_input(array: Any) -> float | FloatArray:

@@ -64,28 +64,20 @@ def weights_by(
         return _declared(rule, federation)
     if rule == "declared":
         if federation.declared_weights is None:
-            raise ParameterError(
-                f"weights='declared' need a weight for every silo, and {federation.name} gives none. "
-                "Give the column weight, or weights by silo"
-            )
+            raise ParameterError("weights.declaration-missing", federation=federation.name)
         return federation.declared_weights
     if isinstance(rule, str):
         if rule not in WEIGHTS:
             raise ParameterError(
-                f"unknown weights {rule!r}. Known: {listing(WEIGHTS)}, a number from 0 to 1.{suggestion(rule, WEIGHTS)}"
+                "weights.rule-unknown", rule=rule, known=listing(WEIGHTS), suggestion=suggestion(rule, WEIGHTS)
             )
         if rule == "equal":
             return _equal(federation)
     elif isinstance(rule, bool) or not isinstance(rule, (int, float, np.number)) or not 0 <= rule <= 1:
-        raise ParameterError(
-            f"weights must be one of {listing(WEIGHTS)}, a number from 0 to 1 or a mapping, got {rule!r}"
-        )
+        raise ParameterError("weights.rule-type", known=listing(WEIGHTS), rule=rule)
     share = {"sizes": 0.0, "least-noise": 1.0}[rule] if isinstance(rule, str) else float(rule)
     if share < 1 and not federation.sizes_known:
-        raise ParameterError(
-            f"weights={rule!r} need the records of every silo, and {federation.name} gives none. "
-            "Give records, or use weights='equal' or 'least-noise'"
-        )
+        raise ParameterError("weights.records-missing", rule=rule, federation=federation.name)
     sizes = _normalised(federation.sizes)
     return sizes if share == 0 else _between(federation, sizes, _asked(federation, multiplier, uncounted), share)
 
@@ -156,18 +148,15 @@ def _declared(weights: Mapping[str, float], federation: Topology) -> FloatArray:
     names = federation.silo_names.tolist()
     unknown = next((name for name in weights if name not in set(names)), None)
     if unknown is not None:
-        raise ParameterError(f"weights name silo {unknown!r}.{suggestion(str(unknown), names)}")
+        raise ParameterError("weights.silo-unknown", silo=unknown, suggestion=suggestion(str(unknown), names))
     missing = next((name for name in names if name not in weights), None)
     if missing is not None:
-        raise ParameterError(f"weights have no value for silo {missing!r}. Give one for each")
+        raise ParameterError("weights.silo-missing", silo=missing)
     for name in names:
         value = weights[name]
         number = isinstance(value, (int, float, np.number)) and not isinstance(value, (bool, np.complexfloating))
         if not number or not 0 < value <= _LARGEST_WEIGHT:
-            raise ParameterError(
-                f"weights must be numbers above 0 and at most {_LARGEST_WEIGHT:g} for every silo, got "
-                f"{in_one_line(value)[:40]} for {name!r}"
-            )
+            raise ParameterError("weights.range", most=_LARGEST_WEIGHT, value=in_one_line(value)[:40], silo=name)
     return _normalised(np.array([weights[name] for name in names], dtype=np.float64))
 
 

@@ -192,11 +192,7 @@ class _Program:
             point = after
         if self._gap(point) > _NEAR_ENOUGH:
             asked = np.sqrt(self.squared)
-            raise ParameterError(
-                "no weights of least noise can be worked out exactly enough, since some silos are asked for "
-                f"{asked.max() / asked.min():.2g} times what others are. Bring targets and preferences closer "
-                "together, or use weights='sizes' or 'equal'"
-            )
+            raise ParameterError("weights.program-inexact", ratio=asked.max() / asked.min())
         return point.x
 
     def _gap(self, point: "_Point") -> float:

@@ -21,15 +21,12 @@ HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a
 UNREVISED = {
     "aggregation",
     "audit",
-    "cli",
     "core",
     "engines",
     "readers",
     "rules",
     "server",
     "simulation",
-    "views",
-    "words",
     "npz",
     "primitives",
 }

@@ -62,7 +62,7 @@ def audit_command(
     plan, policy = _plan_of(plan_file, silo)
     if engine is not None:
         if silo is not None:
-            raise ParameterError("--silo looks at one silo's releases: leave --engine out")
+            raise ParameterError("cli.silo-with-engine")
         check_engine(engine, plan)
     learned = _learning(plan, run, shadows, silo, learning)
     if output is not None:
@@ -109,10 +109,10 @@ def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
     if not where.is_dir():
         return read_plan(where), None
     if silo is None:
-        raise ParameterError(f"{where} is a folder. Give a plan file, or name the silo whose site it is (--silo)")
+        raise ParameterError("cli.audit-of-folder", folder=where)
     site = read_site(where, "silo")
     if site.settings.name != silo:
-        raise ParameterError(f"{where} is the site of silo {site.settings.name!r}, not of {silo!r}")
+        raise ParameterError("cli.site-of-other-silo", folder=where, found_silo=site.settings.name, silo=silo)
     if site.policy is not None:
         site.policy.check(site.plan, silo)  # before anybody waits for replays; releases ask it again
     return plan_of(site.plan.content()), site.policy
@@ -123,18 +123,18 @@ def _learning(
 ) -> Learning | None:
     """Returns what silos are trained on, where an attack needs it; an option that nothing would heed is refused."""
     if shadows and not LEAST_SHADOWS <= shadows <= MOST_SHADOWS:
-        raise ParameterError(f"--shadows must be 0, or from {LEAST_SHADOWS} to {MOST_SHADOWS:,}, got {shadows}")
+        raise ParameterError("cli.shadows-range", least=LEAST_SHADOWS, most=MOST_SHADOWS, shadows=shadows)
     if silo is not None and (run is not None or shadows):
-        raise ParameterError("--silo looks at one silo's releases: leave --run and --shadows out")
+        raise ParameterError("cli.silo-with-run-or-shadows")
     if run is None and not shadows:
         if given is not None:
-            raise ParameterError("on what and how silos train needs --shadows or --run. Add one, or leave it out")
+            raise ParameterError("cli.learning-without-attack")
         return None
     options = given or TrainingOptions()
     if options.records is not None:
-        raise ParameterError("an audit deals out all records: leave --records out")
+        raise ParameterError("cli.audit-records")
     if not shadows and options.training != TrainingOptions().training:
-        raise ParameterError("silos trained as the recorded run says: leave out how they train, or add --shadows")
+        raise ParameterError("cli.learning-of-recorded-run")
     recorded = None if run is None else read_recorded_run(run, plan)
     named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
     task = load_task(named, **options.data_options)

@@ -52,9 +52,7 @@ def compare_command(
     result: list[tuple[bool, str]] = []
     told: Sequence[str] = ()
     if not train and not all(given is None for given in (learning, own, device, seeds, size_law, output)):
-        raise ParameterError(
-            "seeds, a size law, an output, a model and how silos train need --train. Add it, or leave them out"
-        )
+        raise ParameterError("cli.compare-needs-train")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     if train:
         task = load_task(learning.data, **learning.data_options)

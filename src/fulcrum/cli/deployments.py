@@ -49,16 +49,14 @@ class SiteOptions:
     def deployment(self, plan: Plan, training: TrainingOptions, **where: Any) -> Deployment:
         """Returns what is to be deployed; what cannot be is refused here."""
         if not self.patience > 0:
-            raise ParameterError(f"--patience must be a number of seconds above 0, got {self.patience:g}")
+            raise ParameterError("cli.patience-range", patience=self.patience)
         if self.policy is not None:
             read_policy(self.policy)  # whether every silo may release under the plan is asked once it is signed
             if plan.purpose == "research":
-                raise ParameterError(
-                    "a policy is for deployment plans, and this is a research plan. Leave --policy out"
-                )
+                raise ParameterError("cli.policy-for-research-plan")
         given = dict(map(_setting, self.settings))
         if given and self.train == BUILT_IN:
-            raise ParameterError("--option is for a training module of your own. Give it with --train")
+            raise ParameterError("cli.option-without-train")
         return Deployment(
             plan=plan,
             train=self.train,
@@ -74,7 +72,7 @@ def _setting(text: str) -> tuple[str, Any]:
     """Reads NAME=VALUE; a value that is a number, true, false or a list in TOML is that, any other is text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise ParameterError(f"--option must be NAME=VALUE, got {text!r}")
+        raise ParameterError("cli.option-form", text=text)
     try:
         return name, toml_of(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -110,10 +108,7 @@ def deployment_of(
     """Returns what is handed out to operators; a research plan is refused."""
     plan = read_plan(plan_file)
     if plan.purpose == "research":
-        raise PlanError(
-            f"{plan_file} is a research plan, which protects nobody. Plan with --purpose deployment, or try it on this "
-            f"machine with: fulcrum up {engine.name}"
-        )
+        raise PlanError("cli.research-plan-deployed", file=plan_file, engine=engine.name)
     return (sites or SiteOptions()).deployment(
         plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
     )
@@ -152,7 +147,7 @@ class RunFolder:
             yield folder
         except EngineError as error:
             folder.stays = True
-            raise EngineError(f"{error} (kept: {folder.path})") from None
+            raise EngineError("cli.run-failed", reason=str(error), folder=folder.path, cause=error.code) from None
         finally:
             if not folder.stays:
                 shutil.rmtree(folder.path)

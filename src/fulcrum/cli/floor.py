@@ -31,7 +31,7 @@ def floor(
     """Show what a silo's group reveals of it with no update sent, and whether a bound says anything."""
     check_format(style)
     if federation is not None and sizes is not None:
-        raise ParameterError("--sizes and a federation both give group sizes. Give one of them")
+        raise ParameterError("cli.group-sizes-twice")
     reading = None if federation is None else given_federation(federation, column)
     groups, records = _group_sizes(reading, sizes)
     strength = Coupling(coupling).strength
@@ -67,7 +67,7 @@ def floor(
     picture.append(table("What there is to learn under the prior", columns, judged))
     if true_coupling is not None:
         if information is None:
-            raise ParameterError("--true-coupling needs --information, the bound that was planned for")
+            raise ParameterError("cli.true-coupling-without-information")
         cost = cost_of_coupling(groups, assumed=strength, true=true_coupling, information=information)
         for row, overshoot, ratio in zip(rows, cost.overshoot.tolist(), cost.noise_ratio.tolist(), strict=True):
             row |= {"overshoot": overshoot, "noise_ratio": ratio}

@@ -34,14 +34,10 @@ class ModelOptions:
         """Returns the model, or None for the softmax head."""
         if self.model is None:
             if self.trained is not None:
-                raise ParameterError(
-                    f"--trained {self.trained} says which parameters of --model are trained. Give both"
-                )
+                raise ParameterError("cli.trained-without-model", trained=self.trained)
             return None
         if ":" not in self.model:
-            raise ParameterError(
-                f"--model must be FILE:CLASS, such as mynet:Net for the class Net in mynet.py, got {self.model!r}"
-            )
+            raise ParameterError("cli.model-form", model=self.model)
         look_here_for(self.model)
         patterns = [pattern.strip() for pattern in ("*" if self.trained is None else self.trained).split(",")]
         with prints_to_stderr():

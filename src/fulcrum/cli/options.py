@@ -22,7 +22,7 @@ def _whole(_: Any, tokens: Sequence[Any]) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ParameterError(f"{tokens[0].keyword or 'the argument'} must be a whole number, got {text!r}") from None
+        raise ParameterError("cli.number-not-whole", option=tokens[0].keyword or "the argument", text=text) from None
 
 
 def option(text: str, **settings: Any) -> Parameter:
@@ -110,4 +110,4 @@ def whole_numbers(text: str, option: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ParameterError(f"{option} must be whole numbers separated by commas, got {text!r}") from None
+        raise ParameterError("cli.whole-numbers-form", option=option, text=text) from None

@@ -57,12 +57,9 @@ def serve_command(
     """
     check_format(style)
     if not loopback(host) and not allow_remote:
-        raise ParameterError(
-            f"--host {host} can be reached by other machines, and the page asks nobody who they are. "
-            "Give --allow-remote if that is meant"
-        )
+        raise ParameterError("cli.host-remote", host=host)
     if not 0 <= port <= 65_535:
-        raise ParameterError(f"--port must be from 0 to 65535, got {port}")
+        raise ParameterError("cli.port-range", port=port)
     reading = given_federation(federation, column)
     with working("Preparing the page"):
         first = PageSettings(

@@ -51,9 +51,7 @@ def plan_command(
     model = None if own is None else own.loaded()
     if model is not None:
         if target.parameters not in (None, model.parameters):
-            raise ParameterError(
-                f"--parameters {target.parameters} and --model, which trains {model.parameters}, differ. Give one"
-            )
+            raise ParameterError("cli.parameters-differ", parameters=target.parameters, trained=model.parameters)
         target = replace(target, parameters=model.parameters)
     with working("Planning"):
         carried = None if keys is None else _read_keys(keys)
@@ -157,7 +155,7 @@ def _export_app(plan: Plan, folder: Path, style: str) -> int:
     """Writes a Flower app into a new folder."""
     files = app_files(plan)
     if folder.exists():
-        raise ParameterError(f"{folder} is there already. Name a new folder for the app")
+        raise ParameterError("cli.app-folder-exists", folder=folder)
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, text.encode())
@@ -172,10 +170,10 @@ def _read_keys(path: Path) -> dict[str, str]:
     try:
         found = toml_of(path.read_bytes())
     except OSError as error:
-        raise ParameterError(f"{path} cannot be read: {error.strerror}") from None
+        raise ParameterError("cli.keys-unreadable", file=path, reason=error.strerror) from None
     except tomllib.TOMLDecodeError as error:
-        raise ParameterError(f"{path} is not TOML: {error}") from None
+        raise ParameterError("cli.keys-not-toml", file=path, reason=str(error)) from None
     wrong = next((name for name, key in found.items() if not isinstance(key, str)), None)
     if wrong is not None:
-        raise ParameterError(f"{path}: the key of {wrong!r} must be a string")
+        raise ParameterError("cli.key-not-a-string", file=path, name=wrong)
     return found

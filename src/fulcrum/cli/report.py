@@ -75,4 +75,4 @@ def _read_date(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ParameterError(f"--date must be a day as YYYY-MM-DD, got {text!r}") from None
+        raise ParameterError("cli.date-form", text=text) from None

@@ -83,7 +83,7 @@ def policy(
     if ledger is not None:
         with Ledger.read(ledger) as book:
             if book.silo != silo:
-                raise PolicyError(f"{ledger} is the ledger of silo {book.silo!r}, not of {silo!r}")
+                raise PolicyError("cli.ledger-of-other-silo", file=ledger, found_silo=book.silo, silo=silo)
             before = book.releases_besides(made.digest)
     wanted.check(made, silo, before=before)
     told = {"plan": str(plan_file), "silo": silo, "allowed": True}
@@ -215,7 +215,7 @@ def replan_command(
     """Plan the remaining rounds from the budget that each silo has left."""
     check_format(style)
     if not ledgers.is_dir():
-        raise ParameterError(f"{ledgers} is not a folder of ledgers")
+        raise ParameterError("cli.ledgers-not-a-folder", folder=ledgers)
     check_output(output)
     look_here_for(allocation or "")
     found = given_federation(federation, column).federation

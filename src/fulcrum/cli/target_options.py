@@ -47,7 +47,7 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
         epsilon = None if self.epsilon is None else _by_name(self.epsilon, "--epsilon", federation.innermost.name)
         if self.epsilon_inside is not None:
             if epsilon and SILO in epsilon:
-                raise ParameterError("--epsilon silo=... and --epsilon-inside ask for the same thing. Give one of them")
+                raise ParameterError("cli.epsilon-inside-twice")
             epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
         chosen = {
             "weights": word_or_number(self.weights),
@@ -67,13 +67,15 @@ def _by_name(text: str, option: str, default: str) -> dict[str, float]:
         try:
             amount = float(value)
         except ValueError:
-            raise ParameterError(f"{option} must be a number or name=number,..., got {part.strip()!r}") from None
+            raise ParameterError("cli.numbers-by-name-form", option=option, text=part.strip()) from None
         if name in found and name:
             decimal = re.fullmatch(r"(\d+),(\d+)", text.strip())
-            remedy = f"If that is one number, write it with a point: {'.'.join(decimal.groups())}" if decimal else ""
-            raise ParameterError(f"{option} gives {name!r} twice, in {text!r}. {remedy or 'Give it once'}")
+            advice = f"If that is one number, write it with a point: {'.'.join(decimal.groups())}" if decimal else ""
+            raise ParameterError(
+                "cli.name-repeated", option=option, name=name, text=text, advice=advice or "Give it once"
+            )
         if name in found or (equals and not name):
-            raise ParameterError(f"{option} must be one number or name=number,..., got {text!r}")
+            raise ParameterError("cli.number-or-names-form", option=option, text=text)
         found[name] = amount
     return found
 

@@ -113,11 +113,11 @@ def embed(
     check_format(style)
     check_features_path(output)
     if not source.exists():
-        raise DataError(f"{source} does not exist. Give a folder of images, or a .csv or .txt of texts")
+        raise DataError("cli.source-missing", source=source)
     with counting("Embedding") as advance:
         if source.is_dir():
             if model is None:
-                raise ParameterError("embedding images needs a model. Give the ONNX file of a ResNet-18 with --model")
+                raise ParameterError("cli.embedding-model-missing")
             made = embed_images(source, model=model, batch=batch, on_batch=advance)
         else:
             made = embed_texts(source, model=model, batch=batch, on_batch=advance)

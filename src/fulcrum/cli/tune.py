@@ -102,4 +102,4 @@ def _rates(text: str) -> Sequence[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ParameterError(f"--learning-rates must be numbers separated by commas, got {text!r}") from None
+        raise ParameterError("cli.learning-rates-form", text=text) from None

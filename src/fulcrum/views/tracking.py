@@ -123,7 +123,9 @@ class _TensorBoard:
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = writer.EventFileWriter(str(folder))
         except OSError as error:
-            raise DataError(f"--tensorboard {folder} cannot be written to: {error.strerror or error}") from None
+            raise DataError(
+                "tracking.folder-unusable", option="--tensorboard", folder=folder, reason=error.strerror or str(error)
+            ) from None
         told = "\n".join(f"- {name}: {value}" for name, value in about.items())
         self._add(0, text("run", told))
 
@@ -153,7 +155,9 @@ class _MLflow:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise DataError(f"--mlflow {where} cannot be written to: {error.strerror or error}") from None
+                raise DataError(
+                    "tracking.folder-unusable", option="--mlflow", folder=where, reason=error.strerror or str(error)
+                ) from None
             uri = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
         try:
             with _its_own_warnings():
@@ -165,7 +169,7 @@ class _MLflow:
                 for name, value in about.items():
                     self._client.log_param(self._run, name, value)
         except Exception as error:
-            raise DataError(f"--mlflow {where} cannot be used: {in_one_line(error)[:200]}") from None
+            raise DataError("tracking.mlflow-unusable", address=where, reason=in_one_line(error)[:200]) from None
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         with _its_own_warnings():
@@ -192,4 +196,4 @@ def _imported(module: str, option: str, extra: str) -> Any:
         with _its_own_warnings():
             return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError(f"{option} needs {extra}. Run: pip install 'fulcrum-dp[{extra}]'") from None
+        raise MissingExtraError("tracking.extra-missing", option=option, extra=extra) from None

@@ -177,7 +177,7 @@ def _converter() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise MissingExtraError("charts need vl-convert-python. Run: pip install 'fulcrum-dp[report]'") from None
+        raise MissingExtraError("charts.extra-missing") from None
     return vl_convert
 
 

@@ -52,7 +52,7 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.kind == "add":
             return added(federation)
         if len(self.regions) != 1:
-            raise ParameterError(f"an edit of the kind {self.kind!r} concerns one region, got {len(self.regions)}")
+            raise ParameterError("page.edit-regions", kind=self.kind, regions=len(self.regions))
         [region] = self.regions
         if self.kind == "split":
             return split(federation, region)
@@ -63,7 +63,7 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.kind == "records":
             return rescaled(federation, region, mean=self.number)
         if not self.number.is_integer():
-            raise ParameterError(f"the number of silos must be whole, got {self.number:g}")
+            raise ParameterError("page.silos-not-whole", number=self.number)
         return resized(federation, region, silos=int(self.number))
 
 
@@ -81,7 +81,7 @@ class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def before(self) -> Topology:
         """Returns the federation that the page holds."""
         if len(self.federation.silos) > MOST_SILOS:
-            raise FederationError(too_many(len(self.federation.silos)))
+            raise too_many_silos(len(self.federation.silos))
         return federation_of(self.federation)
 
     def federated(self) -> Topology:
@@ -172,6 +172,6 @@ def _weights_shown(made: Plan) -> int:
     return 7 if silos <= 2_000 else 4
 
 
-def too_many(silos: int) -> str:
-    """Returns why so many silos are refused."""
-    return f"{silos:,} silos are more than the {MOST_SILOS:,} that the page takes. Use: fulcrum plan"
+def too_many_silos(silos: int) -> FederationError:
+    """Returns the error for a federation with more silos than the page takes."""
+    return FederationError("page.silos-too-many", silos=silos, most=MOST_SILOS)

@@ -11,7 +11,6 @@ import msgspec
 
 from fulcrum.core.choices import ACCOUNTANTS, PURPOSES, WEIGHTS
 from fulcrum.core.topology import Topology
-from fulcrum.errors import FederationError
 from fulcrum.planning.recipes import RECIPES
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
@@ -21,7 +20,7 @@ from fulcrum.rules.registry import known_rules
 from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import javascript_bundle, theme
 from fulcrum.views.html import inline_json, rendered, script, style
-from fulcrum.views.page.page_answers import too_many
+from fulcrum.views.page.page_answers import too_many_silos
 from fulcrum.views.page.page_guard import FAILED, LARGEST_BODY, Guard, Refusal
 from fulcrum.views.page.page_head import head
 from fulcrum.views.page.page_regions import regions
@@ -152,7 +151,7 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
 
 def _page(federation: Topology, settings: PageSettings, notes: Sequence[str]) -> bytes:
     if len(federation) > MOST_SILOS:
-        raise FederationError(too_many(len(federation)))
+        raise too_many_silos(len(federation))
     made = settings.plan(federation)
     data = {
         "federation": roster_of(federation),

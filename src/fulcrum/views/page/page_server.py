@@ -24,7 +24,7 @@ SLOWEST = 200_000
 
 def missing_extra() -> MissingExtraError:
     """Returns what is said where the packages of the page are not installed."""
-    return MissingExtraError("fulcrum serve needs starlette and uvicorn. Run: pip install 'fulcrum-dp[serve]'")
+    return MissingExtraError("page.extra-missing")
 
 
 def web_server(application: Any) -> "uvicorn.Server":
@@ -62,5 +62,5 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (")[0]  # newer Pythons add the address
         raise ParameterError(
-            f"cannot listen on {host} port {port}: {reason}. Give another: --port {port % 65_535 + 1}"
+            "page.port-unusable", host=host, port=port, reason=reason, next_port=port % 65_535 + 1
         ) from None

@@ -79,26 +79,19 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
-                raise ParameterError(f"{name} must be from {low} to {high:,}")
+                raise ParameterError("page.setting-range", name=name, low=low, high=high)
         clip_norm = RECIPES[self.recipe].clip_norm if self.clip_norm is None else self.clip_norm
         if self.parameters is None and clip_norm == "auto":
             whose = f"the recipe {self.recipe!r} clips by the noise" if self.clip_norm is None else "clip norm 'auto'"
-            raise ParameterError(f"{whose}: it needs the number of trainable parameters. Give: parameters")
+            raise ParameterError("page.clip-norm-needs-parameters", reason=whose)
         if self.parameters is None and self.purpose == "deployment":
-            raise ParameterError("a deployment plan needs the number of trainable parameters. Give: parameters")
+            raise ParameterError("page.deployment-needs-parameters")
         if self.epsilon_inside is None:
             return
         if isinstance(self.weights, (int, float)) and len(federation) > MOST_SILOS_BETWEEN:
-            raise ParameterError(
-                f"weights between sizes and least noise, with a promise inside too, take minutes for more than "
-                f"{MOST_SILOS_BETWEEN:,} silos. Choose another rule, or use: fulcrum plan"
-            )
+            raise ParameterError("page.weights-between-slow", most=MOST_SILOS_BETWEEN)
         if self.weights == "least-noise" and not self.weighs_quickly(federation):
-            raise ParameterError(
-                f"weights of least noise, with a promise inside too, take minutes for more than "
-                f"{MOST_SILOS_BETWEEN:,} silos that differ in their region or their declared epsilon. Choose another "
-                "rule, or use: fulcrum plan"
-            )
+            raise ParameterError("page.weights-least-noise-slow", most=MOST_SILOS_BETWEEN)
 
     def weighs_quickly(self, federation: Topology) -> bool:
         """Returns True where weights of least noise take seconds, not minutes."""

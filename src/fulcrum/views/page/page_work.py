@@ -22,7 +22,7 @@ from fulcrum.readers.federation_csv import federation_csv
 from fulcrum.readers.federation_json import roster_of
 from fulcrum.readers.federation_reader import FederationReading, reading_of_bytes
 from fulcrum.readers.spreadsheets.column_names import columns_said
-from fulcrum.views.page.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many
+from fulcrum.views.page.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many_silos
 from fulcrum.views.page.page_guard import FAILED
 from fulcrum.views.report.html_report import report
 
@@ -108,9 +108,9 @@ def asked(body: bytes) -> PageQuestion:
     try:
         return msgspec.json.decode(body, type=PageQuestion)
     except RecursionError:
-        raise ParameterError("the request is nested too deeply to be read") from None
+        raise ParameterError("page.request-nested") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ParameterError(f"the request cannot be read: {error}") from None
+        raise ParameterError("page.request-unreadable", reason=str(error)) from None
 
 
 def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | None = None) -> FederationReading:
@@ -127,29 +127,25 @@ def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | N
     bare = PurePosixPath(name.replace("\\", "/")).name[-100:]
     file = bare if bare.isprintable() and bare else "the file"
     if file != bare:
-        raise FederationError("the file's name must be printable. Rename it")
+        raise FederationError("page.file-name-unprintable")
     lines = max(data.count(b"\n"), data.count(b"\r"))
     if lines > 2 * MOST_SILOS:  # before anything is parsed
-        raise FederationError(f"{file} has {lines:,} lines. The page takes {MOST_SILOS:,} silos. Use: fulcrum plan")
+        raise FederationError("page.file-too-many-lines", file=file, lines=lines, most=MOST_SILOS)
     if file.lower().endswith(".toml"):
         _check_toml(data, file)
     found = reading_of_bytes(data, file, columns=columns)
     if len(found.federation) > MOST_SILOS:
-        raise FederationError(f"{file}: {too_many(len(found.federation))}")
+        raise FederationError.at(file, too_many_silos(len(found.federation)))
     return found
 
 
 def _check_toml(data: bytes, file: str) -> None:
     """Refuses what would take the parser minutes: it walks a dotted key once for each of its parts."""
     if len(data) > _LARGEST_TOML:
-        raise FederationError(
-            f"{file} is larger than the {_LARGEST_TOML // 1_000_000} MB of TOML that the page takes. Use CSV"
-        )
+        raise FederationError("page.file-too-large", file=file, megabytes=_LARGEST_TOML // 1_000_000)
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.count(b".") > _MOST_DOTS:
-            raise FederationError(
-                f"{file} line {number}: more than {_MOST_DOTS} dots on one line. Break it, or use CSV"
-            )
+            raise FederationError("page.line-too-many-dots", file=file, line=number, most=_MOST_DOTS)
     if deep := _DEEP_KEY.search(data):
         number = data.count(b"\n", 0, deep.start()) + 1
-        raise FederationError(f"{file} line {number}: a key of more than four parts, which no federation has")
+        raise FederationError("page.key-too-deep", file=file, line=number)

@@ -120,11 +120,11 @@ def read_answers(path: str | Path) -> Answers:
     try:
         found = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError("answers.file-unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise DataError(f"{path} does not hold a dossier's answers: {error}") from None
+        raise DataError("answers.file-wrong", file=path, reason=str(error)) from None
     if found.format != FORMAT:
-        raise DataError(f"{path} is of format {found.format!r}, expected {FORMAT}")
+        raise DataError("answers.format-unknown", file=path, format=found.format, expected=FORMAT)
     return found
 
 

@@ -88,10 +88,7 @@ def report(
     issuer = plan.issuer if isinstance(plan, VerifiedPlan) else ""
     plan = with_figures(plan)
     if audit is not None and audit.plan_digest != plan.digest:
-        raise DataError(
-            f"the audit is of another plan (digest {audit.plan_digest[:4]}.., expected {plan.digest[:4]}..). "
-            "Run: fulcrum audit PLAN -o FOLDER"
-        )
+        raise DataError("report.audit-of-other-plan", digest=audit.plan_digest, expected=plan.digest)
     day = written or _today()
     results = None if run is None else read_results(run, plan)
     drawings = [*plan_drawings(plan), weights_drawing(plan), *(run_drawings(results) if results else ())]
@@ -158,7 +155,7 @@ def _today() -> date:
     try:
         return datetime.fromtimestamp(int(given), UTC).date()
     except (ValueError, OverflowError, OSError):
-        raise ParameterError(f"SOURCE_DATE_EPOCH must be seconds since 1970, got {given!r}") from None
+        raise ParameterError("report.source-date-epoch", seconds=given) from None
 
 
 def _training_commands(results: Results | None) -> list[str]:

@@ -176,19 +176,19 @@ def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:
     if isinstance(shape, dict):
         if not isinstance(entry, dict) or entry.keys() != shape.keys():
             fields = sorted(entry) if isinstance(entry, dict) else entry
-            raise DataError(f"{where} must have the fields {sorted(shape)}, got {fields}")
+            raise DataError("registry.fields-wrong", place=where, expected=sorted(shape), fields=fields)
         for key, inside in shape.items():
             check_shape(entry[key], inside, f"{where}.{key}")
     elif isinstance(shape, list):
         if not isinstance(entry, list) or not entry:
-            raise DataError(f"{where} must be a list of at least one, got {entry!r}")
+            raise DataError("registry.list-empty", place=where, entry=entry)
         for number, one in enumerate(entry):
             check_shape(one, shape[0], f"{where}[{number}]")
     elif isinstance(shape, tuple):
         if entry not in shape:
-            raise DataError(f"{where} must be one of {list(shape)}, got {entry!r}")
+            raise DataError("registry.choice-unknown", place=where, expected=list(shape), entry=entry)
     elif not isinstance(entry, shape) or isinstance(entry, bool):
-        raise DataError(f"{where} must be of type {shape.__name__}, got {entry!r}")
+        raise DataError("registry.type-wrong", place=where, expected=shape.__name__, entry=entry)
 
 
 def as_yaml(value: Any, indent: int = 0) -> str:

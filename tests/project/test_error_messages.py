@@ -26,7 +26,6 @@ UNREVISED = {
     "readers",
     "rules",
     "server",
-    "simulation",
     "npz",
     "primitives",
 }

@@ -261,7 +261,7 @@ def test_a_column_that_is_none_of_numbers_is_told_shortly(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for columns, told in (
         ({"image": [photo((1, 2, 3))] * 6, "id": range(6)}, "beside the column 'image' may stand .* alone, not 'id'"),
-        ({"scan": [b"x" * 5000] * 6}, r"column 'scan' must hold numbers, got b'x{38}\.\.\.\. Drop it or encode it"),
+        ({"scan": [b"x" * 5000] * 6}, r"column 'scan' must hold numbers, got b'x{38}\.\.\. Drop it or encode it"),
         ({"scan": [[1.0, 2.0]] * 6}, r"column 'scan' must hold numbers, got \[1\.0, 2\.0\]"),
     ):
         pq.write_table(pa.table({**columns, "label": ["a", "b"] * 3}), tmp_path / "bad.parquet")

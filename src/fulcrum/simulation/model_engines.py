@@ -64,7 +64,7 @@ def train_model(
         on_note: Called at once with what makes training slow.
     """
     if device is not None and not isinstance(model, TorchModel):
-        raise ParameterError("a device is for a PyTorch module: the other models train on the processor. Leave it out")
+        raise ParameterError("model.device-unneeded")
     if model is None:
         together = train_jobs(
             jobs, task, training, keep_regional_sums=keep_regional_sums, every_round=every_round, on_round=on_round

@@ -90,12 +90,12 @@ def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: 
             state = model.step(state, task.features_train[chosen], task.labels_train[chosen])
         update = np.asarray(model.final(state), dtype=np.float64) - start
     except ParameterError as error:
-        raise ParameterError(f"silo {silo!r} in round {round_number}: {error}") from error
+        raise ParameterError.at(f"silo {silo!r} in round {round_number}", error) from error
     except FulcrumError:
         raise
     except Exception as error:
         error.add_note(f"raised by the model at silo {silo!r} in round {round_number}")
         raise
     if not np.isfinite(update).all():
-        raise DivergedUpdateError(f"silo {silo!r} diverged in round {round_number}: its update is not finite")
+        raise DivergedUpdateError("model.update-diverged", silo=silo, round=round_number)
     return update

@@ -206,10 +206,7 @@ def check_parameters_fit(plans: Sequence[Plan], model: Model | TorchModel | None
     """Raises `ParameterError` where a plan was made for another number of parameters than a user's own model has."""
     for plan in plans:
         if model is not None and plan.parameters is not None and plan.parameters != model.parameters:
-            raise ParameterError(
-                f"the plan is for {plan.parameters:,} parameters, and the model trains {model.parameters:,}. Make a "
-                "plan for it: fulcrum plan --model, or parameters="
-            )
+            raise ParameterError("model.plan-parameters", planned=plan.parameters, parameters=model.parameters)
 
 
 def _on_size(plan: Plan, model: Model | TorchModel | None, task: Task) -> tuple[str, ...]:
@@ -315,9 +312,9 @@ def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:
     """Returns 0 .. n-1 for a number n, or the seeds as given."""
     chosen = list(range(seeds)) if isinstance(seeds, (int, np.integer)) else [int(seed) for seed in seeds]
     if not chosen or min(chosen) < 0:
-        raise ParameterError(f"seeds must be at least one number of at least 0, got {seeds}")
+        raise ParameterError("training.seeds-range", seeds=seeds)
     if len(set(chosen)) < len(chosen):
-        raise ParameterError(f"seeds must differ: a repeated one counts the same run twice, got {seeds}")
+        raise ParameterError("training.seeds-repeated", seeds=seeds)
     return chosen
 
 
@@ -325,9 +322,7 @@ def partition_of(task: Task, federation: Topology, *, seed: int, records: float 
     """Returns the data's own partition where it names silos, else the coupled one."""
     if task.silo is not None:
         if records is not None:
-            raise ParameterError(
-                f"{task.name} names its silos, so records={records:g} a silo cannot be met. Leave it out"
-            )
+            raise ParameterError("training.records-unneeded", data=task.name, records=records)
         return declared_partition(task, federation)
     check_silos_known(task, federation)
     return coupled_partition(task, federation, seed=seed, records=records)

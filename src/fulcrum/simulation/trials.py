@@ -103,11 +103,11 @@ def compare_trained(
     """
     check_known("size law", size_law, SIZE_LAWS)
     if target.get("seed", 0) != 0:
-        raise ParameterError(f"every seed deals noise anew: seed={target['seed']} would be ignored. Choose the seeds")
+        raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
     federation = read_federation(federation)
     task, own = read_data(data, **(data_options or {})), model_of(model)
     if task.silo is not None and size_law != "declared":
-        raise ParameterError(f"{task.name} names its silos, so their sizes cannot be drawn. Leave the size law out")
+        raise ParameterError("comparison.sizes-named", data=task.name)
     chosen = chosen_seeds(seeds)
     rows = compared_on(task, federation, allocation, target, own)
     plans = [

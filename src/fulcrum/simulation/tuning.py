@@ -165,20 +165,14 @@ def tune(
 def _check(plan: Plan, task: Task) -> int:
     """Returns d, or raises where this plan cannot be tuned or this data may not be used."""
     if task.silo is not None:
-        raise DataError(
-            f"{task.name} names silos, and what is tuned on silos' own data is counted by no epsilon. "
-            "Use public or synthetic data, without a silo column"
-        )
+        raise DataError("tuning.silos-named", data=task.name)
     if plan.continues_previous_plan:
-        raise PlanError("a plan that follows earlier rounds cannot be tuned: tune before the first round")
+        raise PlanError("tuning.plan-continues")
     if plan.allocation not in ALLOCATIONS:
-        raise PlanError(f"the plan was made with the allocation {plan.allocation!r}, and what a plan names is not run")
+        raise PlanError("tuning.allocation-unknown", allocation=plan.allocation)
     d = parameters_of(None, task)
     if plan.parameters not in (None, d):
-        raise ParameterError(
-            f"the plan is for {plan.parameters:,} parameters, and a head on {task.name} has {d:,}. "
-            "Tuning trains such a head, and no model of your own. Give data and components of the plan's size"
-        )
+        raise ParameterError("tuning.plan-parameters", planned=plan.parameters, data=task.name, parameters=d)
     return d
 
 

@@ -28,10 +28,7 @@ class Records:
         """Returns the chosen records."""
         rows = np.flatnonzero(chosen).tolist()
         if not rows:
-            raise DataError(
-                f"{self.where} must have records to train on and records to test on. Give more of them and, where a "
-                "column says the split, both train and test"
-            )
+            raise DataError("data.split-empty", data=self.where)
         return Records(
             where=self.where,
             features=self.features[chosen],
@@ -51,11 +48,11 @@ def checked_records(
 ) -> Records:
     """Checks features against their labels and silos; what is missing or does not fit is refused."""
     if features.ndim < 2 or features.dtype.kind not in "fiu":
-        raise DataError(f"{where}: features must be a table of numbers, got {features.dtype} of shape {features.shape}")
+        raise DataError("data.features-type", data=where, dtype=features.dtype, shape=features.shape)
     if not math.prod(features.shape[1:]):
-        raise DataError(f"{where} has no features")
+        raise DataError("data.features-missing", data=where)
     if not len(features):
-        raise DataError(f"{where} has no {what}records")
+        raise DataError("data.records-missing", data=where, part=what)
     found: dict[str, list[Any]] = {}
     for name, values in (("label", labels), ("silo", silo)):
         if values is None:
@@ -65,15 +62,15 @@ def checked_records(
             continue
         if values.ndim != 1:
             otherwise = ". For numbers or several labels a record give --targets" if name == "label" else ""
-            raise DataError(
-                f"{where}: give one {name} a record, in one dimension, got the shape {values.shape}{otherwise}"
-            )
+            raise DataError("data.column-shape", data=where, column=name, shape=values.shape, advice=otherwise)
         if len(values) != len(features):
-            raise DataError(f"{where}: {len(features)} {what}features and {len(values)} {name}s. Give one {name} each")
+            raise DataError(
+                "data.column-length", data=where, records=len(features), part=what, count=len(values), column=name
+            )
         found[name] = [word_of(value) for value in values.tolist()]
         if "" in found[name]:
             missing = found[name].index("") + 1
-            raise DataError(f"{where}: {what}record {missing} has no {name}. Give it one, or leave the record out")
+            raise DataError("data.cell-missing", data=where, part=what, record=missing, column=name)
     # Rows are scaled in double precision. Anything else stays as it is, in single, and bytes become 0 to 1.
     with np.errstate(over="ignore"):  # what overflows is refused below
         numbers: _Array = features.astype(np.float64 if features.ndim == 2 else np.float32)
@@ -82,7 +79,9 @@ def checked_records(
     broken = ~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1)
     if broken.any():
         single = "" if features.ndim == 2 else " in single precision"
-        raise DataError(f"{where}: {what}record {int(np.argmax(broken)) + 1} has a feature that is not finite{single}")
+        raise DataError(
+            "data.feature-not-finite", data=where, part=what, record=int(np.argmax(broken)) + 1, precision=single
+        )
     return Records(where=where, features=numbers, labels=found["label"], silo=found.get("silo"))
 
 
@@ -90,14 +89,18 @@ def _numbers(where: str, what: str, targets: str, values: _Array, records: int) 
     """Checks targets that are no classes, and returns them by record."""
     shape = "(records,) or (records, numbers)" if targets == "numbers" else "(records, labels)"
     if values.dtype.kind not in "fiub" or values.ndim not in ((1, 2) if targets == "numbers" else (2,)):
-        raise DataError(f"{where}: {targets} must be of shape {shape}, got {values.dtype} of shape {values.shape}")
+        raise DataError(
+            "data.targets-shape", data=where, targets=targets, expected=shape, dtype=values.dtype, shape=values.shape
+        )
     if len(values) != records:
-        raise DataError(f"{where}: {records} {what}features and {len(values)} {targets}. Give as many")
+        raise DataError(
+            "data.targets-length", data=where, records=records, part=what, count=len(values), targets=targets
+        )
     right = np.isfinite(values) if targets == "numbers" else (values == 0) | (values == 1)
     if not right.all():
         rule = "finite" if targets == "numbers" else "0 or 1"
         worst = int(np.argmin(right.reshape(records, -1).all(axis=1))) + 1
-        raise DataError(f"{where}: {targets} must be {rule}, unlike those of {what}record {worst}")
+        raise DataError("data.targets-range", data=where, targets=targets, rule=rule, part=what, record=worst)
     return values.astype(np.float64).tolist()  # type: ignore[no-any-return]
 
 

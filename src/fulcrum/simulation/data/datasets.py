@@ -62,14 +62,14 @@ def dataset_task(
     if held_out is None:
         out = held_out_at_random(labels.tolist() if targets == "classes" else None, silo, len(labels), seed)
         if not out.any():
-            raise DataError(f"{called} has {len(labels)} records, too few to hold some out. Give held_out")
+            raise DataError("dataset.records-few", data=called, records=len(labels))
         tested = _rows(out, features, labels, silo)
         features, labels, silo = _rows(~out, features, labels, silo)
     else:
         tested = _arrays(held_out, f"the held-out part of {called}", targets)
     if tested[0].shape[1:] != features.shape[1:]:
         shapes = f"{features.shape[1:]} to train on and {tested[0].shape[1:]} to test on"
-        raise DataError(f"the records of {called} must be of one shape, got {shapes}")
+        raise DataError("dataset.record-shapes", data=called, shapes=shapes)
     tested_labels = tested[1]
     if targets == "classes":
         classes, labels, tested_labels = _classes(called, labels, tested_labels, classes)
@@ -96,24 +96,24 @@ def _rows(chosen: Any, features: Any, labels: Any, silo: tuple[str, ...] | None)
 def _classes(name: str, labels: Any, tested: Any, classes: Sequence[str] | None) -> tuple[tuple[str, ...], Any, Any]:
     """Returns the names of the classes, and their numbers by record; names that silos hold are numbered in order."""
     if isinstance(classes, str):
-        raise ParameterError(f"classes must be the names of all classes, such as ('cat', 'dog'), got {classes!r}")
+        raise ParameterError("dataset.classes-type", classes=classes)
     held = set(labels.tolist())
     if len(held) < 2:
-        raise DataError(f"{name} has one class to train on, {next(iter(held))}. There is nothing to learn")
+        raise DataError("dataset.class-single", data=name, label=next(iter(held)))
     unseen = set(tested.tolist()) - held
     if unseen:
-        raise DataError(f"{name} tests on class {min(unseen)} and has no record of it to train on. It cannot be learnt")
+        raise DataError("dataset.class-untrained", data=name, label=min(unseen))
     if labels.dtype.kind == "U":
         named = tuple(classes or in_order(held))
         if not held <= set(named):
             missing = listing(sorted(held - set(named)))
-            raise ParameterError(f"{name} has classes that are not named: {missing}. Name them all")
+            raise ParameterError("dataset.classes-unnamed", data=name, classes=missing)
         number = {word: place for place, word in enumerate(named)}
         labels, tested = (np.array([number[word] for word in each.tolist()]) for each in (labels, tested))
         return named, labels, tested
     most = int(labels.max()) + 1
     if classes is not None and len(classes) < most:
-        raise ParameterError(f"{name} has class {most - 1}, and {len(classes)} classes are named. Name them all")
+        raise ParameterError("dataset.classes-few", data=name, label=most - 1, classes=len(classes))
     return tuple(classes or (str(number) for number in range(most))), labels, tested
 
 
@@ -122,17 +122,14 @@ def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str,
     items = _items(dataset, name)
     lengths = {len(item) if isinstance(item, (tuple, list)) else 1 for item in items}
     if lengths not in ({2}, {3}):
-        raise DataError(
-            f"an item of {name} must be a record and its target, or these and its silo. For arrays give "
-            "list(zip(X, y, silo))"
-        )
+        raise DataError("dataset.item-form", data=name)
     records = [_array(item[0]) for item in items]
     shapes = {record.shape for record in records}
     if len(shapes) > 1:
-        raise DataError(f"the records of {name} must be of one shape, got {' and '.join(map(str, sorted(shapes)[:2]))}")
+        raise DataError("dataset.record-shapes", data=name, shapes=" and ".join(map(str, sorted(shapes)[:2])))
     features = np.stack(records)
     if features.dtype.kind not in "fiub":
-        raise DataError(f"the records of {name} must be numbers, got {features.dtype}. Encode them, or read them first")
+        raise DataError("dataset.record-type", data=name, dtype=features.dtype)
     if features.dtype == bool or (features.dtype == np.uint8 and features.ndim > 2):
         features = features.astype(np.float32) / np.float32(255 if features.dtype == np.uint8 else 1)
     silo = tuple(_silo(item[2], place, name) for place, item in enumerate(items)) if lengths == {3} else None
@@ -143,19 +140,16 @@ def _items(dataset: Any, name: str) -> list[Any]:
     """Returns the items of a dataset, or says which of them cannot be had."""
     table = isinstance(dataset, Mapping) or hasattr(dataset, "columns")
     if table or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        raise DataError(
-            f"{name} is no dataset with a length and items. Give a name, a path, a torch.utils.data.Dataset, or for "
-            "arrays list(zip(X, y, silo)); save a table as CSV or Parquet"
-        )
+        raise DataError("dataset.type-unusable", data=name)
     if not len(dataset):
-        raise DataError(f"{name} has no records")
+        raise DataError("data.records-missing", data=name, part="")
     found = []
     for place in range(len(dataset)):
         try:
             found.append(dataset[place])
         except Exception as error:  # whatever a user's dataset does
             told = f"{type(error).__name__}: {in_one_line(error)}"
-            raise DataError(f"item {place} of {name} cannot be read: {told}") from error
+            raise DataError("dataset.item-unreadable", item=place, data=name, reason=told) from error
     return found
 
 
@@ -171,7 +165,7 @@ def _silo(value: Any, place: int, name: str) -> str:
     array = _array(value)
     word = word_of(array.item()) if array.ndim == 0 else ""
     if not word:
-        raise DataError(f"item {place} of {name} must name its silo, got {in_one_line(value)!r}")
+        raise DataError("dataset.silo-unnamed", item=place, data=name, value=in_one_line(value))
     return word
 
 
@@ -179,23 +173,20 @@ def _targets(values: list[Any], name: str, targets: str) -> Any:
     """Returns the targets of all records as one array, checked."""
     shapes = {value.shape for value in values}
     if len(shapes) > 1:
-        raise DataError(f"the targets of {name} must be of one shape, got {' and '.join(map(str, sorted(shapes)[:2]))}")
+        raise DataError("dataset.target-shapes", data=name, shapes=" and ".join(map(str, sorted(shapes)[:2])))
     found = np.stack(values)
-    met = f"got {found.dtype} of shape {found.shape}"
+    dtype, shape = found.dtype, found.shape
     if targets == "classes":
         found = found.astype(np.intp) if found.dtype == bool else found
         whole = found.dtype.kind in "iu" and found.min() >= 0
         if found.ndim != 1 or not (whole or found.dtype.kind == "U"):
-            raise DataError(
-                f"the targets of {name} must be classes 0 .. K-1, or names of classes, one a record, {met}. Numbers or "
-                "several labels a record: say so with targets="
-            )
+            raise DataError("dataset.targets-classes", data=name, dtype=dtype, shape=shape)
         return found.astype(np.intp) if whole else found
     if found.dtype.kind not in "fiub":
-        raise DataError(f"the targets of {name} must be numbers, {met}")
+        raise DataError("dataset.targets-type", data=name, dtype=dtype, shape=shape)
     found = found.astype(np.float64)
     if not np.isfinite(found).all():
-        raise DataError(f"the targets of {name} must be finite")
+        raise DataError("dataset.target-not-finite", data=name)
     if targets == "labels" and (found.ndim != 2 or not np.isin(found, (0, 1)).all()):
-        raise DataError(f"the targets of {name} must be 0 or 1 for each label, of shape (records, labels), {met}")
+        raise DataError("dataset.targets-labels", data=name, dtype=dtype, shape=shape)
     return found

@@ -93,10 +93,10 @@ def embed_images(
             on_batch(min(start + size, len(files)), len(files))
     lost = {file.path.parent for file in files} - {file.path.parent for file in read}
     if lost:
-        raise DataError(f"{min(lost)} has no image that can be read. The first is {broken[min(lost)]}")
+        raise DataError("embedding.class-unreadable", folder=min(lost), reason=broken[min(lost)])
     features = np.concatenate(rows)
     if not np.isfinite(features).all():
-        raise DataError(f"{model} returned a feature that is not finite. Is it trained, and in float32?")
+        raise DataError("embedding.feature-not-finite", model=model)
     return Embedded(
         features=read_only(features),
         labels=np.array([file.path.parent.name for file in read]),
@@ -152,7 +152,7 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
         train = embedded.split == "train"
         for name, part in (("train", train), ("test", ~train)):
             if not part.any():
-                raise DataError(f"{path}: no record is in the {name} split. Leave the split out, or name some {name}")
+                raise DataError("embedding.split-empty", file=path, split=name)
             arrays |= {f"X_{name}": embedded.features[part], f"y_{name}": embedded.labels[part]}
     if embedded.silo is not None:
         arrays["silo"] = embedded.silo[train]
@@ -166,11 +166,11 @@ def save_features(embedded: Embedded, path: str | Path) -> None:
 def check_features_path(path: str | Path) -> None:
     """Raises `DataError` for a file that `load_task` would not read or that cannot be written, before any work."""
     if Path(path).suffix != ".npz":
-        raise DataError(f"{path}: features are written to a file that ends in .npz, got {Path(path).suffix!r}")
+        raise DataError("embedding.output-suffix", file=path, suffix=Path(path).suffix)
     try:
         check_writable(path)
     except StorageError as error:
-        raise DataError(str(error)) from None
+        raise DataError("embedding.output-unwritable", reason=str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +182,11 @@ class _ImageFile:
 def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
     """Returns the files of every class, sorted, and a line for whatever stands where no image belongs."""
     if not root.is_dir():
-        raise DataError(f"{root} is not a folder. Give a folder with one subfolder a class")
+        raise DataError("embedding.folder-missing", folder=root)
     try:
         folders, stray = _contents(root)
         if not folders:
-            raise DataError(f"{root} has no subfolders. Put the images of each class in a subfolder named for it")
+            raise DataError("embedding.classes-missing", folder=root)
         parts: list[tuple[str | None, Path]] = [(None, root)]
         if {folder.name for folder in folders} == {"train", "test"} and all(_contents(folder)[0] for folder in folders):
             parts = [(folder.name, folder) for folder in folders]
@@ -199,11 +199,11 @@ def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
             for folder in classes:
                 deeper, found = _contents(folder)
                 if not found:
-                    raise DataError(f"{folder} has no images. Add some, or remove the folder")
+                    raise DataError("embedding.class-empty", folder=folder)
                 files += [_ImageFile(file, split) for file in found]
                 skipped += [f"{inner.relative_to(root)}: a folder inside a class" for inner in deeper]
     except OSError as error:
-        raise DataError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+        raise DataError("data.file-unreadable", file=error.filename or root, reason=error.strerror or error) from None
     return files, skipped
 
 
@@ -225,11 +225,11 @@ def _pixels(path: Path) -> Features:
                 flat = image.convert("RGBA") if "transparency" in image.info else image
                 small = flat.convert("RGB").resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     except UnidentifiedImageError:
-        raise DataError("not an image that Pillow reads") from None
+        raise DataError("embedding.image-unknown") from None
     except Exception as error:  # a decoder fails in its own way on a broken file: struct.error, SyntaxError, ...
-        raise DataError(f"a broken image: {_first_line(error)}") from None
+        raise DataError("embedding.image-broken", reason=_first_line(error)) from None
     if deep:
-        raise DataError("grey levels beyond 8 bits, which would be cut off. Convert it to 8 bits")
+        raise DataError("embedding.image-depth")
     levels = np.asarray(small, dtype=np.float32) / np.float32(255)
     return ((levels - _CHANNEL_MEAN) / _CHANNEL_STD).transpose(2, 0, 1)
 
@@ -240,17 +240,15 @@ def _network(model: Path, batch: int) -> tuple[_Network, int]:
         import onnxruntime
         import PIL.Image  # noqa: F401, read here so that a missing package shows before any work
     except ImportError:
-        raise MissingExtraError(
-            "embedding images needs onnxruntime and pillow. Run: pip install 'fulcrum-dp[embed]'"
-        ) from None
+        raise MissingExtraError("embedding.onnxruntime-missing") from None
     if not model.is_file():
-        raise DataError(f"{model} is not a file. Give the ONNX file of a ResNet-18 with --model")
+        raise DataError("embedding.model-missing", model=model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised; nothing is printed besides
     try:
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a type of its own for each of its status codes
-        raise DataError(f"{model} is not an ONNX model that can be run: {_first_line(error)}") from None
+        raise DataError("embedding.model-unreadable", model=model, reason=_first_line(error)) from None
     inputs = session.get_inputs()
     fixed = _fixed_batch(model, inputs)
     size = fixed or batch
@@ -260,7 +258,9 @@ def _network(model: Path, batch: int) -> tuple[_Network, int]:
         try:
             found: list[npt.NDArray[Any]] = session.run(outputs, {inputs[0].name: np.pad(pixels, padding)})
         except Exception as error:
-            raise DataError(f"{model} failed on {len(pixels)} images: {_first_line(error)}") from None
+            raise DataError(
+                "embedding.model-failed", model=model, images=len(pixels), reason=_first_line(error)
+            ) from None
         return found
 
     # The shapes that a file declares may be missing; what it returns for one blank image is certain.
@@ -281,7 +281,7 @@ def _fixed_batch(model: Path, inputs: Sequence[Any]) -> int | None:
     free_or_right = [not isinstance(met, int) or met == needed for met, needed in pairs]  # free: a name or None
     if len(inputs) != 1 or len(shape) != 4 or not all(free_or_right) or inputs[0].type != "tensor(float)":
         met = listing(f"{entry.type} {tuple(entry.shape)}" for entry in inputs) or "nothing"
-        raise DataError(f"{model} must take one tensor(float) of shape (N, 3, {_SIDE}, {_SIDE}), got {met}")
+        raise DataError("embedding.model-inputs", model=model, side=_SIDE, inputs=met)
     return shape[0] if isinstance(shape[0], int) else None
 
 
@@ -290,11 +290,9 @@ def _feature_output(model: Path, shapes: Sequence[tuple[int, ...]], images: int)
     usable = [index for index, shape in enumerate(shapes) if len(shape) in (2, 4) and shape[0] == images]
     features = [index for index in usable if shapes[index][1:] != (_IMAGENET_CLASSES,)]
     if usable and not features:
-        raise DataError(
-            f"{model} returns {_IMAGENET_CLASSES} class scores, not features. Export it without its last layer"
-        )
+        raise DataError("embedding.model-classifies", model=model, classes=_IMAGENET_CLASSES)
     if not features:
-        raise DataError(f"{model} must return (N, p) or (N, p, h, w), got {listing(map(str, shapes))} for N = {images}")
+        raise DataError("embedding.model-outputs", model=model, outputs=listing(map(str, shapes)), images=images)
     return min(features, key=lambda index: len(shapes[index]))
 
 
@@ -316,30 +314,30 @@ def _documents(path: Path) -> tuple[list[_Document], list[str]]:
     """Returns the documents of a file, and a line for each that has no text."""
     readers = {".csv": _csv_documents, ".txt": _line_documents}
     if path.suffix not in readers:
-        raise DataError(f"{path}: documents must be in a .csv or .txt file, got {path.suffix!r}")
+        raise DataError("text.suffix-unknown", file=path, suffix=path.suffix)
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise DataError("data.file-unreadable", file=path, reason=error.strerror or error) from None
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise DataError(f"{path} line {line}: not UTF-8. Save the file in UTF-8") from None
+        raise DataError("text.line-encoding", file=path, line=line) from None
     documents, skipped = [], []
     for line, document in readers[path.suffix](path, content):
         if not document.label:
-            raise DataError(f"{path} line {line}: no label")
+            raise DataError("text.label-missing", file=path, line=line)
         if document.silo == "":
-            raise DataError(f"{path} line {line}: no silo")
+            raise DataError("text.silo-missing", file=path, line=line)
         if document.split not in (None, "train", "test"):
-            raise DataError(f"{path} line {line}: split must be train or test, got {document.split!r}")
+            raise DataError("data.split-unknown", place=f"{path} line {line}", split=document.split)
         if document.text.strip():
             documents.append(document)
         else:
             skipped.append(f"{path.name} line {line}: no text")
     if not documents:
-        raise DataError(f"{path} has no documents")
+        raise DataError("text.documents-missing", file=path)
     return documents, skipped
 
 
@@ -349,18 +347,25 @@ def _csv_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]:
         header = next((row for row in rows if row), [])
         for name in ("text", "label"):
             if name not in header:
-                known = f"Its columns: {listing(header) or 'none'}.{suggestion(name, header)}"
-                raise DataError(f"{path} has no column {name!r}. {known}")
+                raise DataError(
+                    "table.column-missing",
+                    file=path,
+                    column=name,
+                    columns=listing(header) or "none",
+                    suggestion=suggestion(name, header),
+                )
         for row in rows:
             if not row:
                 continue
             if len(row) != len(header):
-                raise DataError(f"{path} line {rows.line_num}: {len(row)} cells where the header has {len(header)}")
+                raise DataError(
+                    "table.cells-number", file=path, line=rows.line_num, cells=len(row), columns=len(header)
+                )
             cells = dict(zip(header, row, strict=True))
             names = {name: cells[name].strip() for name in ("label", "silo", "split") if name in cells}
             yield rows.line_num, _Document(text=cells["text"], **names)
     except csv.Error as error:
-        raise DataError(f"{path} line {rows.line_num}: not CSV: {error}") from None
+        raise DataError("table.line-unreadable", file=path, line=rows.line_num, reason=error) from None
 
 
 def _line_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]:
@@ -369,5 +374,5 @@ def _line_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]
             continue
         text, tab, label = line.rstrip("\r").rpartition("\t")
         if not tab:
-            raise DataError(f"{path} line {number}: no tab. Each line is a document, a tab and its label")
+            raise DataError("text.tab-missing", file=path, line=number)
         yield number, _Document(text=text, label=label.strip())

@@ -47,9 +47,9 @@ def read_image_folder(root: Path) -> Images:
                     found += [(file, group.name, silo.name, part.name) for file in files]
         _check_all_found(root, {file for file, *_ in found}, by_silo=by_silo)
     except OSError as error:
-        raise DataError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+        raise DataError("data.file-unreadable", file=error.filename or root, reason=error.strerror or error) from None
     if not found:
-        raise DataError(f"{root} holds no images. Put them into folders class/image, or silo/class/image")
+        raise DataError("image.folder-empty", folder=root)
     pixels = decoded([file.read_bytes() for file, *_ in found], [str(file) for file, *_ in found])
     return Images(
         pixels=pixels,
@@ -64,9 +64,7 @@ def _check_all_found(root: Path, found: set[Path], *, by_silo: bool) -> None:
     stray = next((file for file in sorted(root.rglob("[!.]*")) if _is_image(file) and file not in found), None)
     if stray is not None:
         where = "silo/class/image" if by_silo else "class/image or silo/class/image"
-        raise DataError(
-            f"{stray} is out of place: images stand in {where}, below train and test where these are the two folders"
-        )
+        raise DataError("image.file-stray", file=stray, layout=where)
 
 
 def _is_image(file: Path) -> bool:
@@ -83,7 +81,7 @@ def decoded(images: Sequence[bytes], names: Sequence[str]) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtraError("images are read by Pillow. Run: pip install 'fulcrum-dp[embed]'") from None
+        raise MissingExtraError("image.pillow-missing") from None
     found: list[Any] = []
     for data, name in zip(images, names, strict=True):
         try:
@@ -93,15 +91,12 @@ def decoded(images: Sequence[bytes], names: Sequence[str]) -> Any:
                 found.append(np.asarray(flat.convert("RGB")).transpose(2, 0, 1))
         except Exception as error:  # a decoder fails in its own way on a broken file
             told = in_one_line(error).partition(" <_io")[0]
-            raise DataError(f"{name} is not an image that Pillow reads: {told}") from None
+            raise DataError("image.file-broken", image=name, reason=told) from None
         if kind.startswith(("I", "F")):  # which Pillow cuts off at 255
-            raise DataError(
-                f"{name} has grey levels beyond 8 bits (mode {kind}), which would be cut off. Scale them to 8 bits, "
-                "or put the numbers into an .npz"
-            )
+            raise DataError("image.depth-unsupported", image=name, mode=kind)
         if found[-1].shape != found[0].shape:
             sizes = [f"{each.shape[2]} x {each.shape[1]}" for each in (found[-1], found[0])]
-            raise DataError(f"{name} is {sizes[0]} pixels and {names[0]} {sizes[1]}. Bring all images to one size")
+            raise DataError("image.sizes-differ", image=name, size=sizes[0], other=names[0], other_size=sizes[1])
     return np.stack(found)
 
 

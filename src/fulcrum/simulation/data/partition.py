@@ -89,10 +89,10 @@ def partition_by_share(
         records: Mean records a silo.
     """
     if records is not None and not 1 <= records < np.inf:
-        raise ParameterError(f"records must be a finite number of at least 1, got {records}")
+        raise ParameterError("partition.records-range", records=records)
     mean = task.records if records is None else records
     if mean is None and not federation.sizes_known:
-        raise DataError(f"the sizes of {federation.name} stay secret. Say how many records a silo holds (records)")
+        raise DataError("partition.sizes-secret", federation=federation.name)
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
     if not task.classes:
         shares = np.zeros(len(federation))  # there is no class to be shared unevenly
@@ -110,9 +110,7 @@ def partition_by_share(
         if not short:
             break
         if (counts == 1).all():
-            raise DataError(
-                f"{task.name} has {len(task.labels_train)} training records, too few for {len(counts)} silos"
-            )
+            raise DataError("partition.records-few", data=task.name, records=len(task.labels_train), silos=len(counts))
         factor *= 0.99  # rounding asked for a record too many
     return _dealt(pools, counts, of_sensitive)
 
@@ -128,24 +126,26 @@ def check_silos_known(task: Task, federation: Topology) -> None:
             few = list(islice(known, _NAMES_COMPARED))
             near = suggestion(unknown, few) or suggestion(unknown.casefold(), few)
             raise DataError(
-                f"{task.name} has {what} of silo {unknown!r}, which {federation.name} does not know.{near} "
-                f"It knows: {listing(known)}"
+                "partition.silo-unknown",
+                data=task.name,
+                part=what,
+                silo=unknown,
+                federation=federation.name,
+                suggestion=near,
+                known=listing(known),
             )
 
 
 def declared_partition(task: Task, federation: Topology) -> Partition:
     """Gives every silo the records that the data's own silo column names."""
     if task.silo is None:
-        raise DataError(f"{task.name} names no silos. Add a column 'silo', or leave the partition to Fulcrum")
+        raise DataError("partition.silos-unnamed", data=task.name)
     check_silos_known(task, federation)
     index = {name: number for number, name in enumerate(federation.silo_names.tolist())}
     owner = np.array([index[name] for name in task.silo])
     counts = np.bincount(owner, minlength=len(federation))
     if not counts.all():
-        raise DataError(
-            f"silo {federation.silo_name(int(np.argmin(counts)))!r} has no records in {task.name} to train on. Give it "
-            "some, or plan for the silos that have"
-        )
+        raise DataError("partition.silo-empty", silo=federation.silo_name(int(np.argmin(counts))), data=task.name)
     sensitive = _sensitive(task).astype(float)
     return Partition(
         records=np.argsort(owner, kind="stable"),

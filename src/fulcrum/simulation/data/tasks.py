@@ -33,7 +33,6 @@ _Array: TypeAlias = np.ndarray[Any, Any]
 
 _IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
 _SHOWN = 40  # characters of a value that a message repeats
-_UNSCALABLE = "features are too large or too small to be scaled. Give them in other units"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,7 @@ class Task:
         check_known("targets", self.targets, TARGETS)
         if (self.targets == "classes") != bool(self.classes):
             raise DataError(
-                f"{self.name}: a task of {self.targets} must name {'its' if not self.classes else 'no'} classes"
+                "data.classes-unfit", data=self.name, targets=self.targets, whose="its" if not self.classes else "no"
             )
         if self.classes and not self.sensitive:
             object.__setattr__(self, "sensitive", (len(self.classes) - 1,))
@@ -112,14 +111,14 @@ class Task:
             self._check(part)
         shapes = self.features_train.shape[1:], self.features_test.shape[1:]
         if shapes[0] != shapes[1]:
-            raise DataError(f"{self.name}: records of shape {shapes[0]} to train on, of {shapes[1]} to test on")
+            raise DataError("data.record-shapes", data=self.name, train=shapes[0], test=shapes[1])
 
     def check_finite(self) -> None:
         """Raises `DataError` for a feature that is not finite."""
         for part, features in (("train", self.features_train), ("test", self.features_test)):
             if features.dtype.kind == "f" and not np.isfinite(features).all():
                 worst = int(np.argmin(np.isfinite(features.reshape(len(features), -1)).all(axis=1)))
-                raise DataError(f"{self.name}: {part} record {worst} has a feature that is not finite")
+                raise DataError("data.feature-not-finite", data=self.name, part=f"{part} ", record=worst, precision="")
 
     def _check(self, part: str) -> None:
         """Raises `DataError` for records, targets and silos of a split that do not fit each other."""
@@ -129,17 +128,19 @@ class Task:
         silo = self.silo if part == "train" else self.silo_test
         for what, count in (("labels", len(labels)), *((("silos", len(silo)),) if silo is not None else ())):
             if count != len(features):
-                raise DataError(f"{self.name}: {len(features)} {part} records and {count} {what}. Give one each")
+                raise DataError(
+                    "data.records-length", data=self.name, records=len(features), part=part, count=count, noun=what
+                )
         whole = labels.dtype.kind in "iu" and labels.ndim == 1
         if self.classes and not (whole and (labels >= 0).all() and (labels < len(self.classes)).all()):
-            raise DataError(f"{self.name}: {part} labels must be classes 0 .. {len(self.classes) - 1}, one a record")
+            raise DataError("data.labels-range", data=self.name, part=part, largest=len(self.classes) - 1)
 
     @property
     def width(self) -> int:
         """How many features a record has; `DataError` where records are no rows of numbers with a class."""
         if self.targets != "classes" or self.features_train.ndim != 2:
             what = f"records of shape {self.features_train.shape[1:]}" if self.targets == "classes" else self.targets
-            raise DataError(f"{self.name} has {what}, and the built-in head learns classes of rows. Give a model")
+            raise DataError("data.head-unfit", data=self.name, targets=what)
         return int(self.features_train.shape[1])
 
 
@@ -178,9 +179,9 @@ def load_task(
     name = str(source)
     path, kind = Path(name), Path(name).suffix.lower()  # a path is the user's own data, whatever its file is called
     if kind not in (".csv", ".parquet") and (label is not None or silo is not None):
-        raise ParameterError(f"{name} is not a table: a label and a silo column are for CSV and Parquet files")
+        raise ParameterError("data.column-unneeded", data=name)
     if targets != "classes" and kind != ".npz":
-        raise ParameterError(f"targets that are {targets} are read from an .npz file, got {name}")
+        raise ParameterError("data.targets-file", targets=targets, data=name)
     try:
         if name == "digits":
             train, test = parted_at_random(_digits(), seed)
@@ -193,11 +194,11 @@ def load_task(
         elif kind in ("", ".npz"):
             train, test = _from_npz(path if kind else _in_data_folder(name, data_dir), seed, targets)
         else:
-            raise DataError(f"{path}: data must be .npz, .csv or .parquet, got {kind!r}")
+            raise DataError("data.suffix-unknown", file=path, suffix=kind)
     except OSError as error:
-        raise DataError(f"{error.filename or name} cannot be read: {error.strerror or error}") from None
+        raise DataError("data.file-unreadable", file=error.filename or name, reason=error.strerror or error) from None
     except MemoryError:
-        raise DataError(f"{name} does not fit into memory") from None
+        raise DataError("data.memory-exceeded", data=name) from None
     known = BUILT_IN.get(name)
     return _task(
         train,
@@ -211,24 +212,18 @@ def load_task(
 
 def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
     if Path(name).name != name:
-        raise DataError(
-            f"{name} does not exist. Give a folder, an .npz, CSV or Parquet file, or the name of known data"
-        )
+        raise DataError("data.source-unknown", source=name)
     folder = data_dir or os.environ.get(DATA_VARIABLE)
     if not folder and name in BUILT_IN:
-        raise DataError(
-            f"{name} needs its feature file {name}.npz, and there is no data folder to look for it in. "
-            f"Give --data-dir, or set {DATA_VARIABLE}"
-        )
+        raise DataError("data.folder-unset", data=name, variable=DATA_VARIABLE)
     if not folder:
-        raise DataError(
-            f"no built-in data {name!r} and no data folder to look for {name}.npz in. Give --data-dir, or set "
-            f"{DATA_VARIABLE}.{suggestion(name, BUILT_IN)}"
-        )
+        raise DataError("data.name-unknown", data=name, variable=DATA_VARIABLE, suggestion=suggestion(name, BUILT_IN))
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         found = sorted(file.stem for file in Path(folder).glob("*.npz"))
-        raise DataError(f"{path} does not exist. Found there: {listing(found) or 'nothing'}.{suggestion(name, found)}")
+        raise DataError(
+            "data.file-missing", file=path, names=listing(found) or "nothing", suggestion=suggestion(name, found)
+        )
     return path
 
 
@@ -236,7 +231,7 @@ def _digits() -> Records:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise MissingExtraError("the digits come with scikit-learn. Run: pip install 'fulcrum-dp[train]'") from None
+        raise MissingExtraError("data.scikit-learn-missing") from None
     return checked_records("digits", "", *load_digits(return_X_y=True))
 
 
@@ -245,41 +240,37 @@ def _from_npz(path: Path, seed: int, targets: str) -> tuple[Records, Records]:
     silo = arrays.get("silo")
     odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
     if odd is not None:
-        raise DataError(
-            f"{path} holds {odd!r}. Call the silos of training records silo, those of test records silo_test"
-        )
+        raise DataError("data.array-unknown", file=path, array=odd)
     if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
         train = checked_records(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
         tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
         return train, checked_records(path.name, "test ", *tested, targets=targets)
     if {"X", "y"} <= set(arrays):
         return parted_at_random(checked_records(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
-    raise DataError(
-        f"{path} must hold X_train, y_train, X_test and y_test, or X and y. It holds: {listing(arrays) or 'nothing'}"
-    )
+    raise DataError("data.arrays-missing", file=path, arrays=listing(arrays) or "nothing")
 
 
 def _from_columns(
     path: Path, columns: Mapping[str, Sequence[Any]], label: str, silo: str | None, seed: int
 ) -> tuple[Records, Records]:
     if label not in columns:
-        raise DataError(f"{path} has no label column {label!r}. Name it with --label.{suggestion(label, columns)}")
+        raise DataError("table.label-column-missing", file=path, column=label, suggestion=suggestion(label, columns))
     if silo is not None and silo not in columns:
-        raise DataError(f"{path} has no silo column {silo!r}.{suggestion(silo, columns)}")
+        raise DataError("table.silo-column-missing", file=path, column=silo, suggestion=suggestion(silo, columns))
     odd = next((name for name in columns if name != "silo" and name.strip().lower() == "silo"), None)
     if silo is None and odd is not None and "silo" not in columns:
-        raise DataError(f"{path} has a column {odd!r}. If it names silos, say so with --silo-column {odd!r}")
+        raise DataError("table.silo-column-unclear", file=path, column=odd)
     silo = silo or "silo"
     names = [name for name in columns if name not in (label, silo, "split")]
-    if not names or not len(columns[label]):
-        raise DataError(f"{path} has no {'features' if not names else 'records'}")
+    if not names:
+        raise DataError("data.features-missing", data=path)
+    if not len(columns[label]):
+        raise DataError("data.records-missing", data=path, part="")
     features: _Array
     whole = next((name for name in (_IMAGE, _TEXT) if name in names and _is_content(columns[name][0])), None)
     if whole is not None and len(names) > 1:
         other = next(name for name in names if name != whole)
-        raise DataError(
-            f"{path}: beside the column {whole!r} may stand the label, the silo and split alone, not {other!r}. Drop it"
-        )
+        raise DataError("table.column-beside-content", file=path, column=whole, other=other)
     if names == [_IMAGE]:
         features = image_column(path, columns[_IMAGE])
     elif names == [_TEXT]:
@@ -300,7 +291,7 @@ def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
         column, value = next((name, each) for name in columns for each in columns[name] if not _is_number(each))
         told = in_one_line(repr(value))
         told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
-        raise DataError(f"{path}: column {column!r} must hold numbers, got {told}. Drop it or encode it")
+        raise DataError("table.column-type", file=path, column=column, cell=told)
     return found
 
 
@@ -324,7 +315,7 @@ def _parted(records: Records, told: Sequence[Any] | None, path: Path, seed: int)
     split = np.array([str(value) for value in told])
     unknown = set(split.tolist()) - {"train", "test"}
     if unknown:
-        raise DataError(f"{path}: split must be train or test, got {sorted(unknown)[0]!r}")
+        raise DataError("data.split-unknown", place=path, split=sorted(unknown)[0])
     return records.part(split == "train"), records.part(split == "test")
 
 
@@ -349,10 +340,10 @@ def _task(
     widths = train.features.shape[1:], test.features.shape[1:]
     if widths[0] != widths[1]:
         wide = [str(width[0]) if len(width) == 1 else str(width) for width in widths]
-        raise DataError(f"{train.where}: {wide[0]} features to train on, {wide[1]} to test on")
+        raise DataError("data.widths-differ", data=train.where, train=wide[0], test=wide[1])
     rows = train.features.ndim == 2
     if not rows and components is not None:
-        raise DataError(f"{train.where}: components are of rows of features, not of records of shape {widths[0]}")
+        raise DataError("data.components-unfit", data=train.where, shape=widths[0])
     classes: tuple[str, ...] = ()
     labels_train, labels_test = np.array(train.labels), np.array(test.labels)
     if targets == "classes":
@@ -384,13 +375,11 @@ def _classes(train: Records, test: Records, known: BuiltIn | None) -> tuple[tupl
         classes = in_order(set(train.labels))
         number = {label: place for place, label in enumerate(classes)}
     if len(classes) < 2:
-        raise DataError(f"{train.where} has one class, {classes[0]!r}. There is nothing to learn")
+        raise DataError("data.class-single", data=train.where, label=classes[0])
     labels_train, labels_test = _numbered(train, "training", number), _numbered(test, "test", number)
     held = np.bincount(labels_train, minlength=len(classes))
     if not held.all():
-        raise DataError(
-            f"{train.where} has no training record of class {classes[held.argmin()]!r}: it cannot be learnt"
-        )
+        raise DataError("data.class-untrained", data=train.where, label=classes[held.argmin()])
     return classes, labels_train, labels_test
 
 
@@ -405,7 +394,7 @@ def in_order(labels: set[str]) -> tuple[str, ...]:
 def _numbered(records: Records, what: str, number: Mapping[str, int]) -> IntArray:
     unknown = next((label for label in records.labels if label not in number), None)
     if unknown is not None:
-        raise DataError(f"{records.where}: {what} label {unknown} is outside the head. Known: {listing(number)}")
+        raise DataError("data.label-unknown", data=records.where, part=what, label=unknown, known=listing(number))
     return np.array([number[label] for label in records.labels])
 
 
@@ -413,7 +402,7 @@ def _scaled(train: Records, test: Records, components: int | None) -> tuple[Floa
     """Fits components and one scale, or without components a scale for each column, on the training split."""
     varies = train.features.max(axis=0) > train.features.min(axis=0)
     if not varies.any():
-        raise DataError(f"{train.where}: every training record has the same features. There is nothing to learn")
+        raise DataError("data.features-constant", data=train.where)
     spread: _Array
     with np.errstate(all="ignore"):  # what overflows is refused below
         centre = train.features.mean(axis=0)
@@ -427,16 +416,16 @@ def _scaled(train: Records, test: Records, components: int | None) -> tuple[Floa
             parts = [np.where(varies, part, 0.0) for part in parts]  # what is constant in training says nothing
         parts = [part / spread for part in parts]
     if not (np.all((spread > 0) & (spread < np.inf)) and all(np.isfinite(part).all() for part in parts)):
-        raise DataError(f"{train.where}: {_UNSCALABLE}")
+        raise DataError("data.features-unscalable", data=train.where)
     return parts[0], parts[1]
 
 
 def _principal_axes(centred: FloatArray, components: int, where: str) -> FloatArray:
     if not 1 <= components <= centred.shape[1]:
-        raise DataError(f"components must be from 1 to the {centred.shape[1]} features of {where}, got {components}")
+        raise DataError("data.components-range", features=centred.shape[1], data=where, components=components)
     product = centred.T @ centred
     if not np.isfinite(product).all():
-        raise DataError(f"{where}: {_UNSCALABLE}")
+        raise DataError("data.features-unscalable", data=where)
     axes: FloatArray = np.linalg.eigh(product)[1][:, ::-1][:, :components]
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])  # one sign on every machine
     return axes

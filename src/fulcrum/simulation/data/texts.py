@@ -40,20 +40,18 @@ def read_text_folder(root: Path) -> Texts:
     for part in parts:
         loose = sorted(part.glob(f"[!.]*{_ENDING}"))
         if by_silo and loose:
-            raise DataError(f"{loose[0]} stands beside folders of silos. Put it into the folder of its silo")
+            raise DataError("text.file-stray", file=loose[0])
         for file in sorted(part.glob(f"*/[!.]*{_ENDING}")) if by_silo else loose:
             try:
                 lines = file.read_text(encoding="utf-8-sig").splitlines()
             except UnicodeDecodeError:
-                raise DataError(f"{file} is not UTF-8. Save it in UTF-8") from None
+                raise DataError("text.file-encoding", file=file) from None
             rows += [(line, file.stem, file.parent.name, part.name) for line in lines if line.strip()]
     files = (file for depth in range(4) for file in sorted(root.glob(f"{'*/' * depth}[!.]*")))
     other = next((file for file in files if file.is_file() and file.suffix != _ENDING), None)
     if other is not None:
-        raise DataError(
-            f"{root} holds texts ({_ENDING}) and {other} beside them. Keep texts alone in a folder, or images"
-        )
+        raise DataError("text.folder-mixed", folder=root, ending=_ENDING, other=other)
     if not rows:
-        raise DataError(f"{root} holds no texts. Put them into files class.txt or silo/class.txt, one text a line")
+        raise DataError("text.folder-empty", folder=root)
     texts, labels, silos, splits = (list(column) for column in zip(*rows, strict=True))
     return Texts(texts=texts, labels=labels, silo=silos if by_silo else None, split=splits if parts != [root] else None)

@@ -45,10 +45,10 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < np.inf:
-            raise ParameterError(f"learning rate must be a finite number above 0, got {self.learning_rate}")
+            raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
         for name, value in (("steps", self.steps), ("batch", self.batch)):
             if value < 1:
-                raise ParameterError(f"{name} must be a whole number of at least 1, got {value}")
+                raise ParameterError("training.setting-range", setting=name, value=value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +86,7 @@ class Arms:
         others = [plan for plan in plans if plan.federation is not first.federation]
         foreign = any(plan.federation.digest != first.federation.digest for plan in others)
         if foreign or any(plan.rounds != first.rounds for plan in plans):
-            raise ParameterError("the arms of a comparison must plan the same federation and rounds")
+            raise ParameterError("training.plans-differ")
         federation, regions = first.federation, len(first.federation.innermost.nodes)
         injected = [plan.aggregator_noise_multiplier for plan in plans]
         return cls(
@@ -232,7 +232,7 @@ def train_jobs(
         on_round: Called with the round and the accuracies of each job by arm, where every round is tested.
     """
     if len({job.arms.rounds for job in jobs}) != 1:
-        raise ParameterError("give at least one job, and all of the same number of rounds")
+        raise ParameterError("training.rounds-differ")
     head = SoftmaxHead(features=task.width, classes=len(task.classes))
     inputs, test_inputs = with_bias(task.features_train), with_bias(task.features_test)
     rounds, threads = jobs[0].arms.rounds, threads or os.cpu_count() or 1
@@ -378,8 +378,10 @@ def block_sums(
     if not np.isfinite(sizes).all():
         silo = silos.start + int(np.argmin(np.isfinite(sizes).all(axis=1)))
         raise DivergedUpdateError(
-            f"silo {arms.silo_name(silo)!r} diverged in round {round_number}: its update is not finite. "
-            f"Lower the learning rate (now {training.learning_rate:g})"
+            "training.update-diverged",
+            silo=arms.silo_name(silo),
+            round=round_number,
+            learning_rate=training.learning_rate,
         )
     signal, noise = arms.factors(sizes, silos)
     flat *= signal[:, None, :]

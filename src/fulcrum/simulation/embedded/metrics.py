@@ -94,9 +94,9 @@ def _value(metric: Metric, outputs: FloatArray, targets: Any, where: str) -> flo
         said = float(value.item()) if value.size == 1 else None
     except Exception as error:  # whatever a user's metric does
         told = f"{type(error).__name__}: {in_one_line(error)}"
-        raise ParameterError(f"the metric {name_of(metric)!r} fails on {where}: {told}") from error
+        raise ParameterError("metric.function-failed", metric=name_of(metric), records=where, reason=told) from error
     if said is None:
-        raise ParameterError(f"{name_of(metric)} must give one number, got the shape {value.shape}")
+        raise ParameterError("metric.shape-wrong", metric=name_of(metric), shape=value.shape)
     return said
 
 

@@ -46,9 +46,9 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.start is not None and np.shape(self.start) != (self.parameters,):
-            raise ParameterError(f"start must hold {self.parameters} parameters, got the shape {np.shape(self.start)}")
+            raise ParameterError("model.start-shape", parameters=self.parameters, shape=np.shape(self.start))
         if self.classes is not None and (self.classes < 2 or self.parameters % self.classes):
-            raise ParameterError(f"{self.parameters} parameters are no softmax head of {self.classes} classes")
+            raise ParameterError("model.classes-unfit", parameters=self.parameters, classes=self.classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,14 +78,12 @@ class TorchDevice:
         torch = require_torch()
         check_known("draws", self.drawn, DRAWS)
         if self.chunk is not None and self.chunk < 1:
-            raise ParameterError(f"chunk must be a whole number of at least 1, got {self.chunk}")
+            raise ParameterError("training.setting-range", setting="chunk", value=self.chunk)
         try:
             torch.zeros((), device=self.name).item()
         except (RuntimeError, AssertionError, ImportError) as error:
             reason = in_one_line(str(error).partition("\n")[0]).partition(". ")[0]
-            raise ParameterError(
-                f"the device {self.name!r} is not here: {reason}. Use cpu, or another device"
-            ) from None
+            raise ParameterError("training.device-missing", device=self.name, reason=reason) from None
 
 
 def train_on_tensors(
@@ -218,16 +216,16 @@ class _Silos:
                 raise self._too_large(error) from None
             reason = re.split("please file an issue", str(error).partition("\n")[0], flags=re.IGNORECASE)[0]
             told = f"{type(error).__name__}: {in_one_line(reason).rstrip(',. ')}"
-            raise NotBatchedError(f"{told}{_where(error)}") from error
+            raise NotBatchedError("model.mapping-failed", reason=told, place=_where(error)) from error
         if changed:
-            raise NotBatchedError(f"a call changes {changed}, which silos must not share")
+            raise NotBatchedError("model.state-shared", state=changed)
         if not by_element:
-            raise NotBatchedError("its optimiser does not treat every element of a tensor alike")
+            raise NotBatchedError("model.optimiser-not-elementwise")
         written = [name for name, value in kept.items() if not torch.equal(value, self._fixed[name])]
         if written:
-            raise NotBatchedError(f"it writes to its buffer {written[0]}, which silos must not share")
+            raise NotBatchedError("model.buffer-written", buffer=written[0])
         if not same_alone:
-            raise NotBatchedError("mapped over silos, it or its loss gives other gradients than for a silo alone")
+            raise NotBatchedError("model.gradients-differ")
         found_slow = (re.match(_ONE_BY_ONE, str(each.message)) for each in said)
         return ", ".join(sorted({each[1] for each in found_slow if each}))
 
@@ -326,8 +324,10 @@ class _Silos:
         if not np.isfinite(sizes).all():
             silo = first + int(np.argmin(np.isfinite(sizes).all(axis=1)))
             raise DivergedUpdateError(
-                f"silo {arms.silo_name(silo)!r} diverged in round {round_number}: its update is not finite. "
-                f"Lower the learning rate (now {self._training.learning_rate:g})"
+                "training.update-diverged",
+                silo=arms.silo_name(silo),
+                round=round_number,
+                learning_rate=self._training.learning_rate,
             )
         signal, noise = arms.factors(sizes, slice(first, last))
         kept = torch.as_tensor(signal).to(updates)
@@ -473,9 +473,7 @@ def _leaves(begun: Tensors, silos: int) -> Tensors:
 
 def _too_large(what: str, device: str, error: Exception) -> ParameterError:
     told = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
-    return ParameterError(
-        f"{what} does not fit in the memory of {device}: {told}. Train a smaller model, smaller batches or fewer arms"
-    )
+    return ParameterError("training.memory-exceeded", load=what, device=device, reason=told)
 
 
 def _out_of_memory(torch: Any, error: Exception) -> bool:

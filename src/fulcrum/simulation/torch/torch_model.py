@@ -36,7 +36,7 @@ def require_torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError("a PyTorch model needs torch. Run: pip install 'fulcrum-dp[torch]'") from None
+        raise MissingExtraError("model.torch-missing") from None
     return torch
 
 
@@ -194,7 +194,7 @@ class TorchModel:
             raise
         except Exception as error:
             told = f"{type(error).__name__}: {in_one_line(error)}"
-            raise ParameterError(f"{self.name} fails in {what}: {told}") from error
+            raise ParameterError("model.code-failed", model=self.name, phase=what, reason=told) from error
 
     @as_by_default()
     def on(self, task: Task) -> "TorchModel":
@@ -218,25 +218,29 @@ class TorchModel:
             try:
                 said = trial.outputs(leaves, self.fixed(), inputs.clone())
             except Exception as error:  # whatever a user's module does
-                told = f"{type(error).__name__}: {in_one_line(error)}"
-                what = f"{self.name} does not take the records of {task.name}, of shape {shape}"
-                raise DataError(f"{what}: {told}") from error
+                reason = f"{type(error).__name__}: {in_one_line(error)}"
+                raise DataError(
+                    "model.records-unfit", model=self.name, data=task.name, shape=shape, reason=reason
+                ) from error
             self._check_outputs(said, task, targets, by_default=self.loss is None)
             given = tuple(said.shape)
             try:
                 value = fitted.loss(said, targets)  # type: ignore[misc]  # it was set above
             except Exception as error:  # whatever a user's loss does
-                told = f"{type(error).__name__}: {in_one_line(error)}"
-                what = f"outputs of shape {given} and targets of shape {tuple(targets.shape)}"
-                raise DataError(f"the loss of {self.name} does not take {what} of {task.name}: {told}") from error
+                reason = f"{type(error).__name__}: {in_one_line(error)}"
+                raise DataError(
+                    "model.loss-unfit",
+                    model=self.name,
+                    outputs=given,
+                    targets=tuple(targets.shape),
+                    data=task.name,
+                    reason=reason,
+                ) from error
         if not isinstance(value, torch.Tensor) or value.ndim:
             got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise ParameterError(f"the loss of {self.name} must be a scalar tensor, got {got}")
+            raise ParameterError("model.loss-type", model=self.name, result=got)
         if not torch.isfinite(value):
-            raise DataError(
-                f"the loss of {self.name} is {value.item()} on the first records of {task.name}, before any step. Look "
-                "for parameters that do not start finite, or a division by 0"
-            )
+            raise DataError("model.loss-not-finite", model=self.name, loss=value.item(), data=task.name)
         self._try_step(leaves, value)
         trial._try_testing(task)
         if self.loss is None and task.targets == "classes" and trial._ends_in_head(inputs, count):
@@ -247,7 +251,7 @@ class TorchModel:
         """Raises `DataError` for outputs that are no tensor, or do not fit the task's own loss or metric."""
         torch = require_torch()
         if not isinstance(said, torch.Tensor):
-            raise DataError(f"{self.name} gives a {type(said).__name__} for records: it must give one tensor")
+            raise DataError("model.output-type", model=self.name, type=type(said).__name__)
         if not by_default:
             return
         wanted = (len(targets), len(task.classes)) if task.targets == "classes" else tuple(targets.shape)
@@ -256,8 +260,14 @@ class TorchModel:
             what = f"{len(task.classes)} classes" if task.targets == "classes" else task.targets
             own = "" if self.loss is None else ", or come with a metric of its own (metric=)"
             raise DataError(
-                f"{self.name} gives outputs of shape {tuple(said.shape)} for {len(targets)} records of {task.name}, "
-                f"which has {what}: it must give {wanted}{own}"
+                "model.output-shape",
+                model=self.name,
+                shape=tuple(said.shape),
+                records=len(targets),
+                data=task.name,
+                targets=what,
+                expected=wanted,
+                alternative=own,
             )
 
     def _try_testing(self, task: Task) -> None:
@@ -275,10 +285,7 @@ class TorchModel:
         """Raises `ParameterError` for a loss without gradients, or an optimiser that cannot use them."""
         torch, tensors = require_torch(), list(leaves.values())
         if not loss.requires_grad:
-            raise ParameterError(
-                f"the loss of {self.name} does not depend on the parameters that are trained. Look for detach() or "
-                "no_grad() in the module or the loss"
-            )
+            raise ParameterError("model.loss-detached", model=self.name)
         try:
             with self.telling("a local step"):
                 self.stepping(tensors, 0.01)(torch.autograd.grad(loss, tensors, materialize_grads=True))
@@ -384,10 +391,10 @@ def torch_model(
     given = model if isinstance(model, (TorchModel, torch.nn.Module)) else _made(model, seed)
     if isinstance(given, TorchModel):
         if patterns != ["*"] or loss or optimiser or metric:
-            raise ParameterError(f"{given.name} says already what is trained and how. Say it in one place")
+            raise ParameterError("model.settings-twice", model=given.name)
         return given
     if not isinstance(given, torch.nn.Module):
-        raise ParameterError(f"{_called(model)}() must give a torch.nn.Module, got {type(given).__name__}")
+        raise ParameterError("model.factory-type", model=_called(model), type=type(given).__name__)
     module = copied(given)
     chosen = chosen_parameters(module, patterns)
     frozen, notes = keep_statistics_home(module, chosen)
@@ -418,16 +425,10 @@ def load_torch_model(name: str, *, trained: str | Sequence[str] = "*") -> TorchM
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
         told = in_one_line(error)
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise ParameterError(
-            f"model {name!r} cannot be loaded: {kind}{told}. Name it as module:Net, where mynet.py in the current "
-            "folder is the module mynet"
-        ) from error
+        raise ParameterError("model.import-failed", model=name, reason=f"{kind}{told}") from error
     if not hasattr(module, attribute):
         where = getattr(module, "__file__", None) or "a folder"
-        raise ParameterError(
-            f"model {name!r} cannot be loaded: module {module_name!r} ({where}) has no attribute {attribute!r}. Name a "
-            "class or function as module:Net"
-        )
+        raise ParameterError("model.attribute-missing", model=name, module=module_name, file=where, attribute=attribute)
     found = getattr(module, attribute)
     return torch_model(found, trained=trained)
 
@@ -436,7 +437,7 @@ def _made(model: Any, seed: int) -> Any:
     """Makes a module, or says what was wrong with what should have made it."""
     torch = require_torch()
     if not callable(model):
-        raise ParameterError(f"model must be a torch.nn.Module or make one, got {type(model).__name__}")
+        raise ParameterError("model.type-unusable", type=type(model).__name__)
     try:
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         with torch.random.fork_rng(devices):  # on whatever device it makes its parameters
@@ -444,9 +445,7 @@ def _made(model: Any, seed: int) -> Any:
             return model()
     except (Exception, SystemExit) as error:  # whatever the user's code does
         told = f"{type(error).__name__}: {in_one_line(error)}"
-        raise ParameterError(
-            f"{_called(model)} must make a module when it is called without arguments. It raised {told}"
-        ) from error
+        raise ParameterError("model.factory-failed", model=_called(model), reason=told) from error
 
 
 def _called(model: Any) -> str:

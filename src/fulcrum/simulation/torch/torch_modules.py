@@ -14,22 +14,19 @@ def copied(module: Any) -> Any:
 
     kind = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
-        raise ParameterError("a scripted or traced module cannot be mapped over silos. Give the module itself")
+        raise ParameterError("model.module-scripted")
     every = [*module.named_parameters(), *module.named_buffers()]
     lazy = next((name for name, each in every if isinstance(each, torch.nn.parameter.UninitializedTensorMixin)), None)
     if lazy is not None:
-        raise ParameterError(f"{kind} has no shape for {lazy} yet. Call it on a record first, or name its width")
+        raise ParameterError("model.parameter-shapeless", model=kind, parameter=lazy)
     bare = next((name for name, each in every if each.is_meta), None)
     if bare is not None:
-        raise ParameterError(f"{bare} of {kind} is on the device meta and holds no numbers. Make it on the processor")
+        raise ParameterError("model.parameter-meta", parameter=bare, model=kind)
     try:
         return copy.deepcopy(module)
     except Exception as error:  # a lock, an open file, a tensor that was computed
         told = in_one_line(str(error).partition(".  ")[0])
-        raise ParameterError(
-            f"{kind} cannot be copied: {told}. Keep no open file, lock or computed tensor in it (the old "
-            "torch.nn.utils.weight_norm keeps one; that of torch.nn.utils.parametrizations does not)"
-        ) from error
+        raise ParameterError("model.module-not-copied", model=kind, reason=told) from error
 
 
 def chosen_parameters(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -40,18 +37,14 @@ def chosen_parameters(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
     named = {name: value for name, value in module.named_parameters() if value.requires_grad}
     idle = [pattern for pattern in patterns if not fnmatch.filter(named, pattern)]
     if idle:
-        raise ParameterError(
-            f"no parameter of {kind} that requires gradients is called {idle[0]!r}. Known: {listing(named) or 'none'}"
-        )
+        raise ParameterError("model.pattern-unknown", model=kind, pattern=idle[0], known=listing(named) or "none")
     chosen = tuple(name for name in named if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
     if not chosen:
-        raise ParameterError(f"trained must name parameters of {kind} by patterns, got none. Known: {listing(named)}")
+        raise ParameterError("model.patterns-missing", model=kind, known=listing(named))
     kinds = {named[name].dtype for name in chosen}
     if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
         met = ", ".join(sorted(map(str, kinds)))
-        raise ParameterError(
-            f"the trained parameters of {kind} must all be float32 or all float64, got {met}. Call .float() on it"
-        )
+        raise ParameterError("model.parameter-type", model=kind, types=met)
     return chosen
 
 

@@ -75,14 +75,14 @@ def read_npz(
     """
     with path.open("rb") as file:
         if file.read(len(_SINGLE)) == _SINGLE:
-            raise DataError(f"{path} is a single array, not an archive. Write it with: np.savez(path, X=X, y=y)")
+            raise DataError("archive.single-array", file=path)
         try:
             with zipfile.ZipFile(file) as archive:
                 return _read(archive, file, path, wanted, check)
         except DataError:
             raise
         except Exception as error:  # zipfile, zlib and NumPy raise many kinds for bytes of a stranger
-            raise DataError(f"{path} is not a NumPy archive without pickles: {in_one_line(error)}") from None
+            raise DataError("archive.malformed", file=path, reason=in_one_line(error)) from None
 
 
 def _read(
@@ -97,10 +97,7 @@ def _read(
     headers = {name: _header(archive, info) for name, info in chosen.items()}
     size, inflated = file.seek(0, 2), sum(header.nbytes for header in headers.values())
     if inflated > max(_ALWAYS, _MOST_INFLATION * size):
-        raise DataError(
-            f"{path} would inflate from {size / 1e6:,.1f} MB to {inflated / 1e9:,.1f} GB. If its arrays are that "
-            "empty, write it with np.savez, which does not compress"
-        )
+        raise DataError("archive.inflation", file=path, megabytes=size / 1e6, gigabytes=inflated / 1e9)
     if check is not None:
         check(headers)
     arrays = {}

@@ -112,5 +112,5 @@ def primitives(purpose: str) -> Primitives:
         MissingExtraError: The package is not installed.
     """
     if _PRIMITIVES is None:
-        raise MissingExtraError(f"{purpose} the package cryptography. Run: pip install 'fulcrum-dp[secure]'")
+        raise MissingExtraError("extra.cryptography-missing", purpose=purpose)
     return _PRIMITIVES

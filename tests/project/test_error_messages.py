@@ -23,11 +23,6 @@ UNREVISED = {
     "audit",
     "core",
     "engines",
-    "readers",
-    "rules",
-    "server",
-    "npz",
-    "primitives",
 }
 
 

@@ -29,7 +29,7 @@ def merged(federation: Topology, regions: Sequence[str]) -> Federation:
     """Returns the federation with some regions made one, in the place of the first of them."""
     wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
     if len(wanted) < 2:
-        raise FederationError(f"choose two {federation.innermost.name}s or more to merge")
+        raise FederationError("federation.merge-too-few", tier=federation.innermost.name)
     first = wanted[0]
     nodes = list(federation.innermost.nodes)
     nodes[first] = _unused(" + ".join(nodes[node] for node in wanted), nodes)
@@ -81,7 +81,7 @@ def split(federation: Topology, region: str) -> Federation:
     node = _node(federation, region)
     members = np.flatnonzero(federation.innermost.parent_of == node)
     if len(members) < 2:
-        raise FederationError(f"{federation.innermost.name} {region!r} has one silo. It takes two to split it")
+        raise FederationError("federation.split-too-few", tier=federation.innermost.name, region=region)
     nodes = [*federation.innermost.nodes, _numbered(region, federation.innermost.nodes, first=2)]
     codes = _by_silo(federation)
     codes[0][members[(len(members) + 1) // 2 :]] = len(nodes) - 1
@@ -94,7 +94,7 @@ def removed(federation: Topology, region: str) -> Federation:
     """Returns the federation without a region and its silos."""
     kept = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
     if not len(kept):
-        raise FederationError(f"{region!r} is the last {federation.innermost.name}. A federation needs at least one")
+        raise FederationError("federation.last-region", region=region, tier=federation.innermost.name)
     return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
 
 
@@ -117,7 +117,7 @@ def renamed(federation: Topology, region: str, name: str) -> Federation:
     node, nodes = _node(federation, region), list(federation.innermost.nodes)
     name = name.strip()
     if name != region and name in nodes:
-        raise FederationError(f"there is a {federation.innermost.name} {name!r} already. Give another name")
+        raise FederationError("federation.region-exists", tier=federation.innermost.name, name=name)
     nodes[node] = name
     return _rebuilt(federation, codes=_by_silo(federation), regions=nodes)
 
@@ -127,15 +127,13 @@ def resized(federation: Topology, region: str, *, silos: int) -> Federation:
     node, inner = _node(federation, region), federation.innermost
     members = np.flatnonzero(inner.parent_of == node)
     if silos < 1:
-        raise FederationError(
-            f"{inner.name} {region!r}: silos={silos} must be at least 1. Remove the {inner.name} instead"
-        )
+        raise FederationError("federation.silos-too-few", tier=inner.name, region=region, silos=silos)
     if silos <= len(members):
         kept = np.delete(np.arange(len(federation)), members[silos:])
         return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
     more = silos - len(members)
     if len(federation) + more > MOST_SILOS:
-        raise FederationError(f"{inner.name} {region!r}: silos={silos:,} would make more than {MOST_SILOS:,} in all")
+        raise FederationError("federation.silos-too-many", tier=inner.name, region=region, silos=silos, most=MOST_SILOS)
     codes = [np.append(tier, np.full(more, tier[members[0]])) for tier in _by_silo(federation)]
     size = _whole(float(federation.sizes[members].mean()))
     return _rebuilt(federation, codes=codes, new=(region, more, size))
@@ -146,12 +144,10 @@ def rescaled(federation: Topology, region: str, *, mean: float) -> Federation:
     members = federation.innermost.parent_of == _node(federation, region)
     if not 1 <= mean <= MOST_RECORDS:
         raise FederationError(
-            f"{federation.innermost.name} {region!r}: mean records={mean:.15g} must be from 1 to {MOST_RECORDS}"
+            "federation.mean-range", tier=federation.innermost.name, region=region, mean=mean, most=MOST_RECORDS
         )
     if not federation.sizes_known:
-        raise FederationError(
-            f"the sizes of {federation.name} are not declared: there are none to scale. Give records first"
-        )
+        raise FederationError("federation.sizes-undeclared", name=federation.name)
     sizes = federation.sizes.copy()
     sizes[members] = np.clip(np.round(sizes[members] * (mean / sizes[members].mean())), 1, MOST_RECORDS)
     return _rebuilt(federation, codes=_by_silo(federation), sizes=sizes)
@@ -161,7 +157,9 @@ def _node(federation: Topology, region: str) -> int:
     inner = federation.innermost
     if region not in inner.nodes:
         near = suggestion(region, inner.nodes)
-        raise FederationError(f"there is no {inner.name} {region!r}. Known: {listing(inner.nodes)}.{near}")
+        raise FederationError(
+            "federation.region-unknown", tier=inner.name, region=region, known=listing(inner.nodes), suggestion=near
+        )
     return inner.nodes.index(region)
 
 

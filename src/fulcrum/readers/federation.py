@@ -52,7 +52,7 @@ class Federation(Topology):
         labels: list[str] = []
         for region, members in regions.items():
             if not isinstance(region, str) or not isinstance(members, (Mapping, Sequence, np.ndarray)):
-                raise FederationError(f"regions must map names to sizes of silos, got {region!r}: {members!r}")
+                raise FederationError("federation.regions-type", region=region, members=members)
             named = members if isinstance(members, Mapping) else {f"{region}-{k}": s for k, s in enumerate(members, 1)}
             names += named
             sizes += [_as_size(size, silo) for silo, size in named.items()]
@@ -90,7 +90,7 @@ class Federation(Topology):
             locate: Says where a row stands, for messages: "silos.csv line 17".
         """
         if not tiers:
-            raise FederationError(f"{name} has no tier. Give each silo a region (its own, if it is flat)")
+            raise FederationError("federation.tier-missing", name=name)
         names = None if silo is None else _checked_names(silo, locate)
         if names is not None:
             duplicate = _first_duplicate(names)
@@ -101,7 +101,7 @@ class Federation(Topology):
             bad = ~(np.isnan(epsilon) | ((epsilon > 0) & np.isfinite(epsilon)))
             if bad.any():
                 row = int(np.argmax(bad))
-                raise FederationError(f"{locate(row)}: epsilon must be a finite number above 0, got {epsilon[row]:g}")
+                raise FederationError("federation.epsilon-range", place=locate(row), epsilon=epsilon[row])
         levels: list[Tier] = []
         for tier_name, labels in tiers.items():
             tier = _in_order(labels) if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
@@ -129,12 +129,18 @@ def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) 
         for child in members:
             if child not in children:
                 raise FederationError(
-                    f"{tier} {node!r} names {child!r}, which is not there.{suggestion(child, children)}"
+                    "federation.child-unknown",
+                    tier=tier,
+                    node=node,
+                    child=child,
+                    suggestion=suggestion(child, children),
                 )
             if above.setdefault(child, node) != node:
-                raise FederationError(f"{child!r} is in two of the tier {tier!r}, {above[child]!r} and {node!r}")
+                raise FederationError(
+                    "federation.child-repeated", child=child, tier=tier, first=above[child], second=node
+                )
     for child in children - set(above):
-        raise FederationError(f"{child!r} is in no {tier}. Name it under one: {listing(nodes)}")
+        raise FederationError("federation.child-unplaced", child=child, tier=tier, nodes=listing(nodes))
     return above
 
 
@@ -142,13 +148,13 @@ def _as_size(size: Any, silo: str) -> float:
     try:
         return float(size)
     except (TypeError, ValueError):
-        raise FederationError(f"silo {silo!r}: size must be a number, got {size!r}") from None
+        raise FederationError("federation.size-type", silo=silo, size=size) from None
 
 
 def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str]) -> NameArray:
     for row, name in enumerate(names):
         if problem := name_problem(name):
-            raise FederationError(f"{locate(row)}: a silo's name must {problem}, got {name!r}")
+            raise FederationError("federation.silo-name", place=locate(row), rule=problem, name=name)
     if isinstance(names, np.ndarray):
         return names
     return np.array(names, dtype=np.dtypes.StringDType())
@@ -182,12 +188,9 @@ def _refuse_duplicate(
     )
     if here != there:
         raise OverlapError(
-            f"{locate(second)}: overlap: silo {names[first]!s} is in two {tier_name}s, {there!r} and {here!r}. "
-            f"Keep one of the two rows, or split it into two silos with disjoint records"
+            "federation.silo-overlap", place=locate(second), silo=names[first], tier=tier_name, first=there, second=here
         )
-    raise FederationError(
-        f"{locate(second)}: silo {names[first]!s} stands there a second time, first at {locate(first)}. Remove one"
-    )
+    raise FederationError("federation.silo-repeated", place=locate(second), silo=names[first], first=locate(first))
 
 
 def _in_order(tier: Tier) -> Tier:
@@ -214,7 +217,7 @@ def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier
     for label in tier.nodes:
         if problem := name_problem(label):
             row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
-            raise FederationError(f"{locate(row)}: a {tier.name}'s name must {problem}, got {label!r}")
+            raise FederationError("federation.node-name", place=locate(row), tier=tier.name, rule=problem, name=label)
     if not below:
         return tier
     child = below[0].parent_of
@@ -228,9 +231,13 @@ def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier
         row = int(np.argmax(clash))
         node = child[row]
         raise FederationError(
-            f"{locate(row)}: {inner.name} {inner.nodes[node]!r} is in two of the tier {tier.name!r}, "
-            f"{tier.nodes[parent[node]]!r} and {tier.nodes[tier.parent_of[row]]!r}. "
-            f"Columns after {inner.name!r} are outer tiers: give it one, or remove the column {tier.name!r}: "
-            f"--column {shlex.quote(f'ignore={tier.name}')}"
+            "federation.node-overlap",
+            place=locate(row),
+            inner=inner.name,
+            node=inner.nodes[node],
+            tier=tier.name,
+            first=tier.nodes[parent[node]],
+            second=tier.nodes[tier.parent_of[row]],
+            option=shlex.quote(f"ignore={tier.name}"),
         )
     return Tier(name=tier.name, nodes=tier.nodes, parent_of=parent)

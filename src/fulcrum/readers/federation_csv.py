@@ -32,7 +32,7 @@ def federation_csv(federation: Topology) -> str:
     try:
         checked_header(list(columns), "its header")
     except FederationError as error:
-        raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
+        raise FederationError.at(f"{federation.name} cannot be written as CSV", error) from None
     table = csv_text([columns, *zip(*columns.values(), strict=True)])
     _check_back(table, federation)
     return table
@@ -42,9 +42,6 @@ def _check_back(table: str, federation: Topology) -> None:
     try:
         found = reading_of_bytes(table.encode(), "table.csv").federation
     except FederationError as error:
-        raise FederationError(f"{federation.name} cannot be written as CSV: {error}") from None
+        raise FederationError.at(f"{federation.name} cannot be written as CSV", error) from None
     if found.digest != federation.digest:
-        raise FederationError(
-            f"{federation.name} cannot be written as CSV: a column or row of it would be read as something else. "
-            "Use names that are not words for another column or for a sum"
-        )
+        raise FederationError("federation.csv-ambiguous", federation=federation.name)

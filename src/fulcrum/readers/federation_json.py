@@ -68,17 +68,19 @@ def federation_of(roster: Roster) -> Federation:
     """
     count = len(roster.silos)
     if not (roster.name and roster.name.isprintable() and len(roster.name) <= 200):
-        raise FederationError("a federation's name must be printable, not empty and of at most 200 letters")
+        raise FederationError("federation.name-unprintable")
     if any(column is not None and len(column) != count for column in (roster.records, roster.epsilon, roster.weight)):
-        raise FederationError(f"the federation has {count} silos, and another number of records, epsilons or weights")
+        raise FederationError("federation.columns-unequal", silos=count)
     if len(roster.tiers) > MOST_COLUMNS:
-        raise FederationError(f"{len(roster.tiers):,} tiers are more than {MOST_COLUMNS}")
+        raise FederationError("federation.tiers-too-many", tiers=len(roster.tiers), most=MOST_COLUMNS)
     labels: dict[str, Labels] = {}
     for tier in (*roster.tiers, *((roster.group,) if roster.group else ())):
         is_group = tier is roster.group
         problem = "" if is_group else tier_name_problem(tier.name)
-        if problem or tier.name in labels or (is_group and tier.name != "group"):
-            raise FederationError(problem or f"the tier {tier.name!r} stands there twice, or has the name of another")
+        if problem:
+            raise FederationError("federation.tier-name", reason=problem)
+        if tier.name in labels or (is_group and tier.name != "group"):
+            raise FederationError("federation.tier-repeated", tier=tier.name)
         labels[tier.name] = _codes(tier, count), tier.nodes
     silos = Silos(list(labels), lambda row: f"silo {roster.silos[row]!r}", count, fractions=True)
     if count:
@@ -96,7 +98,7 @@ def _codes(tier: Place, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]
     except OverflowError:
         codes = np.full(count, -1)
     if len(codes) != count or not ((codes >= 0) & (codes < len(tier.nodes))).all():
-        raise FederationError(f"the tier {tier.name!r} must place each of {count} silos in one of its nodes")
+        raise FederationError("federation.nodes-range", tier=tier.name, silos=count)
     if len(set(tier.nodes)) != len(tier.nodes):
-        raise FederationError(f"a {tier.name} stands there twice. Give each a name of its own")
+        raise FederationError("federation.node-repeated", tier=tier.name)
     return codes

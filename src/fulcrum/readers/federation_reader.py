@@ -95,9 +95,7 @@ def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) 
     path = Path(file)
     if path.suffix.lower() in _TABLES or path.suffix.lower() == ".toml":
         return _parsed(data, path, file, columns)
-    raise FederationError(
-        f"{file}: it must be a CSV or TOML file, and its name end in .csv, .tsv, .txt or .toml. {_export(path)}"
-    )
+    raise FederationError("federation.suffix-not-text", file=file, advice=_export(path))
 
 
 def _read_file(path: Path, given: str, columns: Columns | None) -> FederationReading:
@@ -108,19 +106,19 @@ def _read_file(path: Path, given: str, columns: Columns | None) -> FederationRea
             return _read_parquet(path, file, columns)
         return _parsed(path.read_bytes(), path, file, columns)
     except OSError as error:
-        raise FederationError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise FederationError("federation.file-unreadable", file=file, reason=error.strerror or str(error)) from None
 
 
 def _check_kind(path: Path, given: str, file: str) -> None:
     """Raises where there is no such file, or none of a kind that can be read."""
     if not given or not path.exists():
         near = suggestion(given, PROFILES)
-        raise FederationError(f"no built-in federation or file {given!r}. Known: {listing(PROFILES)}.{near}")
+        raise FederationError("federation.name-unknown", source=given, known=listing(PROFILES), suggestion=near)
     if path.is_dir():
-        raise FederationError(f"{given!r} is a directory. Give a file: {listing(_KINDS)}")
+        raise FederationError("federation.file-is-folder", source=given, suffixes=listing(_KINDS))
     if path.suffix.lower() not in _KINDS:
         raise FederationError(
-            f"{file}: files that end in {path.suffix!r} cannot be read. Known: {listing(_KINDS)}. {_export(path)}"
+            "federation.suffix-unknown", file=file, suffix=path.suffix, known=listing(_KINDS), advice=_export(path)
         )
 
 
@@ -146,9 +144,7 @@ def _parsed(data: bytes, path: Path, file: str, columns: Columns | None) -> Fede
 
 def _refuse_columns(columns: Columns | None, source: str) -> None:
     if columns:
-        raise FederationError(
-            f"{source} is no table: it has no column to read as {next(iter(columns))!r}. Leave it out"
-        )
+        raise FederationError("federation.source-not-table", source=source, meaning=next(iter(columns)))
 
 
 def _reading(federation: Topology, where: str, notes: Sequence[str], columns: Columns | None) -> FederationReading:
@@ -181,10 +177,7 @@ def _totals(federation: Topology, where: str) -> list[str]:
     names, sizes = federation.silo_names.tolist(), federation.sizes.tolist()
     summed = summed_silo(names, sizes) if federation.sizes_known else None
     if summed is not None:
-        raise FederationError(
-            f"{where}: silo {summed!r} has as many records as silos before it have together. "
-            "Remove it if it is their sum, else give it another name"
-        )
+        raise FederationError("table.silo-is-sum", place=where, silo=summed)
     inner = federation.innermost
     regions = [inner.nodes[place] for place in inner.parent_of.tolist()]
     silent = silent_sums(names, sizes, regions) if federation.sizes_known else []
@@ -215,7 +208,7 @@ def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationR
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
-        raise MissingExtraError("reading Parquet needs pyarrow. Run: pip install 'fulcrum-dp[parquet]'") from None
+        raise MissingExtraError("extra.pyarrow-missing") from None
     with path.open("rb"):  # says why a file cannot be opened, which Arrow does not
         pass
     try:
@@ -231,7 +224,7 @@ def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationR
     except FederationError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise FederationError(f"{file} is not a Parquet file, or it is damaged. Write it again") from None
+        raise FederationError("federation.parquet-damaged", file=file) from None
     return _reading(silos.federation(_stem(path), file), file, meaning.notes, columns)
 
 
@@ -250,7 +243,7 @@ def _arrow_strings(column: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_nested(column.type):
-        raise FederationError(f"a column of type {column.type} cannot name silos or regions. Give strings or integers")
+        raise FederationError("table.label-type", type=column.type)
     if pa.types.is_integer(column.type) or pa.types.is_null(column.type) or "string" in str(column.type):
         column = column.cast(pa.large_string())
     else:
@@ -279,18 +272,16 @@ def _read_frame(source: Any, columns: Columns | None) -> FederationReading:
         frame = nw.from_native(source)
         original = frame.collect_schema().names()
     except TypeError:
-        raise FederationError(
-            f"a federation cannot be read from {type(source).__name__}. Give a built-in name, a path or a data frame"
-        ) from None
+        raise FederationError("federation.source-type", type=type(source).__name__) from None
     except nw.exceptions.DuplicateError:
-        raise FederationError("data frame: a column name stands there twice. Remove or rename one") from None
+        raise FederationError("table.frame-column-repeated") from None
     meaning = _checked_meaning([str(name) for name in original], "data frame", columns)
     header = [name for name in meaning.names if name is not None]
     try:
         eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FederationError(f"data frame: its own query failed: {reason}") from error
+        raise FederationError("table.frame-query-failed", reason=reason) from error
     silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
     for start in range(0, len(eager), _BATCH):
         rows = eager[start : start + _BATCH]

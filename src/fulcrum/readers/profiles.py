@@ -37,7 +37,7 @@ def profile_from_counts(
     ['region-1-1', 'region-1-2', 'region-2-1']
     """
     if not (math.isfinite(records) and records >= 1):
-        raise ParameterError(f"records must be a finite number of at least 1, got {records!r}")
+        raise ParameterError("profile.records-range", records=records)
     sizes: dict[str, list[float]] = {}
     for k, count in enumerate(counts, 1):
         try:
@@ -45,7 +45,7 @@ def profile_from_counts(
         except TypeError:
             silos = 0
         if silos < 1:
-            raise ParameterError(f"{region}-{k}: the number of silos must be a whole number above 0, got {count!r}")
+            raise ParameterError("profile.silos-range", region=region, number=k, count=count)
         sizes[f"{region}-{k}"] = [records] * silos
     return Federation.from_sizes(sizes, name=name)
 
@@ -64,7 +64,7 @@ def cellular(seed: int = 0) -> Federation:
     try:
         draws = np.random.default_rng(operator.index(seed)).lognormal(1.2, 1.3, 60)
     except (TypeError, ValueError):
-        raise ParameterError(f"seed must be a whole number of at least 0, got {seed!r}") from None
+        raise ParameterError("profile.seed-range", seed=seed) from None
     counts = np.maximum(1, np.rint(draws)).astype(int).tolist()
     return profile_from_counts(counts, name="cellular" if seed == 0 else f"cellular-{seed}", region="station")
 
@@ -132,5 +132,5 @@ def profile(name: str) -> Federation:
     """Returns the built-in federation of that name, or raises `FederationError` with the nearest one."""
     if name not in _BUILDERS:
         near = suggestion(name, PROFILES)
-        raise FederationError(f"no built-in federation {name!r}. Known: {listing(PROFILES)}.{near}")
+        raise FederationError("profile.name-unknown", name=name, known=listing(PROFILES), suggestion=near)
     return _BUILDERS[name]()

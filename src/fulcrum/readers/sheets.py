@@ -91,10 +91,10 @@ def sheet_federation(data: bytes, file: str, name: str, columns: Columns | None 
 def _header(text: SheetText, columns: Columns | None) -> _Header:
     line, first = next(text.rows(), (1, []))
     if not first:
-        raise FederationError(f"{text.file} is empty. Its first line must be: {','.join(USUAL_COLUMNS)}")
+        raise FederationError("table.empty", file=text.file, columns=",".join(USUAL_COLUMNS))
     where = f"{text.file} line {line}"
     if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
-        raise FederationError(f"{where}: cells are quoted by apostrophes. Quote them by double quotes, or not at all")
+        raise FederationError("table.apostrophes", place=where)
     given = [plain_cell(name.strip()) for name in first]
     meaning = meaning_of(given, where, columns)
     names = list(meaning.names)
@@ -118,9 +118,7 @@ def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
         except FederationError:
             continue
         if SILO in meant and "region" in meant:
-            raise FederationError(
-                f"{text.file} line {line} names no columns; line {number} does. Remove the lines above it"
-            )
+            raise FederationError("table.header-not-first", file=text.file, line=line, header_line=number)
 
 
 def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list[str]:
@@ -130,10 +128,10 @@ def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list
         return row[:width]
     if len(row) < width and all(name in _MAY_END_EARLY for name in header.names[len(row) :]):
         return row + [""] * (width - len(row))
-    remedy = f"Give one to each column, and quote a name that holds a {text.separator_word}"
+    advice = f"Give one to each column, and quote a name that holds a {text.separator_word}"
     if len(row) == width + 1 and row[0].isdigit():
-        remedy += "; in R, write the table with row.names = FALSE"
-    raise FederationError(f"{text.file} line {line}: {len(row)} cells in place of {width}. {remedy}")
+        advice += "; in R, write the table with row.names = FALSE"
+    raise FederationError("table.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
 
 
 def _settled_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
@@ -251,10 +249,7 @@ class _Reader:
             return f"{word} has {above:.0f} records, the sum of the lines above"
         if words:
             where = self.silos.locate(self.silos.filled)
-            raise FederationError(
-                f"{where}: {word} says {stated:.15g} records, and the lines above have {above:.15g}. "
-                "Correct them, or remove the line"
-            )
+            raise FederationError("table.total-wrong", place=where, word=word, stated=stated, above=above)
         return ""
 
     def _labels(self, name: str, cells: list[str]) -> list[str]:
@@ -263,7 +258,7 @@ class _Reader:
             plain = [cell.translate(_HARD_SPACES) for cell in plain]
         if "#" in self.text.rare and (wrong := next(filter(_FORMULA_ERROR.fullmatch, plain), None)):
             where = self.silos.locate(self.silos.filled + plain.index(wrong))
-            raise FederationError(f"{where}: {name}={wrong} is an error of the spreadsheet. Repair it and export again")
+            raise FederationError("table.formula-error", place=where, column=name, cell=wrong)
         return plain
 
     def _numbers(self, name: str, cells: list[str] | None) -> list[str] | None:
@@ -281,10 +276,9 @@ class _Reader:
         if filled and not (place == 0 and all(cell.isascii() and cell.isdigit() for cell in filled)):
             where = f"{self.text.file} line {self.header.line}"
             name = self.header.given[place]
-            called = f", {name!r}, does not only number the rows" if name else " has no name"
-            raise FederationError(
-                f"{where}: column {place + 1}{called}. {'Rename' if name else 'Name'} it or remove it"
-            )
+            if name:
+                raise FederationError("table.column-not-numbering", place=where, column=place + 1, name=name)
+            raise FederationError("table.column-unnamed", place=where, column=place + 1)
         self.numbered = self.numbered or bool(filled)
 
     def _refuse_header(self, silo: Sequence[str], region: Sequence[str]) -> None:
@@ -294,16 +288,13 @@ class _Reader:
         for row, pair in enumerate(zip(silo, region, strict=True)):
             if pair == again:
                 where = self.silos.locate(self.silos.filled + row)
-                raise FederationError(f"{where}: the header stands there again. Remove the line")
+                raise FederationError("table.header-repeated", place=where)
         if not self.silos.filled and stands_for(silo[0], SILO) and stands_for(region[0], "region"):
-            raise FederationError(
-                f"{self.silos.locate(0)}: {silo[0]!r} and {region[0]!r} look like a second header. Remove the line"
-            )
+            raise FederationError("table.header-second", place=self.silos.locate(0), silo=silo[0], region=region[0])
 
     def _refuse_subtotal(self, silo: Sequence[str], region: Sequence[str]) -> None:
         for row, (name, where) in enumerate(zip(silo, region, strict=True)):
             if not where and called_total(name):
                 raise FederationError(
-                    f"{self.silos.locate(self.silos.filled + row)}: {name!r} has no region and looks like a sum of "
-                    "other lines. Remove the line"
+                    "table.row-is-subtotal", place=self.silos.locate(self.silos.filled + row), silo=name
                 )

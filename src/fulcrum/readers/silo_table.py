@@ -51,41 +51,41 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
     names = [name.strip() for name in header]
     for k, name in enumerate(names):
         if not name:
-            raise FederationError(f"{where}: column {k + 1} has no name. Name it or remove it")
+            raise FederationError("table.column-unnamed", place=where, column=k + 1)
         if name in names[:k]:
-            raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+            raise FederationError("table.column-repeated", place=where, column=name)
         if alike := [other for other in names[:k] if without_accents(other) == without_accents(name)]:
             raise FederationError(
-                f"{where}: the columns {alike[0]!r} and {name!r} differ in capitals or accents alone. Remove or rename "
-                f"one, or leave it out: {column_option(IGNORE, name)}"
+                "table.columns-alike", place=where, first=alike[0], second=name, option=column_option(IGNORE, name)
             )
         if reserved := reserved_problem(name):
-            raise FederationError(f"{where}: a column cannot be called {name!r}: {reserved}")
+            raise FederationError("table.column-reserved", place=where, column=name, reason=reserved)
         if name.endswith("noise_multiplier"):
-            raise FederationError(
-                f"{where}: the column {name!r} is that of an exported plan. Give the federation that it was made for"
-            )
+            raise FederationError("table.column-of-plan", place=where, column=name)
     for usual in USUAL_COLUMNS:
         meant = "" if usual in names else _stand_in(usual, names)
         if meant or (usual not in names and usual in REQUIRED_COLUMNS):
             meant = meant or (
                 f" Every table needs {listing(REQUIRED_COLUMNS)}. Where it has another name: --column {usual}=NAME"
             )
-            raise FederationError(f"{where}: the column {usual!r} is missing.{meant}")
+            raise FederationError("table.column-missing", place=where, column=usual, suggestion=meant)
     for k, name in enumerate(names):
         if name in KNOWN_COLUMNS or name == "region":
             continue
         near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
-            raise FederationError(f"{where}: unknown column {name!r}. Did you mean {near!r}?")
+            raise FederationError("table.column-misspelt", place=where, column=name, suggestion=near)
         if k < names.index("region") and name not in said and not expected_tier(name):
             raise FederationError(
-                f"{where}: unknown column {name!r}. Known: {listing((*KNOWN_COLUMNS, 'region'))}. "
-                f"An outer tier stands after 'region'. If it holds the regions: {column_option('region', name)}; "
-                f"if it is no part of the federation: {column_option(IGNORE, name)}"
+                "table.column-unknown",
+                place=where,
+                column=name,
+                known=listing((*KNOWN_COLUMNS, "region")),
+                region_option=column_option("region", name),
+                ignore_option=column_option(IGNORE, name),
             )
         if problem := tier_name_problem(name):
-            raise FederationError(f"{where}: {problem}. Rename the column")
+            raise FederationError("table.column-not-tier", place=where, reason=problem)
     return names
 
 
@@ -154,13 +154,13 @@ class Silos:
         """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:
-            raise FederationError(f"{self.locate(start + silo.index(''))}: silo is missing. Give it a name")
+            raise FederationError("table.silo-missing", place=self.locate(start + silo.index("")))
         self.names = _with_room(self.names, stop)
         try:
             self.names[start:stop] = silo
         except UnicodeEncodeError:  # half of a surrogate pair, which no file can hold but a data frame can
             row = next(k for k, name in enumerate(silo) if not name.isprintable())
-            raise FederationError(f"{self.locate(start + row)}: a silo's name must be printable") from None
+            raise FederationError("table.silo-unprintable", place=self.locate(start + row)) from None
         if records is not None:
             self.records = self._numbers(self.records, stop)
             self.records[start:stop] = self._checked_records(silo, records)
@@ -176,7 +176,7 @@ class Silos:
                 row = int(np.argmax(codes == list(distinct).index("")))
                 no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
                 raise FederationError(
-                    f"{self.locate(start + row)}: {tier} is missing. Name the {tier} of silo {silo[row]!r}{no_tier}"
+                    "table.node-missing", place=self.locate(start + row), tier=tier, silo=silo[row], alternative=no_tier
                 )
             index = self.nodes[tier]
             unified = np.array([index.setdefault(label, len(index)) for label in distinct], dtype=np.intp)
@@ -188,7 +188,7 @@ class Silos:
         """Returns the federation of all rows added."""
         rows = self.filled
         if rows == 0:
-            raise FederationError(f"{file} has no silos. Add a row for each silo")
+            raise FederationError("table.silos-missing", file=file)
         tiers = {
             tier: Tier(name=tier, nodes=tuple(index), parent_of=self.codes[tier][:rows])
             for tier, index in self.nodes.items()
@@ -218,10 +218,8 @@ class Silos:
         row = int(np.argmin(good))
         where = self.locate(self.filled + row)
         if _is_missing(cells[row]):
-            raise FederationError(
-                f"{where}: weight is missing. Say what silo {silo[row]!r} counts for, or leave all weights out"
-            )
-        raise FederationError(f"{where}: weight={_shown(cells[row])} must be a finite number above 0")
+            raise FederationError("table.weight-missing", place=where, silo=silo[row])
+        raise FederationError("table.weight-range", place=where, weight=_shown(cells[row]))
 
     def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)
@@ -232,28 +230,22 @@ class Silos:
         row = int(np.argmin(whole if good.all() else good))
         cell, value, where = cells[row], values[row], self.locate(self.filled + row)
         if _is_missing(cell):
-            raise FederationError(f"{where}: records is missing. Give the number of records of silo {silo[row]!r}")
+            raise FederationError("table.records-missing", place=where, silo=silo[row])
         if not _is_number(cell):
-            raise FederationError(
-                f"{where}: records={_shown(cell)} is not a number. Write it in plain digits, such as 1200"
-            )
+            raise FederationError("table.records-type", place=where, records=_shown(cell))
         if good[row]:
-            raise FederationError(
-                f"{where}: records={_shown(cell)} must be a whole number. "
-                f"Where a dot or comma separates thousands, leave it out"
-            )
+            raise FederationError("table.records-fraction", place=where, records=_shown(cell))
         rule = "at least 1" if value < 1 else f"at most {MOST_RECORDS}"
         if not math.isfinite(value):
             rule = "a finite number"
-        raise FederationError(f"{where}: records={_shown(cell)} must be {rule}")
+        raise FederationError("table.records-range", place=where, records=_shown(cell), rule=rule)
 
     def _checked_epsilon(self, cells: Numbers) -> FloatArray:
         values = _floats(cells)
         for row in np.flatnonzero(np.isnan(values)).tolist():
             if not _is_missing(cells[row]):
                 raise FederationError(
-                    f"{self.locate(self.filled + row)}: epsilon={_shown(cells[row])} is not a number. "
-                    f"Give a number above 0, or nothing"
+                    "table.epsilon-type", place=self.locate(self.filled + row), epsilon=_shown(cells[row])
                 )
         return values
 
@@ -268,9 +260,7 @@ class Silos:
         alone = group.nodes.index("")
         for row in np.flatnonzero(group.parent_of == alone).tolist():
             if labels[row] in declared:
-                raise FederationError(
-                    f"{self.locate(row)}: silo {labels[row]!r} has no group, and a group bears its name. Name its group"
-                )
+                raise FederationError("table.group-missing", place=self.locate(row), silo=labels[row])
         return Tier.from_labels("group", labels)
 
 

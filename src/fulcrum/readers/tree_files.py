@@ -75,35 +75,40 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
 
     name = data.get("name", default_name)
     if not (isinstance(name, str) and name and name.isprintable()):
-        raise FederationError(f"{place('name')}: name must be printable text, got {_kind(name)}")
+        raise FederationError("tree.name-unprintable", place=place("name"), kind=_kind(name))
     tiers = _tier_names(data, place)
     known = ("name", "tiers", *tiers, "group")
     for key in data:
         if reserved := reserved_problem(key):
-            raise FederationError(f"{place(key)}: a key cannot be called {key!r}: {reserved}")
+            raise FederationError("tree.key-reserved", place=place(key), key=key, reason=reserved)
         if key not in known:
             hint = suggestion(key, known) or " An outer tier must be listed in tiers"
-            raise FederationError(f"{place(key)}: unknown key {key!r}. Known: {listing(known)}.{hint}")
+            raise FederationError("tree.key-unknown", place=place(key), key=key, known=listing(known), suggestion=hint)
 
     where: list[tuple[str, ...]] = []
     rows = _Rows(name=name, locate=lambda row: place(*where[row]))
     innermost = rows.labels[tiers[0]] = []
     for node, silos in _table(data, tiers[0], place).items():
         if not isinstance(silos, dict) or not silos:
-            raise FederationError(
-                f"{place(tiers[0], node)}: {tiers[0]} {node!r} must hold its silos, one line each: lille = 800"
-            )
+            raise FederationError("tree.silos-missing", place=place(tiers[0], node), tier=tiers[0], node=node)
         for silo, value in silos.items():
             where.append((tiers[0], node, silo))
             entry = value if isinstance(value, dict) else {"records": value}
             for key in entry:
                 if reserved := reserved_problem(key):
-                    raise FederationError(f"{place(*where[-1])}: silo {silo!r} has a key {key!r}: {reserved}")
+                    raise FederationError(
+                        "tree.silo-key-reserved", place=place(*where[-1]), silo=silo, key=key, reason=reserved
+                    )
                 if key not in _SILO_KEYS:
                     hint = suggestion(key, _SILO_KEYS)
                     known_keys = listing(_SILO_KEYS)
                     raise FederationError(
-                        f"{place(*where[-1])}: unknown key {key!r} of silo {silo!r}. Known: {known_keys}.{hint}"
+                        "tree.silo-key-unknown",
+                        place=place(*where[-1]),
+                        key=key,
+                        silo=silo,
+                        known=known_keys,
+                        suggestion=hint,
                     )
             rows.silo.append(silo)
             rows.records.append(entry.get("records"))
@@ -117,7 +122,9 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
         for child in children:
             if child not in parent:
                 nodes = listing(data[tier])
-                raise FederationError(f"{place(tier)}: {inner} {child!r} is in no {tier}. Name it under one: {nodes}")
+                raise FederationError(
+                    "tree.child-unplaced", place=place(tier), inner=inner, child=child, tier=tier, nodes=nodes
+                )
         rows.labels[tier] = children = [parent[child] for child in children]
     if "group" in data:
         group = _parents(_table(data, "group", place), "group", "silo", dict.fromkeys(rows.silo), place)
@@ -131,12 +138,12 @@ def _parsed_toml(text: str, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise FederationError(f"{file} is nested too deeply to be read") from None
+        raise FederationError("federation.nesting-depth", file=file) from None
     except ValueError as error:
         problem = str(error)
         found = _TOML_PLACE.search(problem)
         line = found[1] if found and found[1] else text.count("\n") + 1
-        raise FederationError(f"{file} line {line}: not valid TOML: {_TOML_PLACE.sub('', problem)}") from None
+        raise FederationError("tree.toml-syntax", file=file, line=line, reason=_TOML_PLACE.sub("", problem)) from None
     finally:
         if collecting:
             gc.enable()
@@ -165,11 +172,13 @@ def _key_path(dotted: str) -> tuple[str, ...]:
 def _tier_names(data: Mapping[str, Any], place: Callable[..., str]) -> list[str]:
     tiers = data.get("tiers", ["region"])
     if not isinstance(tiers, list) or not tiers or not all(isinstance(tier, str) for tier in tiers):
-        raise FederationError(f'{place("tiers")}: tiers must be a list of names, inner to outer: ["region", "country"]')
+        raise FederationError("tree.tiers-type", place=place("tiers"))
     for k, tier in enumerate(tiers):
         problem = tier_name_problem(tier) if tier not in ("name", "tiers") else f"a tier cannot be called {tier!r}"
-        if problem or tier in tiers[:k]:
-            raise FederationError(f"{place('tiers')}: {problem or f'tier {tier!r} is listed twice. Remove one'}")
+        if problem:
+            raise FederationError("tree.tier-name", place=place("tiers"), reason=problem)
+        if tier in tiers[:k]:
+            raise FederationError("tree.tier-repeated", place=place("tiers"), tier=tier)
     return tiers
 
 
@@ -177,11 +186,11 @@ def _table(data: Mapping[str, Any], key: str, place: Callable[..., str]) -> dict
     """Returns a table of the file, refusing one that is absent or something else."""
     table = data.get(key)
     if table is None:
-        raise FederationError(f"{place('tiers')}: the table [{key}] is missing. Add it, with the nodes of that tier")
+        raise FederationError("tree.table-missing", place=place("tiers"), key=key)
     if not isinstance(table, dict):
-        raise FederationError(f"{place(key)}: {key} must be a table, got {_kind(table)}")
+        raise FederationError("tree.table-type", place=place(key), key=key, kind=_kind(table))
     if not table:
-        raise FederationError(f"{place(key)}: the table [{key}] is empty. Give it at least one entry or remove it")
+        raise FederationError("tree.table-empty", place=place(key), key=key)
     return table
 
 
@@ -192,18 +201,29 @@ def _parents(
     parent: dict[str, str] = {}
     for node, members in nodes.items():
         if not isinstance(members, list) or not members or not all(isinstance(child, str) for child in members):
-            raise FederationError(f'{place(tier, node)}: {tier} {node!r} must list its {inner}s: ["north", "south"]')
+            raise FederationError("tree.members-type", place=place(tier, node), tier=tier, node=node, inner=inner)
         for child in members:
             if child not in children:
                 near = suggestion(child, children)
                 raise FederationError(
-                    f"{place(tier, node)}: {tier} {node!r} names {inner} {child!r}. "
-                    f"Known {inner}s: {listing(children)}.{near}"
+                    "tree.child-unknown",
+                    place=place(tier, node),
+                    tier=tier,
+                    node=node,
+                    inner=inner,
+                    child=child,
+                    known=listing(children),
+                    suggestion=near,
                 )
             if child in parent:
                 raise FederationError(
-                    f"{place(tier, node)}: {inner} {child!r} is listed under {tier} {parent[child]!r} and {node!r}. "
-                    f"Keep one of the two"
+                    "tree.child-repeated",
+                    place=place(tier, node),
+                    inner=inner,
+                    child=child,
+                    tier=tier,
+                    first=parent[child],
+                    second=node,
                 )
             parent[child] = node
     return parent
@@ -227,20 +247,21 @@ def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
     parents = {above: name for name, above in parent.items() if above is not None}
     for above, name in parents.items():
         if people[above].get("records") is not None:
-            raise FederationError(
-                f"{place(above)}: {above!r} has records but is the parent of {name!r}, and only silos hold data. "
-                f"Remove its records, or add a client for them"
-            )
+            raise FederationError("project.parent-has-records", place=place(above), parent=above, child=name)
     silos = [name for name, person in people.items() if person["type"] == "client" and name not in parents]
     if not silos:
-        raise FederationError(f"{file} has no clients. Add participants of type client, one a silo")
+        raise FederationError("project.clients-missing", file=file)
     chains = {silo: _chain(silo, parent) for silo in silos}
     nested = [silo for silo in silos if chains[silo]]
     for silo in nested:
         if len(chains[silo]) != len(chains[nested[0]]):
             raise FederationError(
-                f"{place(silo)}: silo {silo!r} has {len(chains[silo])} parents above it and silo {nested[0]!r} has "
-                f"{len(chains[nested[0]])}. Give every silo with a parent the same number of levels"
+                "project.depth-unequal",
+                place=place(silo),
+                silo=silo,
+                parents=len(chains[silo]),
+                other=nested[0],
+                other_parents=len(chains[nested[0]]),
             )
     depth = len(chains[nested[0]]) if nested else 1
     unsized = all(people[silo].get("records") is None for silo in silos)
@@ -267,7 +288,7 @@ def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError("reading project.yml needs pyyaml. Run: pip install 'fulcrum-dp[nvflare]'") from None
+        raise MissingExtraError("extra.pyyaml-missing") from None
     try:
         loader = yaml.SafeLoader(text)
         try:
@@ -278,19 +299,20 @@ def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
-        raise FederationError(f"{file}{line}: not valid YAML: {_one_line(error.problem or error.context)}") from None
+        reason = _one_line(error.problem or error.context)
+        raise FederationError("project.yaml-syntax", place=f"{file}{line}", reason=reason) from None
     except yaml.YAMLError as error:
-        raise FederationError(f"{file}: not valid YAML: {_one_line(error)}") from None
+        raise FederationError("project.yaml-syntax", place=file, reason=_one_line(error)) from None
     except RecursionError:
-        raise FederationError(f"{file} is nested too deeply to be read") from None
+        raise FederationError("federation.nesting-depth", file=file) from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # What PyYAML lets through when a tag and its value disagree, such as !!int "" or the date 2024-13-45.
-        raise FederationError(f"{file}: not valid YAML: a value does not fit its type: {_one_line(error)}") from None
+        raise FederationError("project.yaml-type", place=file, reason=_one_line(error)) from None
     if root is None or not isinstance(data, dict) or not isinstance(data.get("participants"), list):
         keys = [key for key in data if isinstance(key, str)] if isinstance(data, dict) else []
         near = misspelt("participants", keys)
         hint = f" Did you mean {near!r} to be 'participants'?" if near else " Is it an NVFLARE project file?"
-        raise FederationError(f"{file}: the list 'participants' is missing.{hint}")
+        raise FederationError("project.participants-missing", file=file, suggestion=hint)
     [*_, participants] = (value for key, value in root.value if key.value == "participants")
     return data, [item.start_mark.line + 1 for item in participants.value]
 
@@ -304,23 +326,28 @@ def _participants(
     for person, line in zip(data["participants"], starts, strict=True):
         where = f"{file} line {line}"
         if not isinstance(person, dict):
-            raise FederationError(f"{where}: a participant must have a name and a type, got {_kind(person)}")
+            raise FederationError("project.participant-type", place=where, kind=_kind(person))
         name = _label(person.get("name"))
         if not name or not name.isprintable():
-            raise FederationError(f"{where}: the participant has no name, or it is not printable. Give it a name")
+            raise FederationError("project.participant-name", place=where)
         if name in people:
-            raise FederationError(f"{where}: participant {name!r} stands there twice, first at line {lines[name]}")
+            raise FederationError("project.participant-repeated", place=where, name=name, line=lines[name])
         for key in person:
             if isinstance(key, str) and (reserved := reserved_problem(key)):
-                raise FederationError(f"{where}: {name!r} has a key {key!r}: {reserved}")
+                raise FederationError("project.key-reserved", place=where, name=name, key=key, reason=reserved)
             if isinstance(key, str) and key not in _PARTICIPANT_KEYS and (near := misspelt(key, _PARTICIPANT_KEYS)):
-                raise FederationError(f"{where}: unknown key {key!r} of {name!r}. Did you mean {near!r}?")
+                raise FederationError("project.key-unknown", place=where, key=key, name=name, suggestion=near)
         kind = person.get("type")
         if not isinstance(kind, str) or kind not in _PARTICIPANT_TYPES:
             near = suggestion(kind, _PARTICIPANT_TYPES) if isinstance(kind, str) else ""
             shown = repr(kind) if isinstance(kind, str) else _kind(kind)
             raise FederationError(
-                f"{where}: the type of {name!r} must be one of {listing(_PARTICIPANT_TYPES)}, got {shown}.{near}"
+                "project.type-unknown",
+                place=where,
+                name=name,
+                known=listing(_PARTICIPANT_TYPES),
+                type=shown,
+                suggestion=near,
             )
         people[name], lines[name] = person, line
     return people, lines
@@ -333,13 +360,13 @@ def _parent_of(name: str, people: Mapping[str, Mapping[Any, Any]], place: Callab
     parent = _label(people[name]["parent"])
     if parent not in people:
         near = suggestion(parent, people)
-        raise FederationError(f"{place(name)}: {name!r} names parent {parent!r}, which is no participant.{near}")
+        raise FederationError("project.parent-unknown", place=place(name), name=name, parent=parent, suggestion=near)
     kind = people[parent]["type"]
     if kind in ("client", "relay"):
         return parent
     if kind == "server":
         return None
-    raise FederationError(f"{place(name)}: {name!r} names parent {parent!r}, an {kind}. Name a client or relay")
+    raise FederationError("project.parent-type", place=place(name), name=name, parent=parent, kind=kind)
 
 
 def _refuse_cycles(parent: Mapping[str, str | None], place: Callable[[str], str]) -> None:
@@ -350,7 +377,7 @@ def _refuse_cycles(parent: Mapping[str, str | None], place: Callable[[str], str]
         while here is not None and here not in settled:
             if here in path:
                 cycle = " -> ".join([*list(path)[list(path).index(here) :][:6], here])
-                raise FederationError(f"{place(here)}: the parents form a cycle: {cycle}. Remove one of them")
+                raise FederationError("project.parent-cycle", place=place(here), cycle=cycle)
             path[here] = None
             here = parent[here]
         settled.update(path)

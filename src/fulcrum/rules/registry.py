@@ -32,15 +32,11 @@ def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
         ParameterError: The name is none that a plan file can carry, another rule has it, or the rule claims to add up.
     """
     if not re.search(SERVER_NAME, rule.name):
-        raise ParameterError(
-            f"the name of a server rule has small letters, digits and hyphens, at most 32, got {rule.name!r}"
-        )
+        raise ParameterError("rule.name-invalid", name=rule.name)
     if rule.adds_up and rule is not SumRule:  # checkpoint, exports and targets on outer tiers take it for "sum"
-        raise ParameterError(
-            f"the server rule {rule.name!r} has adds_up = True, which 'sum' alone may have. Leave adds_up out"
-        )
+        raise ParameterError("rule.adds-up", name=rule.name)
     if _RULES.setdefault(rule.name, rule) is not rule:
-        raise ParameterError(f"there is a server rule {rule.name!r} already. Choose another name")
+        raise ParameterError("rule.name-taken", name=rule.name)
     return rule
 
 
@@ -66,5 +62,5 @@ def _load(point: EntryPoint) -> None:
     """Registers the rule of an entry point."""
     rule = point.load()
     if getattr(rule, "name", None) != point.name:
-        raise ParameterError(f"the entry point {point.name!r} of {GROUP} is {point.value}, which has another name")
+        raise ParameterError("rule.entry-point-name", name=point.name, group=GROUP, target=point.value)
     register_server_rule(rule)

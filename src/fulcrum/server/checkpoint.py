@@ -94,10 +94,7 @@ class Checkpoint:
         """
         for name in (*self.state.arrays, *self.state.numbers):
             if not name.isidentifier() or name in RESERVED:
-                raise ParameterError(
-                    f"the state of a server rule names its arrays and numbers by identifiers other than "
-                    f"{listing(sorted(RESERVED))}, got {name!r}. Rename it in the rule's begin and step"
-                )
+                raise ParameterError("rule.state-name", reserved=listing(sorted(RESERVED)), name=name)
         standing = msgspec.structs.replace(self.standing, format=FORMAT)
         if standing.pooling is not None:
             pooling = {"classes": standing.classes, **self.state.numbers}
@@ -148,15 +145,15 @@ def _same(state: ServerState, other: ServerState) -> bool:
 def _opened(file: Path) -> Iterator[Any]:
     """Reads the arrays of a checkpoint; whatever goes wrong with it is a `StorageError`."""
     if file.exists() and not file.is_file():  # opening a pipe would wait for ever
-        raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'no file'}. Choose another folder")
+        raise StorageError("checkpoint.not-a-file", file=file, kind="a folder" if file.is_dir() else "no file")
     try:
         yield read_npz(file)
     except (ExchangeError, StorageError):
         raise
     except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
     except Exception as error:  # whatever zipfile, numpy and msgspec make of it
-        raise StorageError(f"{file} is not a checkpoint: {in_one_line(error)}") from None
+        raise StorageError("checkpoint.malformed", file=file, reason=in_one_line(error)) from None
 
 
 def _standing(file: Path, found: Any, plan: VerifiedPlan, rule: ServerRule) -> Standing:
@@ -167,12 +164,11 @@ def _standing(file: Path, found: Any, plan: VerifiedPlan, rule: ServerRule) -> S
     if standing.format not in (FORMAT, _BEFORE) or [*told, standing.round_number] != list(range(1, len(told) + 2)):
         raise _no_checkpoint(file)
     if standing.plan_digest != plan.digest:
-        raise ExchangeError(f"{file} was written under another plan. Choose another folder")
+        raise ExchangeError("checkpoint.other-plan", file=file)
     if standing.round_number > plan.rounds + 1:
         raise _no_checkpoint(file)
     if not rule.adds_up and standing.format == _BEFORE:
-        kept = "keeps nothing of what regions said"
-        raise ExchangeError(f"{file} is of format {_BEFORE}, which {kept}, and this plan's server needs it. Start anew")
+        raise ExchangeError("checkpoint.format-outdated", file=file, format=_BEFORE)
     if (standing.pooling is None) != rule.adds_up:
         raise _no_checkpoint(file)
     if standing.pooling is not None and isinstance(standing.pooling.get("classes", 0.0), float):
@@ -193,11 +189,9 @@ def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -
         partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)
         if partial is not None:
             raise ExchangeError(
-                f"{file}: round {entry['round']} has no sum of region {min(partial - summed)!r}, and the plan's "
-                "epsilon for the global sum counts on the noise of every region. Continue under a new plan in another "
-                "folder: fulcrum replan"
+                "checkpoint.round-incomplete", file=file, round=entry["round"], region=min(partial - summed)
             )
 
 
 def _no_checkpoint(file: Path) -> StorageError:
-    return StorageError(f"{file} is not a checkpoint of format {FORMAT}")
+    return StorageError("checkpoint.format-unknown", file=file, format=FORMAT)

@@ -85,10 +85,10 @@ class Coordinator:
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"{folder} cannot be made: {error.strerror}") from None
+            raise StorageError("server.folder-unusable", folder=folder, reason=error.strerror) from None
         layout, flat = checked_model(plan, start)
         if classes is not None and any(shape[-1:] != (classes,) for shape in layout.shapes):
-            raise ExchangeError(f"a model of shapes {layout.shapes} is no softmax head of {classes} classes")
+            raise ExchangeError("server.model-not-head", shapes=layout.shapes, classes=classes)
         if not os.path.lexists(place / NAME):  # a link that leads nowhere is a checkpoint that is lost, not none
             standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             if not rule.adds_up:
@@ -97,11 +97,13 @@ class Coordinator:
             Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
         resumed = cls.read(place, plan)
         if resumed._standing.layout != layout:
-            raise ExchangeError(f"{place / NAME} holds a model of other names or shapes. Choose another folder")
+            raise ExchangeError("checkpoint.model-differs", file=place / NAME)
         if not rule.adds_up and resumed._standing.classes != classes:
             raise ExchangeError(
-                f"{place / NAME} holds a softmax head of {resumed._standing.classes or 'no'} classes, and the training "
-                f"module declares {classes or 'none'}. Choose another folder"
+                "checkpoint.classes-differ",
+                file=place / NAME,
+                stored=resumed._standing.classes or "no",
+                declared=classes or "none",
             )
         # As large as the sums of all regions: it takes turns with the arrays of the state, and no round asks for more.
         resumed._spare = {name: np.full_like(resumed._checkpoint.state.arrays[name], 0.0) for name in rule.reused}
@@ -168,13 +170,11 @@ class Coordinator:
             self._check_open()
             received = answer_from_bytes(answer)
             if received.region != sender:
-                raise ExchangeError(f"{sender!r} answers for region {received.region!r}, and may for itself alone")
+                raise ExchangeError("server.sender-differs", sender=sender, region=received.region)
             self._check(received)
             known = self._answers.get(received.region)
             if known is not None and isinstance(known[1], RegionalSum) and known[0] != answer:
-                raise ExchangeError(
-                    f"region {received.region!r} sent another answer for round {self.round_number} before"
-                )
+                raise ExchangeError("server.sum-replaced", region=received.region, round=self.round_number)
             self._answers[received.region] = (bytes(answer), received)
 
     def finish_round(self) -> RoundSummary:
@@ -204,10 +204,7 @@ class Coordinator:
             before = self._checkpoint.state
             state, diagnostics = self._rule.step(before, self._sums(sums))
             if not state.finite:
-                raise ExchangeError(
-                    f"what regions sent in round {self.round_number} takes the model beyond what numbers hold. "
-                    "Nothing is written. Find out what they run, and make another plan to go on"
-                )
+                raise ExchangeError("server.model-overflow", round=self.round_number)
             if diagnostics is not None:
                 summary["diagnostics"] = diagnostics
             standing = msgspec.structs.replace(
@@ -253,35 +250,32 @@ class Coordinator:
 
     def _check_open(self) -> None:
         if self.finished:
-            raise ExchangeError(f"the plan's last round, {self._plan.rounds}, is over. Make another plan to go on")
+            raise ExchangeError("server.plan-finished", rounds=self._plan.rounds)
 
     def _check(self, answer: Answer) -> None:
         """Refuses what is not an answer to this round's question."""
         plan, region = self._plan, answer.region
         if answer.plan_digest != plan.digest:
-            raise ExchangeError("the answer is given under another plan")
+            raise ExchangeError("server.answer-other-plan")
         members = members_of(plan, region)
         if answer.round_number != self.round_number:
             raise ExchangeError(
-                f"region {region!r} answers for round {answer.round_number}, this is round {self.round_number}"
+                "server.answer-other-round", region=region, round=answer.round_number, expected=self.round_number
             )
         named = answer.members if isinstance(answer, RegionalSum) else answer.missing
         if not set(named) <= set(members):
-            raise ExchangeError(f"region {region!r} names silos that are not its own")
+            raise ExchangeError("server.silos-foreign", region=region)
         if isinstance(answer, RegionalSum):
             if answer.step != step_of(plan, region):
-                raise ExchangeError(f"the sum of region {region!r} is not on its lattice")
+                raise ExchangeError("server.sum-off-lattice", region=region)
             if answer.layout != self._standing.layout:
-                raise ExchangeError(f"the sum of region {region!r} has other names or shapes than the model")
+                raise ExchangeError("server.sum-shape", region=region)
             if reason := self._aggregation.lacking(region, named):  # an honest region withholds it
-                raise ExchangeError(f"the sum of region {region!r} lacks noise: {reason}")
+                raise ExchangeError("server.sum-lacks-noise", region=region, reason=reason)
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))
             if not size <= largest_sum(plan, [members[silo] for silo in named], len(answer.values)):
-                raise ExchangeError(
-                    f"the sum of region {region!r} has a norm above what releases under the plan add up to. "
-                    "Ask what it runs"
-                )
+                raise ExchangeError("server.sum-norm", region=region)
 
 
 def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:

@@ -95,10 +95,10 @@ def run_from(told: Any) -> RunResult:
     try:
         run = msgspec.convert(told, RunResult)
     except msgspec.ValidationError as error:
-        raise DataError(f"what the server tells of its rounds is not a run: {error}") from None
+        raise DataError("run.malformed", reason=str(error)) from None
     if not all(math.isfinite(at.value) for curve in run.curves().values() for at in curve):
-        raise DataError("what the server tells of its rounds is not a run: a metric is not finite")
+        raise DataError("run.metric-not-finite")
     words = [run.allocation, run.task, run.engine, run.command, *run.notes, *run.curves()]
     if not all(map(str.isprintable, [*words, *(name for row in run.rounds for name in row.withheld)])):
-        raise DataError("what the server tells of its rounds is not a run: it holds what cannot be printed")
+        raise DataError("run.unprintable")
     return run

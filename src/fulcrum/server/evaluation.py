@@ -105,11 +105,11 @@ def read_metrics(folder: Path, plan: VerifiedPlan) -> dict[int, dict[str, float]
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
+        raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
     except msgspec.MsgspecError as error:
-        raise StorageError(f"{file} holds no metrics: {in_one_line(error)}") from None
+        raise StorageError("metrics.malformed", file=file, reason=in_one_line(error)) from None
     if kept.format != FORMAT or kept.plan_digest != plan.digest:
-        raise StorageError(f"{file} holds metrics of another plan or format. Choose another folder")
+        raise StorageError("metrics.other-plan", file=file)
     return kept.rounds
 
 

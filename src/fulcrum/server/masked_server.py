@@ -133,7 +133,7 @@ class MaskedServer:
             told = [f"{name}: {found.reason}" for name, found in masked.answers.items() if isinstance(found, Withheld)]
             reasons = "; ".join(told)
             _logger.warning("round %d, attempt %d: no group gave a sum. %s", number, attempt, reasons)
-        raise EngineError(f"no group gave a sum in round {self.round_number}. {reasons}")
+        raise EngineError("server.groups-without-sum", round=self.round_number, reasons=reasons)
 
     def _driven(self, masked: MaskedRound, carry: Carry, begun: _Begun) -> _Begun:
         """Drives an attempt through its stages; notes on disk that sums are unmasked before any silo is asked to."""
@@ -163,7 +163,7 @@ class MaskedServer:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{path} cannot be read, and with it which attempts were begun: {error}") from None
+            raise StorageError("server.attempt-unreadable", file=path, reason=str(error)) from None
         same = (found.plan_digest, found.round_number) == (self._plan.digest, self.round_number)
         return found if same else None
 

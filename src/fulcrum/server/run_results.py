@@ -172,7 +172,7 @@ def run_folder(folder: str | Path) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=target).close()
     except OSError as error:
-        raise DataError(f"{folder} cannot be made a folder to write to: {error.strerror}") from None
+        raise DataError("run.folder-unusable", folder=folder, reason=error.strerror) from None
     return target
 
 
@@ -186,19 +186,17 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
     where = Path(folder)
     run, comparison = _read(where / "run.json", RunResult), _read(where / "comparison.json", ComparisonResult)
     if run is None and comparison is None:
-        raise DataError(
-            f"{folder} holds no run.json and no comparison.json. Make one with: fulcrum train PLAN -o {folder}"
-        )
+        raise DataError("run.results-missing", folder=folder)
     if run is not None and not _is_of(run, plan):
         raise DataError(
-            f"{where / 'run.json'} is of another plan (digest {run.plan_digest[:4]}.., expected {plan.digest[:4]}..). "
-            f"Run: fulcrum train PLAN -o {folder}"
+            "run.other-plan",
+            file=where / "run.json",
+            digest=run.plan_digest[:4],
+            expected=plan.digest[:4],
+            folder=folder,
         )
     if comparison is not None and not _same_target(comparison, plan):
-        raise DataError(
-            f"{where / 'comparison.json'} is of another federation or target. "
-            f"Run: fulcrum compare FEDERATION --train -o {folder}, with the plan's settings"
-        )
+        raise DataError("run.other-target", file=where / "comparison.json", folder=folder)
     return Results(run=run, comparison=comparison)
 
 
@@ -240,6 +238,6 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError("server.file-unreadable", file=path, reason=error.strerror) from None
     except msgspec.MsgspecError as error:
-        raise DataError(f"{path} is not what training writes: {error}") from None
+        raise DataError("run.file-malformed", file=path, reason=str(error)) from None

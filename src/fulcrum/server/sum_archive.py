@@ -29,6 +29,6 @@ def read_kept_sums(folder: Path) -> list[RegionalSum]:
     for path in sorted((folder / KEPT).glob("*.sum")):
         answer = answer_from_bytes(path.read_bytes())
         if not isinstance(answer, RegionalSum):
-            raise DataError(f"{path} holds no sum")
+            raise DataError("server.sum-missing", file=path)
         found.append(answer)
     return found

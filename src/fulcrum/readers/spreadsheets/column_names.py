@@ -144,13 +144,14 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
             if column in names or not meant:
                 continue
             if len({given[place] for place in meant}) < len(meant):
-                raise FederationError(
-                    f"{where}: the column {given[meant[0]]!r} stands there twice. Remove or rename one"
-                )
+                raise FederationError("table.column-repeated", place=where, column=given[meant[0]])
             if len(meant) > 1:
                 raise FederationError(
-                    f"{where}: the columns {' and '.join(repr(given[place]) for place in meant[:2])} can both be "
-                    f"{column!r}. Say which: {column_option(column, given[meant[0]])}"
+                    "table.column-ambiguous",
+                    place=where,
+                    candidates=" and ".join(repr(given[place]) for place in meant[:2]),
+                    meaning=column,
+                    option=column_option(column, given[meant[0]]),
                 )
             names[meant[0]] = column
     renamed = [
@@ -165,7 +166,7 @@ def _check_size(given: Sequence[str], where: str, columns: Columns) -> None:
     ignored = columns.get(IGNORE, ())
     kept = sum(map(bool, given)) - (1 if isinstance(ignored, str) else len(ignored))
     if kept > MOST_COLUMNS:
-        raise FederationError(f"{where}: {kept:,} columns are more than {MOST_COLUMNS}. Remove those that are no tiers")
+        raise FederationError("table.columns-too-many", place=where, columns=kept, most=MOST_COLUMNS)
     check_letters(given, lambda _: where)
 
 
@@ -174,9 +175,7 @@ def check_letters(names: Sequence[str], locate: Callable[[int], str]) -> None:
     longest = max(map(len, names), default=0)
     if longest > MOST_LETTERS:
         place = next(place for place, name in enumerate(names) if len(name) > MOST_LETTERS)
-        raise FederationError(
-            f"{locate(place)}: a name of {len(names[place]):,} letters is longer than {MOST_LETTERS:,}. Shorten it"
-        )
+        raise FederationError("table.name-too-long", place=locate(place), letters=len(names[place]), most=MOST_LETTERS)
 
 
 def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
@@ -188,14 +187,18 @@ def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
             found = exact or [place for place, one in enumerate(given) if one and folded(one) == folded(name)]
             if not found:
                 raise FederationError(
-                    f"{where}: no column {name!r} to read as {meaning!r}. Its columns: "
-                    f"{in_one_line(listing(filter(None, given)))}.{suggestion(name, given)}"
+                    "table.column-not-found",
+                    place=where,
+                    column=name,
+                    meaning=meaning,
+                    known=in_one_line(listing(filter(None, given))),
+                    suggestion=suggestion(name, given),
                 )
             if len(found) > 1:
-                raise FederationError(f"{where}: the column {name!r} stands there twice. Remove or rename one")
+                raise FederationError("table.column-repeated", place=where, column=name)
             if found[0] in said:
                 raise FederationError(
-                    f"{where}: the column {name!r} cannot be {said[found[0]]!r} and {meaning!r}. Give one of them"
+                    "table.column-two-meanings", place=where, column=name, first=said[found[0]], second=meaning
                 )
             said[found[0]] = meaning
     return said
@@ -250,9 +253,9 @@ def columns_said(options: Sequence[str]) -> dict[str, list[str]]:
     for given in options:
         meaning, _, name = (part.strip() for part in given.partition("="))
         if not (meaning and name):
-            raise ParameterError(f"--column must say what a column is, such as silo=hospital, got {given!r}")
+            raise ParameterError("table.option-malformed", option=given)
         if meaning in columns and meaning != IGNORE:
-            raise ParameterError(f"--column names two columns for {meaning!r}: {columns[meaning][0]} and {name}")
+            raise ParameterError("table.option-repeated", meaning=meaning, first=columns[meaning][0], second=name)
         columns.setdefault(meaning, []).append(name)
     return columns
 

@@ -76,8 +76,12 @@ def settled(cells: Sequence[str], column: str, locate: Callable[[int], str], *, 
         by_nature = point and column != "records" and sign == "." and "," not in (*decimal, *thousands)
         if sign and sign not in thousands and sign not in decimal and not by_nature:
             raise FederationError(
-                f"{locate(row)}: {column}={_shown(cells[row])} can be {cell.replace(sign, '')} or "
-                f"{cell.replace(sign, '.')}. Write the one that is meant, without separator of thousands"
+                "table.number-ambiguous",
+                place=locate(row),
+                column=column,
+                cell=_shown(cells[row]),
+                first=cell.replace(sign, ""),
+                second=cell.replace(sign, "."),
             )
     for sign, row in thousands.items():
         notes.append(f"{column}: {_SIGNS[sign]} separate thousands, as in {_shown(cells[row])}")
@@ -115,14 +119,23 @@ def _evidence(cells: Sequence[str], column: str, locate: Callable[[int], str]) -
             decimal.setdefault(last, row)
     for sign in set(thousands) & set(decimal):
         raise FederationError(
-            f"{locate(decimal[sign])}: {column}={cells[decimal[sign]]} has a decimal {sign!r}, and "
-            f"{cells[thousands[sign]]} ({locate(thousands[sign])}) has it between thousands. Write both in plain digits"
+            "table.signs-conflict",
+            place=locate(decimal[sign]),
+            column=column,
+            cell=cells[decimal[sign]],
+            sign=sign,
+            other=cells[thousands[sign]],
+            other_place=locate(thousands[sign]),
         )
     if len(decimal) == 2:
         dot, comma = decimal["."], decimal[","]
         raise FederationError(
-            f"{locate(comma)}: {column}={cells[comma]} has a decimal comma, and {cells[dot]} ({locate(dot)}) a decimal "
-            "point. Write both with a point"
+            "table.decimals-mixed",
+            place=locate(comma),
+            column=column,
+            cell=cells[comma],
+            other=cells[dot],
+            other_place=locate(dot),
         )
     return thousands, decimal
 

@@ -77,7 +77,7 @@ def test_verify_as_json_says_what_a_sound_plan_is_worth_against_both_observers(c
     ("arguments", "work"),
     [
         (["plan", "mild", "--rounds", 1, "--epsilon", 1], "fulcrum.cli.plans.plan"),
-        (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plans.exported"),
+        (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plans.export_plan"),
         (["report", "plan.json"], "fulcrum.cli.report.report"),
         (["report", "plan.json", "-o", "report.html", "--registry"], "fulcrum.cli.report.report"),
         (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.tune.load_task"),

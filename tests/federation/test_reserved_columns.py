@@ -8,7 +8,7 @@ from sources import frames, parquet, written
 import fulcrum
 from fulcrum.core.topology import KNOWN_COLUMNS, RESERVED_COLUMNS, Tier
 from fulcrum.errors import FederationError
-from fulcrum.planning.files.exports import exported
+from fulcrum.planning.files.exports import export_plan
 from fulcrum.readers.federation_json import Roster, federation_of, roster_of
 from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
 
@@ -81,7 +81,7 @@ def test_a_reserved_key_of_a_silo_is_refused(tmp_path, name):
 
 
 def test_a_plan_exported_as_csv_is_not_taken_for_a_federation(tmp_path):
-    table = exported(fulcrum.plan("consortium", rounds=3, epsilon=1.0), "csv")
+    table = export_plan(fulcrum.plan("consortium", rounds=3, epsilon=1.0), "csv")
     assert refused(read_federation, written(tmp_path, "plan.csv", table)) == (
         "plan.csv line 1: the column 'noise_multiplier' is that of an exported plan. Give the federation that it was made for"
     )

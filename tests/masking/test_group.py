@@ -29,7 +29,7 @@ def test_whoever_is_missing_within_the_plans_number_the_noise_left_is_what_the_p
     """Exactly, over all sets of missing silos and all coalitions of the others."""
     made = plan_of(UNEQUAL, colluders=colluders, dropouts=dropouts, allocation=allocation)
     group, variance = group_of(made, "north"), made.noise_variance
-    counted = remaining_noise(made.federation, variance, tier="region", uncounted=colluders + dropouts)
+    counted = remaining_noise(made.federation, variance, tier="region", excluded_silos=colluders + dropouts)
     order = made.federation.silo_names.tolist()
     for missing in itertools.chain.from_iterable(itertools.combinations(order, size) for size in range(dropouts + 1)):
         present = [silo for silo in order if silo not in missing]

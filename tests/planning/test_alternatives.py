@@ -2,9 +2,9 @@ import pytest
 
 from fulcrum.errors import ParameterError
 from fulcrum.planning.comparison import compare
-from fulcrum.planning.planner import Execution, Past, plan, planned
+from fulcrum.planning.planner import Execution, Past, make_plan, plan
 from fulcrum.planning.recipes import RECIPES, Recipe
-from fulcrum.planning.variants import LEAST_SAVING, kept_with, other_weights
+from fulcrum.planning.variants import LEAST_SAVING, other_weights, plan_with_recipe
 from fulcrum.readers.federation import Federation
 
 SEVERE = {"rounds": 10, "epsilon": 0.99}
@@ -96,16 +96,16 @@ def test_a_deployment_plan_is_told_the_same():
 def test_the_same_promise_is_kept_with_all_that_was_spent_before():
     first = plan("severe", **SEVERE)
     spent = {tier: 1e-3 * (first._shift(tier) ** 2) for tier in ("region", "silo")}
-    after = planned(first.federation, first.target, Execution(allocation=first.allocation), Past(spent=spent))
-    kept = kept_with(after, RECIPES["paper"])
+    after = make_plan(first.federation, first.target, Execution(allocation=first.allocation), Past(spent=spent))
+    kept = plan_with_recipe(after, RECIPES["paper"])
     assert kept.noise_multiplier.tolist() == after.noise_multiplier.tolist()
     assert kept.digest == after.digest
 
 
 def test_a_recipe_that_needs_parameters_says_so():
     with pytest.raises(ParameterError, match="needs the number of trainable parameters"):
-        kept_with(plan("severe", **SEVERE), RECIPES["joint"])
-    made = kept_with(plan("severe", **SEVERE), RECIPES["joint"], rounds=5, parameters=66)
+        plan_with_recipe(plan("severe", **SEVERE), RECIPES["joint"])
+    made = plan_with_recipe(plan("severe", **SEVERE), RECIPES["joint"], rounds=5, parameters=66)
     assert (made.rounds, made.parameters, made.server) == (5, 66, "random-effects")
     assert float(made.epsilon_above.max()) <= 0.99
-    assert kept_with(plan("severe", **SEVERE, clip_norm=2.0), Recipe()).clip_norm == 2.0
+    assert plan_with_recipe(plan("severe", **SEVERE, clip_norm=2.0), Recipe()).clip_norm == 2.0

@@ -5,7 +5,7 @@ import pytest
 
 import fulcrum
 from fulcrum.errors import ParameterError
-from fulcrum.planning.comparison import compare, compared, observer_trade, row_of
+from fulcrum.planning.comparison import compare, compare_plans, observer_trade, row_of
 from fulcrum.planning.planner import plan
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.federation_reader import read_federation
@@ -61,10 +61,10 @@ def test_rows_beyond_the_paper_follow_its_own_and_say_whom_they_quieten():
 
 def test_a_row_that_cannot_keep_the_target_is_left_out_with_the_reason():
     severe = fulcrum.read_federation("severe")
-    without_d = compared(severe, None, {"rounds": 10, "epsilon": 1.0})
+    without_d = compare_plans(severe, None, {"rounds": 10, "epsilon": 1.0})
     assert "joint" not in without_d.rows
     assert "needs the number of trainable parameters" in without_d.left_out["joint"]
-    outer = compared(severe, None, {"rounds": 10, "epsilon": {"federation": 1.0}, "parameters": 66})
+    outer = compare_plans(severe, None, {"rounds": 10, "epsilon": {"federation": 1.0}, "parameters": 66})
     assert list(outer.left_out) == ["joint"]
     assert "no target there can be kept" in outer.left_out["joint"]
     with pytest.raises(ParameterError, match="delta must be"):
@@ -134,7 +134,7 @@ def test_masked_plans_are_compared_with_all_silos_masked_as_one_group():
 
 def test_one_masked_group_keeps_the_least_of_the_targets_outside_and_that_inside():
     target = {"rounds": 10, "epsilon": {"region": 0.5, "federation": 0.4, "silo": 3.0}, "aggregation": "masked"}
-    made = compared(read_federation("severe"), None, target).plans["one masked group"]
+    made = compare_plans(read_federation("severe"), None, target).plans["one masked group"]
     assert made.epsilon_target == {"federation": 0.4, "silo": 3.0}
 
 

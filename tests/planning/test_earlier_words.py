@@ -11,7 +11,7 @@ from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import Guarantee
 from fulcrum.core.plan.plan_reader import federation_in, read_content
 from fulcrum.planning.files.plan_issue import check_signature, new_key, sign_plan
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 
 EARLIER = Path(__file__).parent / "earlier_plans"
 
@@ -75,7 +75,7 @@ def test_earlier_words_of_a_replanned_file_verify_where_every_epsilon_is_its_tar
     federation = fulcrum.Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
     past = Past(spent={tier: np.full(4, 1e-3) for tier in ("silo", "region", "federation")})
     target = fulcrum.plan(federation, rounds=3, epsilon={"region": 1.0, "silo": 1.5}).target
-    content = planned(federation, target, Execution(), past).content()
+    content = make_plan(federation, target, Execution(), past).content()
     for tier, epsilon in (("region", 1.0), ("silo", 1.5)):
         assert max(entry.epsilon[tier] for entry in content.silos) == epsilon
     earlier = (

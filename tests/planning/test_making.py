@@ -21,7 +21,7 @@ from fulcrum import (
 )
 from fulcrum.planning.plan import check_federation
 from fulcrum.planning.plan_figures import with_uniform_noise
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.readers.profiles import profile
@@ -324,7 +324,7 @@ def test_many_silos_are_planned_without_overspending():
     [
         plan("severe", rounds=10, epsilon=1.0, colluders=2),
         plan("severe", rounds=10, epsilon=1.0, injection="aggregator"),
-        planned(
+        make_plan(
             profile("mild"),
             Target(rounds=5, epsilon={"region": 1.0}),
             Execution(),
@@ -371,7 +371,7 @@ def test_a_stated_delta_is_rounded_up_and_one_round_is_one():
     assert fulcrum.guarantee_of(made).statement.startswith("Over 1 round, at delta 1.23457e-05, ")
     spent = {"region": np.full(6, 1e-3), "silo": np.full(6, 1e-3)}
     target = Target(rounds=1, epsilon={"region": 1.0})
-    after = planned(profile("isic-paper"), target, Execution(), Past(spent=spent))
+    after = make_plan(profile("isic-paper"), target, Execution(), Past(spent=spent))
     assert fulcrum.guarantee_of(after).statement.startswith(
         "Over this 1 round and all released before, at delta 1e-05, "
     )
@@ -383,7 +383,7 @@ def test_a_plan_made_from_nothing_has_no_past():
     made = plan("mild", rounds=5, epsilon=1.0)
     assert not made.continues_previous_plan
     spent = {"region": np.full(96, 0.01), "silo": np.full(96, 0.02)}
-    after = planned(made.federation, made.target, Execution(), Past(spent=spent, moved={"region-1-1": "elsewhere"}))
+    after = make_plan(made.federation, made.target, Execution(), Past(spent=spent, moved={"region-1-1": "elsewhere"}))
     assert after.continues_previous_plan
     assert after.noise_budget > made.noise_budget
     assert after.moved == {"region-1-1": "elsewhere"}

@@ -15,8 +15,8 @@ from fulcrum.audit.replays.played_observers import stages_of
 from fulcrum.core.plan.figures import needs_every_region
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verification import verify
-from fulcrum.planning.files.exports import exported
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.files.exports import export_plan
+from fulcrum.planning.planner import Execution, Past, make_plan
 
 HOSPITALS = fulcrum.Federation.from_sizes({"north": [1200, 800, 900, 700], "south": [1500]})
 TREE = fulcrum.Federation.from_sizes(
@@ -72,7 +72,7 @@ def test_a_deployed_plan_file_that_counts_on_missing_regions_does_not_verify():
 
 def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
-    rows = list(csv.DictReader(io.StringIO(exported(plan, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(export_plan(plan, "csv"))))
     assert [row["epsilon_federation"] for row in rows] == [row["epsilon_region"] for row in rows]
 
 
@@ -120,7 +120,7 @@ def test_a_smaller_epsilon_further_out_is_not_denied_where_less_was_spent_there(
     )
     spent = {"silo": 0.02, "region": 0.01, "federation": outside}
     past = Past(spent={tier: np.full(5, value) for tier, value in spent.items()}, reserve=first.target.reserve)
-    plan = planned(HOSPITALS, replace(first.target, rounds=3), execution, past)
+    plan = make_plan(HOSPITALS, replace(first.target, rounds=3), execution, past)
     assert (plan.worst_epsilon("federation") < plan.worst_epsilon("region")) is smaller
     assert any("is claimed further out" in text for text in fulcrum.guarantee_of(plan).assumptions) is not smaller
     assert (

@@ -20,7 +20,7 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.errors import FulcrumError, ParameterError, PlanError, StorageError
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan_document import epsilon_entry
-from fulcrum.planning.planner import Execution, Past, plan, planned
+from fulcrum.planning.planner import Execution, Past, make_plan, plan
 from fulcrum.planning.targets import Target
 from fulcrum.readers.profiles import profile
 
@@ -274,7 +274,7 @@ def test_who_moved_is_a_silo_that_was_elsewhere_before(moved):
 
     def after(**past):
         target = Target(rounds=10, epsilon={"region": 1.0})
-        return planned(profile("isic-paper"), target, Execution(), Past(**past))
+        return make_plan(profile("isic-paper"), target, Execution(), Past(**past))
 
     with pytest.raises(ParameterError, match="moved must name silos of the plan"):
         after(spent=spent, moved=moved)

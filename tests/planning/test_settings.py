@@ -23,8 +23,8 @@ def test_python_has_a_keyword_for_every_setting_with_its_default():
     assert list(parameters) == ["federation", *declared_settings()]
     for name, setting in declared_settings().items():
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert setting.required == (parameters[name].default is inspect.Parameter.empty)
-        assert setting.required or parameters[name].default == setting.default
+        assert setting.is_required == (parameters[name].default is inspect.Parameter.empty)
+        assert setting.is_required or parameters[name].default == setting.default
         assert f"\n    {name}: " in fulcrum.plan.__doc__
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.planning.planner import Execution, Past, plan, planned
+from fulcrum.planning.planner import Execution, Past, make_plan, plan
 from fulcrum.readers.federation import Federation
 from fulcrum.words.verdict import CALM_UP_TO, CAUTION_UP_TO, LEVELS, verdict
 
@@ -51,7 +51,7 @@ def test_rates_after_a_replan_are_proven_where_the_epsilon_is_its_target(inside,
     federation = Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
     target = plan(federation, rounds=3, epsilon={"region": 1.0, "silo": inside}).target
     past = Past(spent={tier: np.full(4, 1e-3) for tier in federation.tier_names})
-    basis = verdict(planned(federation, target, Execution(), past)).basis
+    basis = verdict(make_plan(federation, target, Execution(), past)).basis
     assert basis.endswith("if outputs had no influence on this plan") is not proven
 
 

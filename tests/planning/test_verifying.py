@@ -16,7 +16,7 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.core.topology import Tier
 from fulcrum.errors import PlanError
 from fulcrum.planning.files.differences import differences
-from fulcrum.planning.planner import Execution, Past, plan, planned
+from fulcrum.planning.planner import Execution, Past, make_plan, plan
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.prior import Coupling
 from fulcrum.readers.federation import Federation
@@ -242,7 +242,7 @@ def test_a_requirement_that_is_left_out_or_0_is_told_apart_without_a_traceback(s
 def test_what_was_released_before_counts_toward_an_information_bound():
     spent = {"region": np.full(len(NESTED), 0.1), "silo": np.full(len(NESTED), 0.1)}
     target = Target(rounds=10, epsilon={"region": 3.0})
-    content = planned(NESTED, target, Execution(), Past(spent=spent)).content()
+    content = make_plan(NESTED, target, Execution(), Past(spent=spent)).content()
     seen = verification.Recomputed(content)
     rounds = max(20 / s**2 for s in seen.effective("region"))
     for bound, holds in ((rounds + 0.05, True), (rounds + 0.04, False)):

@@ -12,7 +12,7 @@ from fulcrum.core.plan.plan_file import content_digest, to_json
 from fulcrum.core.plan.verification import verify
 from fulcrum.core.silo.policy import Policy
 from fulcrum.errors import PlanError, PolicyError
-from fulcrum.planning.files.exports import exported
+from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.files.plan_from_file import plan_of, read_plan
 from fulcrum.planning.planner import plan
 from fulcrum.planning.theory.weights import region_shares
@@ -212,22 +212,22 @@ def test_a_silo_refuses_a_plan_whose_weights_are_not_what_it_says():
 
 def test_exports_carry_the_weights_and_what_else_is_not_the_papers():
     made = plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", parameters=10)
-    sites = json.loads(exported(made, "nvflare"))
+    sites = json.loads(export_plan(made, "nvflare"))
     assert [site["weight"] for site in sites["sites"].values()] == made.weights.tolist()
     assert (sites["clip_share"], sites["server"], sites["shrink"]) == (made.clip_share, "random-effects", "heads")
-    assert f"fulcrum-clip-share = {made.clip_share!r}" in exported(made, "flower")
-    assert 'fulcrum-server = "random-effects"' in exported(made, "flower")
-    rows = [line.split(",") for line in exported(made, "csv").splitlines()]
+    assert f"fulcrum-clip-share = {made.clip_share!r}" in export_plan(made, "flower")
+    assert 'fulcrum-server = "random-effects"' in export_plan(made, "flower")
+    rows = [line.split(",") for line in export_plan(made, "csv").splitlines()]
     where = rows[0].index("weight")
     assert [float(row[where]) for row in rows[1:]] == made.weights.tolist()
     paper = plan(NESTED, rounds=5, epsilon=1.0)
-    assert not {"clip_share", "server", "shrink"} & set(json.loads(exported(paper, "nvflare")))
-    assert "server" not in exported(paper, "flower").replace("num-server-rounds", "")
+    assert not {"clip_share", "server", "shrink"} & set(json.loads(export_plan(paper, "nvflare")))
+    assert "server" not in export_plan(paper, "flower").replace("num-server-rounds", "")
 
 
 def test_exports_of_a_plan_with_secret_sizes_say_none():
     federation = Federation.from_columns(silo=["a", "b"], records=None, tiers={"region": ["x", "y"]})
-    rows = exported(fulcrum.plan(federation, rounds=5, epsilon=1.0, weights="equal"), "csv").splitlines()
+    rows = export_plan(fulcrum.plan(federation, rounds=5, epsilon=1.0, weights="equal"), "csv").splitlines()
     assert rows[0].startswith("silo,records,region,weight")
     assert rows[1].startswith("a,,x,0.5,")
 

@@ -30,33 +30,33 @@ def test_every_choice_is_the_plan_that_asks_for_it(name):
         voice = dict(zip(inner.nodes, asked.node_influence(inner.name) / sizes, strict=True))
         assert choice.noise == pytest.approx(asked.noise_budget, rel=1e-9)
         assert choice.moved == pytest.approx(0.5 * np.abs(asked.node_influence(inner.name) - sizes).sum(), abs=1e-12)
-        assert choice.voice == pytest.approx(min(voice.values()), rel=1e-9)
-        assert voice[choice.quietest] == choice.voice
+        assert choice.influence_ratio == pytest.approx(min(voice.values()), rel=1e-9)
+        assert voice[choice.least_represented] == choice.influence_ratio
 
 
 def test_the_way_starts_at_sizes_ends_at_least_noise_and_trades_one_for_the_other():
     choices = weight_choices(fulcrum.plan("severe", rounds=10, epsilon=1.0))
     assert (choices[0].weights, choices[-1].weights) == (0.0, 1.0)
-    assert (choices[0].moved, choices[0].voice) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
+    assert (choices[0].moved, choices[0].influence_ratio) == (pytest.approx(0, abs=1e-12), pytest.approx(1))
     assert (np.diff([choice.noise for choice in choices]) < 0).all()
     assert (np.diff([choice.moved for choice in choices]) > 0).all()
     assert choices[-1].noise / choices[0].noise == pytest.approx(
         2.4414 / 5.425, rel=1e-4
     )  # 96 silos, sum of m² is 4096
-    assert choices[-1].quietest == "region-4"
+    assert choices[-1].least_represented == "region-4"
 
 
 def test_equal_weights_move_nothing_between_regions():
     equal = equal_weights(fulcrum.plan("tcga-brca", rounds=10, epsilon=1.0))
     assert equal.moved == pytest.approx(0, abs=1e-12)
-    assert equal.voice == pytest.approx(1)
+    assert equal.influence_ratio == pytest.approx(1)
 
 
 def test_a_plan_stands_where_its_own_influence_and_the_models_noise_are():
     joint = fulcrum.plan("tcga-brca", rounds=10, epsilon=1.0, recipe="joint", parameters=66)
     own = own_choice(joint)
     assert own.noise == joint.model_noise < joint.noise_budget
-    assert own.quietest == "Europe"
+    assert own.least_represented == "Europe"
     assert own.moved > 0.2
 
 

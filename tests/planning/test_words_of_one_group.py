@@ -9,7 +9,7 @@ import fulcrum
 from fulcrum.audit.evidence.findings import Audit, Finding
 from fulcrum.audit.replays.canary_game import observer_words
 from fulcrum.core.silo.policy import Policy
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.observer_power import observer_power
 from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
@@ -136,7 +136,7 @@ def test_an_audit_says_whose_silos_help_the_server(tier, whose):
 def test_the_words_of_one_group_that_follows_earlier_plans_reach_over_all_of_them():
     plan = one_group({"a": [1, 2], "b": [1]})
     past = {tier: np.full(3, 0.001) for tier in ("region", "silo")}
-    later = planned(plan.federation, plan.target, Execution(), Past(spent=past))
+    later = make_plan(plan.federation, plan.target, Execution(), Past(spent=past))
     assert (
         "anyone outside the federation, in this plan and all before, who sees the global sum"
         in fulcrum.guarantee_of(later).statement

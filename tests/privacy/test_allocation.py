@@ -160,7 +160,7 @@ def test_every_allocation_meets_every_need_and_none_needs_less_than_the_optimum(
         variance = noise_variance(federation, multiplier)
         totals[rule] = variance.sum()
         for tier, q in asked.items():
-            present = remaining_noise(federation, variance, tier=tier, uncounted=colluders)
+            present = remaining_noise(federation, variance, tier=tier, excluded_silos=colluders)
             assert (np.sqrt(present) / federation.weights >= q * (1 - 1e-14)).all()
     if colluders == 0:
         assert totals["optimal"] <= min(totals.values()) * (1 + 1e-12)

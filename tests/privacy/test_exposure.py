@@ -73,7 +73,7 @@ def test_small_regions_are_fully_exposed_to_a_coalition():
 def test_the_worst_coalition_is_the_worst_of_all_coalitions(regions, colluders, seed, tier):
     federation = federation_of(regions)
     noise = np.random.default_rng(seed).uniform(0, 1, len(federation))
-    found = remaining_noise(federation, noise, tier=tier, uncounted=colluders)
+    found = remaining_noise(federation, noise, tier=tier, excluded_silos=colluders)
     region_of, node_of = federation.membership("region"), federation.membership(tier)
     for silo in range(len(federation)):
         left = 0.0
@@ -112,15 +112,15 @@ def test_a_misspelt_tier_is_named():
 
 
 @pytest.mark.parametrize("tier", ["region", "federation"])
-@pytest.mark.parametrize("uncounted", [1, 2, 3, 4])
-def test_beside_a_heavy_silo_the_noise_of_the_light_ones_is_not_lost_to_rounding(tier, uncounted):
+@pytest.mark.parametrize("excluded_silos", [1, 2, 3, 4])
+def test_beside_a_heavy_silo_the_noise_of_the_light_ones_is_not_lost_to_rounding(tier, excluded_silos):
     federation = federation_of([[1e8, 3.0, 2.0, 1.0], [1e-3], [5e7, 5e7, 0.5]])
     variance = federation.weights**2
     region_of = federation.innermost.parent_of
-    found = remaining_noise(federation, variance, tier=tier, uncounted=uncounted)
+    found = remaining_noise(federation, variance, tier=tier, excluded_silos=excluded_silos)
     for silo in range(len(federation)):
         left = Fraction(variance[silo])
         for region in {int(region_of[silo])} if tier == "region" else set(region_of.tolist()):
             others = sorted(variance[j] for j in np.flatnonzero(region_of == region) if j != silo)
-            left += sum(map(Fraction, others[: max(0, len(others) - uncounted)]))
+            left += sum(map(Fraction, others[: max(0, len(others) - excluded_silos)]))
         assert found[silo] == pytest.approx(float(left), rel=1e-14, abs=0)

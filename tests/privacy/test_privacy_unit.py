@@ -16,7 +16,7 @@ from fulcrum.core.privacy_unit import SILO_UNIT, UNITS, PrivacyUnit
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ParameterError, PlanError, ReleaseError
-from fulcrum.planning.planner import Execution, plan, planned
+from fulcrum.planning.planner import Execution, make_plan, plan
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.calibration import epsilon_of, noise_for
 from fulcrum.planning.theory.observer_power import observer_power
@@ -63,8 +63,8 @@ def test_half_the_sensitivity_needs_half_the_multiplier(patient, accountant):
 
 
 def test_planner_and_verification_agree_on_another_unit(patient):
-    silo = planned(FEDERATION, TARGET, Execution())
-    made = planned(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution())
+    silo = make_plan(FEDERATION, TARGET, Execution())
+    made = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution())
     assert made.noise_multiplier == pytest.approx(silo.noise_multiplier / 2, rel=1e-12)
     assert made.epsilon_above.max() == pytest.approx(1.0, rel=1e-9)
     assert made.epsilon_inside == pytest.approx(silo.epsilon_inside, rel=1e-9)
@@ -82,7 +82,7 @@ def test_planner_and_verification_agree_on_another_unit(patient):
 
 def test_a_plan_that_claims_a_unit_it_was_not_made_for_fails_verification(patient):
     # Half of the noise that a silo needs, said to protect silos: every figure of the file but epsilon could agree.
-    content = planned(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
+    content = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
     claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit="silo"))
     claimed = msgspec.structs.replace(claimed, digest=content_digest(claimed))
     failing = {check.name for check in fulcrum.verify(claimed) if not check.holds}
@@ -90,7 +90,7 @@ def test_a_plan_that_claims_a_unit_it_was_not_made_for_fails_verification(patien
 
 
 def test_a_plan_of_an_unknown_unit_is_refused(patient, monkeypatch):
-    content = planned(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
+    content = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
     monkeypatch.delitem(UNITS, "patient")
     with pytest.raises(PlanError, match="unit of privacy, 'patient', is none of silo"):
         fulcrum.verify(content)
@@ -99,7 +99,7 @@ def test_a_plan_of_an_unknown_unit_is_refused(patient, monkeypatch):
 def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
     learned = Target(rounds=10, information=2.0, floor=np.zeros(len(FEDERATION)), unit=patient)
     with pytest.raises(ParameterError, match="need the silo as the unit"):
-        planned(FEDERATION, learned, Execution())
+        make_plan(FEDERATION, learned, Execution())
     content = plan(FEDERATION, rounds=10, information=2.0).content()
     claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit="patient"))
     with pytest.raises(PlanError, match="learned of a silo"):
@@ -107,7 +107,7 @@ def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
 
 
 def test_a_release_charges_by_the_sensitivity_of_the_unit(patient):
-    made = verified(planned(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
+    made = verified(make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
     name = FEDERATION.silo_name(0)
     cost = made.release_cost(name)["region"]
     assert cost == pytest.approx(1 / float(effective_multiplier(made, "region")[0]) ** 2, rel=1e-12)
@@ -120,7 +120,7 @@ def test_a_release_charges_by_the_sensitivity_of_the_unit(patient):
 def test_a_silo_releases_nothing_under_a_plan_of_another_unit(patient, tmp_path):
     """Its cost would be added to the costs of silos, and nothing clips what the unit is."""
     target = dataclasses.replace(TARGET, parameters=6, accountant="renyi", unit=patient)
-    made = planned(FEDERATION, target, Execution(purpose="deployment"))
+    made = make_plan(FEDERATION, target, Execution(purpose="deployment"))
     name = FEDERATION.silo_name(0)
     with Ledger.open(tmp_path / "silo.ledger", silo=name) as ledger:
         with pytest.raises(ReleaseError, match="protects the unit 'patient', and releases protect silos alone"):

@@ -29,11 +29,11 @@ NOISE = {
 }
 
 
-def noise_of(federation, multiplier, weights, *, uncounted=0):
+def noise_of(federation, multiplier, weights, *, excluded_silos=0):
     """The noise variance that these weights need, as the planner allocates it."""
     chosen = federation.weighted(weights)
     return float(
-        noise_variance(chosen, allocate(chosen, Requirement(multiplier=multiplier, colluders=uncounted))).sum()
+        noise_variance(chosen, allocate(chosen, Requirement(multiplier=multiplier, colluders=excluded_silos))).sum()
     )
 
 
@@ -210,18 +210,20 @@ def test_a_tier_that_asks_of_some_silos_alone_is_heeded():
 
 def test_with_colluders_a_region_counts_by_m_times_m_less_those_whose_noise_does_not_count():
     severe = profile("severe")
-    weights = weights_by("least-noise", severe, uncounted=2)
+    weights = weights_by("least-noise", severe, excluded_silos=2)
     members = np.array([60, 20, 8, 4, 4])
     expected = members * (members - 2) / (members * (members - 2)).sum()
     assert np.bincount(severe.innermost.parent_of, weights=weights) == pytest.approx(expected, rel=1e-12)
-    least = least_noise(severe, {"region": 3.0}, uncounted=2)
-    assert noise_of(severe, {"region": 3.0}, weights, uncounted=2) == pytest.approx(least, rel=1e-12)
-    assert noise_of(severe, {"region": 3.0}, weights_by("least-noise", severe), uncounted=2) > least
+    least = least_noise(severe, {"region": 3.0}, excluded_silos=2)
+    assert noise_of(severe, {"region": 3.0}, weights, excluded_silos=2) == pytest.approx(least, rel=1e-12)
+    assert noise_of(severe, {"region": 3.0}, weights_by("least-noise", severe), excluded_silos=2) > least
 
 
 def test_a_region_of_colluders_alone_keeps_its_own_noise():
     federation = Federation.from_sizes({"pair": [1, 1], "four": [1, 1, 1, 1]})
-    weights = weights_by("least-noise", federation, uncounted=3)  # both need as much noise as if every silo were alone
+    weights = weights_by(
+        "least-noise", federation, excluded_silos=3
+    )  # both need as much noise as if every silo were alone
     assert np.bincount(federation.innermost.parent_of, weights=weights) == pytest.approx([1 / 3, 2 / 3])
 
 
@@ -232,7 +234,7 @@ def test_whatever_the_weights_a_plan_meets_its_targets_against_coalitions(tiers,
     epsilon = dict(zip(tiers, (8.0, 2.0, 1.0, 0.5), strict=False))
     plan = fulcrum.plan(federation, rounds=4, epsilon=epsilon, weights=rule, colluders=1, dropouts=1)
     for tier, promised in epsilon.items():
-        left = remaining_noise(plan.federation, plan.noise_variance, tier=tier, uncounted=2)
+        left = remaining_noise(plan.federation, plan.noise_variance, tier=tier, excluded_silos=2)
         needed = np.broadcast_to(plan.requirement.multiplier[tier], len(federation))
         assert (np.sqrt(left) / plan.weights >= needed * (1 - 1e-12)).all()
         assert plan.worst_epsilon(tier) <= promised

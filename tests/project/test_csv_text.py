@@ -12,7 +12,7 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.csv_text import csv_text, plain_cell
 from fulcrum.errors import FederationError
-from fulcrum.planning.files.exports import exported
+from fulcrum.planning.files.exports import export_plan
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.federation_csv import federation_csv
 from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
@@ -111,7 +111,7 @@ def _is_number(cell):
 
 def test_a_plan_exported_as_csv_holds_no_formula(evil):
     federation, _ = evil
-    rows = cells_of(exported(fulcrum.plan(federation, rounds=3, epsilon=1.0), "csv"))
+    rows = cells_of(export_plan(fulcrum.plan(federation, rounds=3, epsilon=1.0), "csv"))
     names = [row[0] for row in rows[1:]]
     assert [plain_cell(name) for name in names] == federation.silo_names.tolist()
     assert not any(cell.startswith(tuple(SIGNS)) for row in rows for cell in row)

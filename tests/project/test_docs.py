@@ -274,7 +274,7 @@ def test_modules_functions_and_files_that_a_page_names_are_there(path):
 
 
 def test_a_name_of_nothing_is_found():
-    there = "`exports.py` `planning.files.exports` `fulcrum.planning.files.exports.exported(` `fulcrum.plan` `fulcrum.alarm` `Plan.saving`"
+    there = "`exports.py` `planning.files.exports` `fulcrum.planning.files.exports.export_plan(` `fulcrum.plan` `fulcrum.alarm` `Plan.saving`"
     assert unknown_names(there + " `settings.rounds` `plan.json` `torch.func` `2.631` `innermost.parent_of`") == []
     gone = ["exporting.py", "reports.plan_drawings", "drawing.theme", "exports.exports", "fulcrum.plam", "Plan.savings"]
     gone += ["settings.round", "planning.exports", "fulcrum.planning.files.exports.exports"]

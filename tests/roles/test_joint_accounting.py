@@ -53,14 +53,14 @@ def shift_of(plan, silo, tier):
     return 4 * plan.weights[silo] ** 2 / noise
 
 
-@pytest.mark.parametrize("uncounted", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=lambda pair: "{}+{}".format(*pair))
+@pytest.mark.parametrize("excluded_silos", [(0, 0), (1, 0), (0, 1), (1, 1)], ids=lambda pair: "{}+{}".format(*pair))
 @pytest.mark.parametrize("weights", ["sizes", "equal", "least-noise", 0.4, BY_SILO], ids=str)
 @pytest.mark.parametrize(
     ("server", "purpose", "accountant", "least_influence"),
     [("random-effects", "deployment", "renyi", 0.0), ("sum", "research", "exact", 0.8)],
 )
 def test_epsilon_is_what_brute_force_gives_at_every_tier(
-    server, purpose, accountant, least_influence, weights, uncounted
+    server, purpose, accountant, least_influence, weights, excluded_silos
 ):
     """Where the server pools, an observer further out sees a function of all regional sums, and has their epsilon."""
     plan = fulcrum.plan(
@@ -74,8 +74,8 @@ def test_epsilon_is_what_brute_force_gives_at_every_tier(
         least_influence=least_influence,
         weights=weights,
         parameters=20,
-        colluders=uncounted[0],
-        dropouts=uncounted[1],
+        colluders=excluded_silos[0],
+        dropouts=excluded_silos[1],
     )
     epsilon_of = {"exact": exact, "renyi": renyi}[accountant]
     for tier in plan.federation.tier_names:

@@ -110,7 +110,7 @@ def test_a_dropout_does_not_use_up_a_colluder(world, tmp_path):
 
 def test_whoever_drops_out_the_noise_left_is_what_the_plan_counts_on(world):
     plan = world.plan
-    counted = remaining_noise(plan.federation, plan.noise_variance, tier="region", uncounted=1)
+    counted = remaining_noise(plan.federation, plan.noise_variance, tier="region", excluded_silos=1)
     for absent in range(3):
         there = [index for index in range(3) if index != absent]
         assert plan.noise_variance[there].sum() >= counted[there].max() * (1 - 1e-9)

@@ -11,7 +11,7 @@ from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.errors import PlanError, UnreachableTargetError
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.replanning import replan
 from fulcrum.planning.targets import Target
 from fulcrum.readers.profiles import profile
@@ -121,10 +121,10 @@ def test_only_plans_with_epsilon_targets_are_replanned(tmp_path):
         replan(fulcrum.plan("mild", rounds=3, information=1.0, epsilon=1.0), "mild", tmp_path)
     past = Past(spent={"region": np.zeros(96), "silo": np.zeros(96)})
     with pytest.raises(fulcrum.ParameterError, match="is counted for epsilon targets alone"):
-        planned(profile("mild"), Target(rounds=3, information=1.0), Execution(), past)
+        make_plan(profile("mild"), Target(rounds=3, information=1.0), Execution(), past)
     half = Past(spent={"region": np.zeros(96)})
     with pytest.raises(fulcrum.ParameterError, match="spent must be given for the tiers 'region' and 'silo'"):
-        planned(profile("mild"), Target(rounds=3, epsilon={"region": 1.0}), Execution(), half)
+        make_plan(profile("mild"), Target(rounds=3, epsilon={"region": 1.0}), Execution(), half)
 
 
 def released_so_far(plan, folder, rounds):
@@ -235,7 +235,7 @@ def test_filters_are_cited_for_targets_and_for_no_other_observer(targets, named)
     """A filter stops at a budget that was fixed beforehand, and an observer without a target has none."""
     old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, epsilon=targets)
     past = Past(spent={tier: np.full(len(old.federation), 1e-3) for tier in ("region", "silo")})
-    new = planned(old.federation, old.target, Execution(), past)
+    new = make_plan(old.federation, old.target, Execution(), past)
     [told] = [line for line in fulcrum.guarantee_of(new).assumptions if "filters" in line]
     assert f"(Smith and Thakurta 2022) prove the targets, {named}, even if" in told
     assert told.endswith("an epsilon below its target, or without one, holds if outputs had no influence on this plan")

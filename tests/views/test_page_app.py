@@ -187,7 +187,7 @@ def test_a_downloaded_plan_is_the_one_that_the_library_makes_and_verifies(settin
 def test_the_table_and_the_report_are_downloaded(client):
     table = client.plan(path="/download/plan.csv")
     assert table.headers["content-type"] == "text/csv; charset=utf-8"
-    assert table.body.decode() == fulcrum.planning.files.exports.exported(
+    assert table.body.decode() == fulcrum.planning.files.exports.export_plan(
         fulcrum.plan("consortium", rounds=10, epsilon=1.0), "csv"
     )
     report = client.plan(path="/download/report.html")

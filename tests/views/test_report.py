@@ -15,7 +15,7 @@ import pytest
 import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.errors import DataError, MissingExtraError
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.targets import Target
 from fulcrum.readers.profiles import profile
 from fulcrum.rounding import rounded_up
@@ -64,7 +64,7 @@ PLANS = {
     "deployment": lambda: fulcrum.plan(
         "severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66
     ),
-    "replanned": lambda: planned(
+    "replanned": lambda: make_plan(
         profile("mild"),
         Target(rounds=5, epsilon={"region": 1.0, "silo": 8.0}),
         Execution(),

@@ -18,7 +18,7 @@ from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.cli import app as cli
 from fulcrum.errors import ParameterError
-from fulcrum.planning.planner import Execution, Past, planned
+from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.theory.leakage import shown_nats
 from fulcrum.planning.theory.prior import lateral_floor
 from fulcrum.server.run_results import unkeyed_digest
@@ -244,7 +244,7 @@ def test_the_terminal_says_what_the_releases_add_where_no_floor_was_declared():
 def test_information_of_a_plan_that_follows_others_counts_all_that_was_released():
     plan = fulcrum.plan("mild", rounds=10, epsilon=1.0)
     spent = {tier: np.full(len(plan.federation), 0.01) for tier in ("region", "silo")}
-    later = planned(plan.federation, plan.target, Execution(), Past(spent=spent))
+    later = make_plan(plan.federation, plan.target, Execution(), Past(spent=spent))
     rows = [row for row in information_rows(later) if row["observer"] == "above"]
     assert rows[0]["nats"] == pytest.approx(0.005), "what was released before stands at round 0"
     assert rows[-1]["nats"] == pytest.approx(later.mechanism_information.max())

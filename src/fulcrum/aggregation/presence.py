@@ -108,7 +108,7 @@ class TrustedAggregation(Aggregation):
             plan.federation,
             plan.noise_variance,
             tier=plan.federation.innermost.name,
-            uncounted=plan.colluders + plan.dropouts,
+            excluded_silos=plan.colluders + plan.dropouts,
         )
 
 

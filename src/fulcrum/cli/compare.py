@@ -12,7 +12,7 @@ from fulcrum.cli.options import FederationArgument, FormatOption, RunOption, num
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.comparison import Comparison, compared, summarised
+from fulcrum.planning.comparison import Comparison, compare_plans, comparison_row
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.tasks import load_task
@@ -100,8 +100,8 @@ def compare_command(
             )
     else:
         with working("Comparing"):
-            side_by_side = compared(found, target.allocation, arguments)
-            rows = [summarised(made, name) for name, made in side_by_side.plans.items()]
+            side_by_side = compare_plans(found, target.allocation, arguments)
+            rows = [comparison_row(made, name) for name, made in side_by_side.plans.items()]
     told = [*told, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # noise that no silo holds is neither colluded away nor missing
         told_of_coalitions(found, colluders=target.colluders, dropouts=target.dropouts)

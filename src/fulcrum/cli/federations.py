@@ -38,10 +38,12 @@ def told_of_coalitions(federation: Topology, *, colluders: int, dropouts: int) -
 
     A silo's own noise always counts, so planning goes on: it asks for as much there as of a silo that is alone.
     """
-    uncounted, inner = colluders + dropouts, federation.innermost
+    excluded_silos, inner = colluders + dropouts, federation.innermost
     sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes)).tolist()
     named = [
-        f"{name!r} ({size} silos)" for name, size in zip(inner.nodes, sizes, strict=True) if 1 < size <= uncounted + 1
+        f"{name!r} ({size} silos)"
+        for name, size in zip(inner.nodes, sizes, strict=True)
+        if 1 < size <= excluded_silos + 1
     ]
     if not named:
         return []

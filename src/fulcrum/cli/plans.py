@@ -21,7 +21,7 @@ from fulcrum.engines.flower.app_files import app_files
 from fulcrum.errors import ParameterError, listing
 from fulcrum.parsing import toml_of
 from fulcrum.planning.files.differences import Difference, differences, on_digests
-from fulcrum.planning.files.exports import EXPORTS, exported
+from fulcrum.planning.files.exports import EXPORTS, export_plan
 from fulcrum.planning.files.plan_from_file import is_server_known, plan_of, read_plan, read_verified_content
 from fulcrum.planning.files.plan_issue import issue_checks
 from fulcrum.planning.plan import Plan, check_same_federation, save_plan
@@ -140,7 +140,7 @@ def export(
     if to == "flower" and found.aggregation == "masked" and output is not None:
         return _export_app(found, output, style)
     check_output(output)
-    text = exported(found, to)
+    text = export_plan(found, to)
     if output is not None:
         write_whole(output, text.encode())
     if style == "json":

@@ -31,7 +31,7 @@ def _options() -> Iterator[tuple[str, Any, Any]]:
         if declared.name not in _ELSEWHERE:
             kind = _TEXTS.get(declared.name, declared.type)
             annotation = Annotated[kind, setting(declared.name)]  # type: ignore[valid-type]
-            yield declared.name, annotation, field() if declared.required else field(default=declared.default)
+            yield declared.name, annotation, field() if declared.is_required else field(default=declared.default)
         if declared.name == "epsilon":
             yield _INSIDE
 

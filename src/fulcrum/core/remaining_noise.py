@@ -2,7 +2,7 @@
 
 >>> from fulcrum.readers.federation import Federation
 >>> federation = Federation.from_sizes({"north": [200, 200, 200], "south": [200]})
->>> remaining_noise(federation, np.array([1.0, 2.0, 4.0, 1.0]), tier="region", uncounted=1).tolist()
+>>> remaining_noise(federation, np.array([1.0, 2.0, 4.0, 1.0]), tier="region", excluded_silos=1).tolist()
 [3.0, 3.0, 5.0, 1.0]
 
 An observer of a tier sees one noisy sum at each of its nodes.
@@ -15,24 +15,24 @@ from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
 
 
-def remaining_noise(federation: Topology, variance: FloatArray, *, tier: str, uncounted: int = 0) -> FloatArray:
+def remaining_noise(federation: Topology, variance: FloatArray, *, tier: str, excluded_silos: int = 0) -> FloatArray:
     """Returns by silo the noise variance that conceals it from an observer of `tier`, against the worst coalition.
 
     Args:
         federation: Who reports to whom.
         variance: The noise variance that each silo brings into its sum, w² sigma², in units of C².
         tier: Where the observer stands.
-        uncounted: Silos of each region, colluders and dropouts together, whose noise does not count. The worst ones
-            hold the largest variances among the others; the silo's own noise always counts. An observer inside the
+        excluded_silos: Silos of each region, colluders and dropouts together, whose noise does not count. The worst
+            ones hold the largest variances among the others; the silo's own noise always counts. An observer inside the
             region (tier "silo") sees single updates, so only the silo's own noise conceals it anyway.
     """
     if tier == SILO:
         return variance
     node_of, count = federation.membership(tier), federation.node_count(tier)
-    if uncounted == 0:  # the same, without sorting
+    if excluded_silos == 0:  # the same, without sorting
         return sum_by(node_of, variance, count)[node_of]
     region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
-    left, more = left_by_coalitions(variance, region_of, regions, uncounted)
+    left, more = left_by_coalitions(variance, region_of, regions, excluded_silos)
     node_of_region = np.zeros(regions, dtype=np.intp)
     node_of_region[region_of] = node_of
     return np.asarray(sum_by(node_of_region, left, count)[node_of] + more)

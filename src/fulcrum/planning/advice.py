@@ -26,7 +26,7 @@ from fulcrum.planning.theory.allocation import allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.planning.theory.noise_bound import outer_coalitions
 from fulcrum.planning.theory.prior import prior_entropy
-from fulcrum.planning.weighted_federation import weighed
+from fulcrum.planning.weighted_federation import choose_weights
 from fulcrum.readers.editing import merged
 from fulcrum.rounding import rounded_up, shown
 
@@ -201,7 +201,7 @@ def _saved_by_sums(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]
     @cache
     def least(*regions: int) -> float:
         silos = np.concatenate([members(region) for region in regions])
-        return _region_noise(squared[silos], need[silos], base[silos], requirement.uncounted)
+        return _region_noise(squared[silos], need[silos], base[silos], requirement.excluded_silos)
 
     for one, other in _pairs(plan, excess, _MERGE_CANDIDATES):
         yield (one, other), least(one) + least(other) - least(one, other)
@@ -217,7 +217,7 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
         if kept:
             federation = federation.weighted(plan.weights)
         else:
-            federation = weighed(
+            federation = choose_weights(
                 federation,
                 plan.weights_rule,
                 requirement if plan.target.budget is None else replace(requirement, multiplier={}),
@@ -237,10 +237,10 @@ def information_ceiling(plan: PlanFigures) -> float:
     return math.log(LEVELS) if plan.coupling is None else prior_entropy(plan.coupling, levels=LEVELS)
 
 
-def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, uncounted: int) -> float:
-    """The noise variance one region needs with a constant multiplier, that of `uncounted` silos not counted."""
+def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, excluded_silos: int) -> float:
+    """The noise variance one region needs with a constant multiplier, that of `excluded_silos` silos not counted."""
     together = np.zeros(len(squared), dtype=np.intp)
-    left, more = left_by_coalitions(squared, together, 1, uncounted)
+    left, more = left_by_coalitions(squared, together, 1, excluded_silos)
     level = float((need / (left[0] + more)).max())
     return float(np.maximum(level * squared, base).sum())
 

@@ -75,7 +75,7 @@ _CHOSEN_TOGETHER = ("recipe", "weights", "server", "shrink")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedPlans:
     """What a comparison sets side by side.
 
     Attributes:
@@ -95,18 +95,18 @@ def compare(
     """Returns a row for each of the paper's allocations, the optimum first, then for what goes beyond the paper.
 
     The paper's allocations count silos by size, clip at C and add sums up. After them stand the user's own allocation,
-    if given, and the rows of `BEYOND` that can keep the target; `compared` says which cannot, and why.
+    if given, and the rows of `BEYOND` that can keep the target; `compare_plans` says which cannot, and why.
 
     Args:
         federation: A `Federation`, or anything `read_federation` takes.
         allocation: One more to compare, "module:function" or a callable.
         **target: What every row must meet, as in `plan`. A recipe, weights or a server asked for make a last row.
     """
-    plans = compared(read_federation(federation), allocation, target).plans
-    return tuple(summarised(made, name) for name, made in plans.items())
+    plans = compare_plans(read_federation(federation), allocation, target).plans
+    return tuple(comparison_row(made, name) for name, made in plans.items())
 
 
-def compared(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> Compared:
+def compare_plans(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> ComparedPlans:
     """Returns what a comparison sets side by side.
 
     `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
@@ -142,7 +142,7 @@ def compared(federation: Topology, own: str | AllocationRule | None, target: Map
             if name == AS_ASKED:
                 raise
             left_out[name] = str(error)
-    return Compared(rows=rows, plans=plans, left_out=left_out)
+    return ComparedPlans(rows=rows, plans=plans, left_out=left_out)
 
 
 def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -191,7 +191,7 @@ def least_influence(made: Plan) -> float:
     return float((made.node_influence(inner.name) / (sizes / sizes.sum())).min())
 
 
-def summarised(made: Plan, name: str) -> Comparison:
+def comparison_row(made: Plan, name: str) -> Comparison:
     """Returns the row of one plan."""
     return Comparison(
         allocation=name,

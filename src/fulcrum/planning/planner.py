@@ -46,7 +46,7 @@ from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.leakage import mechanism_information
 from fulcrum.planning.theory.prior import Coupling
 from fulcrum.planning.theory.weights import least_noise_of_one_tier
-from fulcrum.planning.weighted_federation import weighed
+from fulcrum.planning.weighted_federation import choose_weights
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.rounding import rounded_up, shown
 from fulcrum.rules.registry import rule_named
@@ -140,7 +140,7 @@ def plan(federation: Any, settings: Settings) -> Plan:
         dropouts=dropouts,
         aggregation=settings.aggregation,
     )
-    return planned(federation, target, execution)
+    return make_plan(federation, target, execution)
 
 
 def _execution(federation: Topology, settings: Settings) -> Execution:
@@ -162,7 +162,7 @@ def _execution(federation: Topology, settings: Settings) -> Execution:
     )
 
 
-def planned(federation: Topology, target: Target, execution: Execution, past: Past | None = None) -> Plan:
+def make_plan(federation: Topology, target: Target, execution: Execution, past: Past | None = None) -> Plan:
     """Returns the plan that keeps to a target, all that was spent before included."""
     past = past or Past()
     _check_execution(execution, target.parameters)
@@ -209,7 +209,7 @@ def variant(
         keys=plan.keys,
     )
     whose = replace(plan.federation, chosen_weights=None) if federation is None else federation
-    return planned(whose, target or plan.target, replace(execution, **changes), past)
+    return make_plan(whose, target or plan.target, replace(execution, **changes), past)
 
 
 def _weights_by_silo(plan: Plan) -> dict[str, float]:
@@ -223,7 +223,7 @@ def _allocated(federation: Topology, target: Target, execution: Execution, past:
     requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
     if not bought:
         requirement = target.requirement(federation)
-    counting = weighed(
+    counting = choose_weights(
         federation, execution.weights, requirement, server=execution.server, least_influence=execution.least_influence
     )
     federation = counting.federation
@@ -316,7 +316,7 @@ def _clip_share(federation: Topology, requirement: Requirement, target: Target) 
     if target.parameters is None:
         raise ParameterError("plan.parameters-missing")
     above = requirement.by_observer(federation)[0]
-    least = least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)
+    least = least_noise_of_one_tier(federation, above.multiplier, excluded_silos=above.excluded_silos)
     return 1 / (1 + target.parameters * least)
 
 

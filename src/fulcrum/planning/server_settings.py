@@ -66,4 +66,4 @@ class FactsOfPlan:
         """The noise variance that the least-noise weights would have, over the squared clip norm."""
         federation = self.plan.federation
         above = requirement_of(self.plan).by_observer(federation)[0]
-        return least_noise_of_one_tier(federation, above.multiplier, uncounted=above.uncounted)
+        return least_noise_of_one_tier(federation, above.multiplier, excluded_silos=above.excluded_silos)

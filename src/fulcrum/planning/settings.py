@@ -138,7 +138,7 @@ class DeclaredSetting:
     help: str
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """True where a value must be given."""
         return self.default is MISSING
 

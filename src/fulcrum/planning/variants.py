@@ -80,7 +80,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
     found: dict[str, Plan] = {}
     for option, recipe in tried.items():
         try:
-            found[option] = kept_with(continuous, recipe)
+            found[option] = plan_with_recipe(continuous, recipe)
         except (ParameterError, UnreachableTargetError):  # no way to keep this promise
             continue
     if not found:
@@ -111,7 +111,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
     )
 
 
-def kept_with(plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None) -> Plan:
+def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None) -> Plan:
     """Returns the plan of the same promise with another recipe, and other rounds or parameters where given.
 
     What a budget bought is found again. A clip of 1 in the recipe keeps the plan's own clip norm.

@@ -3,8 +3,8 @@
 >>> from fulcrum.planning.planner import plan
 >>> choices = weight_choices(plan("consortium", rounds=10, epsilon=1.0))
 >>> sizes, least = choices[0], choices[-1]
->>> f"{least.noise / sizes.noise:.0%} of the noise; {least.moved:.0%} of the model moves; {least.quietest} has least"
-'40% of the noise; 27% of the model moves; country-5 has least'
+>>> f"{least.noise / sizes.noise:.0%} of the noise; {least.least_represented} is the least represented region"
+'40% of the noise; country-5 is the least represented region'
 """
 
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ class WeightChoice:
         weights: As `plan` takes them: a number from 0 (sizes) to 1 (least noise), or the name of a rule.
         noise: The noise variance entering the model, in units of C²; see `Plan.model_noise`.
         moved: The share of the model that regions have beyond their shares by size; others have as much less.
-        quietest: The region that has the least of its share by size.
-        voice: Its share of the model over its share by size.
+        least_represented: The region that has the least of its share by size.
+        influence_ratio: Its share of the model over its share by size.
     """
 
     weights: str | float
     noise: float
     moved: float
-    quietest: str
-    voice: float
+    least_represented: str
+    influence_ratio: float
 
 
 def weight_choices(made: Plan, *, points: int = 13) -> tuple[WeightChoice, ...]:
@@ -89,7 +89,7 @@ def own_choice(made: Plan) -> WeightChoice:
 def _choice(made: Plan, rule: str | float) -> WeightChoice:
     requirement = made.requirement
     above = requirement.by_observer(made.federation)[0]
-    weights = weights_by(rule, made.federation, above.multiplier, uncounted=above.uncounted)
+    weights = weights_by(rule, made.federation, above.multiplier, excluded_silos=above.excluded_silos)
     federation = made.federation.weighted(weights)
     noise = float(noise_variance(federation, allocate(federation, requirement)).sum())
     noise *= made.server_rule.noise_factor()  # as the plan's own noise counts, which stands beside it
@@ -99,12 +99,12 @@ def _choice(made: Plan, rule: str | float) -> WeightChoice:
 
 def _described(federation: Topology, rule: str | float, noise: float, influence: FloatArray) -> WeightChoice:
     shares = region_shares(federation)
-    voice = influence / shares
-    quietest = int(np.argmin(np.round(voice, 9)))  # of equals, the first
+    influence_ratio = influence / shares
+    least_represented = int(np.argmin(np.round(influence_ratio, 9)))  # of equals, the first
     return WeightChoice(
         weights=rule,
         noise=noise,
         moved=float(np.abs(influence - shares).sum() / 2),
-        quietest=federation.innermost.nodes[quietest],
-        voice=float(voice[quietest]),
+        least_represented=federation.innermost.nodes[least_represented],
+        influence_ratio=float(influence_ratio[least_represented]),
     )

@@ -1,7 +1,7 @@
 """A federation whose silos count for what was asked: weights by a rule, raised where a region would have too little.
 
 >>> from fulcrum.readers.profiles import profile
->>> found = weighed(profile("severe"), "least-noise", Requirement(multiplier={}), server="sum")
+>>> found = choose_weights(profile("severe"), "least-noise", Requirement(multiplier={}), server="sum")
 >>> round(float(found.federation.weights[0]), 5), found.mix
 (0.01465, 0.0)
 """
@@ -18,7 +18,7 @@ from fulcrum.rules.random_effects import mixed, mixing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Weighed:
+class WeightedFederation:
     """A federation whose silos count for what was asked.
 
     Attributes:
@@ -33,14 +33,14 @@ class Weighed:
     by_rule: FloatArray | None = None
 
 
-def weighed(
+def choose_weights(
     federation: Topology,
     rule: str | float | Mapping[str, float],
     requirement: Requirement,
     *,
     server: str,
     least_influence: float = 0.0,
-) -> Weighed:
+) -> WeightedFederation:
     """Returns the federation with the weights that a rule gives.
 
     The regions' weights are mixed with their shares so far as `least_influence` needs; within a region silos keep their
@@ -48,15 +48,15 @@ def weighed(
     """
     federation = replace(federation, chosen_weights=None)
     if rule == "sizes" and federation.sizes_known and federation.declared_weights is None:
-        return Weighed(federation=federation)
+        return WeightedFederation(federation=federation)
     above = requirement.by_observer(federation)[0]
-    weights = weights_by(rule, federation, above.multiplier, uncounted=above.uncounted)
+    weights = weights_by(rule, federation, above.multiplier, excluded_silos=above.excluded_silos)
     if server == "random-effects":
-        return Weighed(federation=federation.weighted(weights))
+        return WeightedFederation(federation=federation.weighted(weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))
     mix = float(mixing(counted, shares, least_influence))
     if not mix:
-        return Weighed(federation=federation.weighted(weights))
+        return WeightedFederation(federation=federation.weighted(weights))
     raised = weights * (mixed(counted, shares, mix) / counted)[inner.parent_of]
-    return Weighed(federation=federation.weighted(raised), mix=mix, by_rule=read_only(counted))
+    return WeightedFederation(federation=federation.weighted(raised), mix=mix, by_rule=read_only(counted))

@@ -17,7 +17,15 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
-from fulcrum.planning.comparison import AS_ASKED, BEYOND, Compared, Comparison, compared, row_plan, summarised
+from fulcrum.planning.comparison import (
+    AS_ASKED,
+    BEYOND,
+    ComparedPlans,
+    Comparison,
+    compare_plans,
+    comparison_row,
+    row_plan,
+)
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.planning.theory.allocation import AllocationRule
 from fulcrum.readers.federation_reader import read_federation
@@ -129,7 +137,7 @@ def compare_trained(
     uniform = found.accuracy[:, list(rows.rows).index("uniform")]
     return tuple(
         _row(
-            [summarised(made[arm], name) for made in plans],
+            [comparison_row(made[arm], name) for made in plans],
             accuracy=found.accuracy[:, arm],
             gain=found.accuracy[:, arm] - uniform,
             worst_region=found.worst_region[:, arm],
@@ -145,12 +153,12 @@ def compared_on(
     own: str | AllocationRule | None,
     target: Mapping[str, Any],
     model: Model | TorchModel | None = None,
-) -> Compared:
-    """Returns what is set side by side on a task: `compared`, where the model tells how many parameters there are."""
-    known = compared(federation, own, target)
+) -> ComparedPlans:
+    """Returns what `compare_plans` sets side by side on a task; the model tells the number of parameters."""
+    known = compare_plans(federation, own, target)
     if target.get("parameters") is not None:
         return known
-    more = compared(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
+    more = compare_plans(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
     return replace(known, rows={**known.rows, **more.rows}, left_out=more.left_out)
 
 

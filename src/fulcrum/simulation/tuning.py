@@ -23,7 +23,7 @@ from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTarg
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.planning.theory.allocation import ALLOCATIONS
-from fulcrum.planning.variants import kept_with
+from fulcrum.planning.variants import plan_with_recipe
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import parameters_of
@@ -206,4 +206,4 @@ def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
 
 def _anew(plan: Plan, recipe: Recipe, rounds: int, d: int) -> Plan:
     """Returns the plan of the same promise with another recipe and number of rounds; d where the clip needs it."""
-    return kept_with(plan, recipe, rounds=rounds, parameters=d if recipe.clip_norm == "auto" else None)
+    return plan_with_recipe(plan, recipe, rounds=rounds, parameters=d if recipe.clip_norm == "auto" else None)

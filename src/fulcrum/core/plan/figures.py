@@ -100,12 +100,12 @@ def effective_multiplier(
     if tier == SILO:
         return plan.noise_multiplier
     tier = min(tier, outermost_complete_tier(plan), key=federation.tier_names.index)
-    uncounted = 0
+    excluded_silos = 0
     if plan.injection == "silo":
-        uncounted += plan.colluders if colluders is None else check_count("colluders", colluders)
-        uncounted += plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
+        excluded_silos += plan.colluders if colluders is None else check_count("colluders", colluders)
+        excluded_silos += plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
     variance = noise_variance(plan) if variance is None else variance
-    present = remaining_noise(federation, variance, tier=tier, uncounted=uncounted)
+    present = remaining_noise(federation, variance, tier=tier, excluded_silos=excluded_silos)
     return np.asarray(np.sqrt(present) / federation.weights)
 
 

@@ -217,11 +217,11 @@ class Recomputed:
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
         """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
-        uncounted = self.settings.colluders + self.settings.dropouts
+        excluded_silos = self.settings.colluders + self.settings.dropouts
         if tier == SILO and self.group is None:
             return variance
         if tier == SILO:  # inside is the server, with one silo of each region at least
-            tier, uncounted = self.group or tier, max(1, self.settings.colluders) + self.settings.dropouts
+            tier, excluded_silos = self.group or tier, max(1, self.settings.colluders) + self.settings.dropouts
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
@@ -229,13 +229,13 @@ class Recomputed:
         node_of = dict(zip(self.region, self.path[tier], strict=True))
         # What is left is added up, never taken from a total: light silos would be lost to rounding beside heavy ones.
         left = _sums(
-            (node for region in ordered for node in [node_of[region]] * len(ordered[region][uncounted:])),
-            (value for values in ordered.values() for value in values[uncounted:]),
+            (node for region in ordered for node in [node_of[region]] * len(ordered[region][excluded_silos:])),
+            (value for values in ordered.values() for value in values[excluded_silos:]),
         )
         found = []
         for region, node, value in zip(self.region, self.path[tier], variance, strict=True):
             # A silo among the largest is not in its own coalition: the next largest takes its place.
-            edge = ordered[region][uncounted] if uncounted < len(ordered[region]) else 0.0
+            edge = ordered[region][excluded_silos] if excluded_silos < len(ordered[region]) else 0.0
             found.append(left.get(node, 0.0) + max(value - edge, 0.0))
         return found
 

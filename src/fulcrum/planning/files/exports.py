@@ -1,7 +1,7 @@
 """A plan in the settings of other tools: a table, Flower's configuration, NVIDIA FLARE's sites.
 
 >>> from fulcrum.planning.planner import plan
->>> print(exported(plan("isic-paper", rounds=10, epsilon=1.0), "csv").splitlines()[0])
+>>> print(export_plan(plan("isic-paper", rounds=10, epsilon=1.0), "csv").splitlines()[0])
 silo,records,region,weight,noise_multiplier,region_noise_multiplier,epsilon_silo,epsilon_region,epsilon_federation
 
 Settings for engines carry the plan's digest, so that whoever reads them can tell which plan they came from. Noise is
@@ -19,7 +19,7 @@ EXPORTS = ("csv", "flower", "nvflare")
 """Where a plan can go."""
 
 
-def exported(plan: Plan, to: str) -> str:
+def export_plan(plan: Plan, to: str) -> str:
     """Returns the plan as text for another tool, one of `EXPORTS`."""
     check_known("export", to, EXPORTS)
     writers = {"csv": _csv, "flower": _flower, "nvflare": _nvflare}

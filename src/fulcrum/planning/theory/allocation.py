@@ -21,6 +21,7 @@ then the smallest that meets every target, so all allocations are compared at th
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -56,9 +57,16 @@ class Requirement:
     masked: bool = False
 
     @property
-    def uncounted(self) -> int:
-        """Silos of each region whose noise does not count, the worst ones for each silo."""
+    def excluded_silos(self) -> int:
+        """The number of silos of each region whose noise does not count, the worst silos for each silo."""
         return self.colluders + self.dropouts
+
+    @property
+    def uncounted(self) -> int:
+        """The earlier name of `excluded_silos`."""
+        message = "Requirement.uncounted goes with version 0.3. Use Requirement.excluded_silos"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.excluded_silos
 
     def group_tier(self, federation: Topology) -> str:
         """Returns the tier whose sums the server gets where they are masked: the root where it alone has a target."""
@@ -179,7 +187,7 @@ def _least_variance(federation: Topology, requirement: Requirement) -> FloatArra
             parent = above[parent]
         if tier not in requirement.multiplier:
             continue
-        if requirement.uncounted:
+        if requirement.excluded_silos:
             level = _raised_against_coalitions(federation, requirement, tier, block_of, parent, level)
         else:
             need = largest_by(
@@ -244,12 +252,12 @@ def _raised_against_coalitions(
     node_of, count = federation.membership(tier), federation.node_count(tier)
     need = requirement.need(federation, tier)
     if tier == federation.innermost.name and block_of is federation.innermost.parent_of:
-        honest = remaining_noise(federation, squared, tier=tier, uncounted=requirement.uncounted)
+        honest = remaining_noise(federation, squared, tier=tier, excluded_silos=requirement.excluded_silos)
         return np.maximum(level, largest_by(node_of, need / honest, count))
 
     def short(common: FloatArray) -> Any:
         variance = squared * np.maximum(level, common[node_of_block])[block_of]
-        lacking = need > remaining_noise(federation, variance, tier=tier, uncounted=requirement.uncounted)
+        lacking = need > remaining_noise(federation, variance, tier=tier, excluded_silos=requirement.excluded_silos)
         return largest_by(node_of, lacking.astype(float), count) > 0
 
     low = np.zeros(count)
@@ -287,7 +295,7 @@ def _least_variance_under_collusion(federation: Topology, requirement: Requireme
     sizes = np.bincount(innermost.parent_of, minlength=len(innermost.nodes))
     for members in np.split(order, np.cumsum(sizes)[:-1]):
         n = need[members]
-        m, c = len(n), min(requirement.uncounted, len(n) - 1)
+        m, c = len(n), min(requirement.excluded_silos, len(n) - 1)
         candidates = n[: c + 1][::-1]  # ascending, from n_{c+1}
         above = np.searchsorted(-n[:c], -candidates)  # how many of the first c needs are larger
         rest = candidates[np.argmax(above <= m / (m - c))]
@@ -343,15 +351,15 @@ def _factor(federation: Topology, requirement: Requirement, multiplier: FloatArr
     factor = 0.0
     for tier in requirement.multiplier:
         need = requirement.need(federation, tier)
-        if requirement.uncounted == 0 and tier != SILO:  # silos of a node share its sum: compare node by node
+        if requirement.excluded_silos == 0 and tier != SILO:  # silos of a node share its sum: compare node by node
             node_of, count = federation.membership(tier), federation.node_count(tier)
             need, present = largest_by(node_of, need, count), sum_by(node_of, variance, count)
         else:
-            present = remaining_noise(federation, variance, tier=tier, uncounted=requirement.uncounted)
+            present = remaining_noise(federation, variance, tier=tier, excluded_silos=requirement.excluded_silos)
         bare = (present <= 0) & (need > 0)
         if bare.any():
             where = int(np.argmax(bare))
-            by_node = tier in federation.tier_names[1:-1] and requirement.uncounted == 0
+            by_node = tier in federation.tier_names[1:-1] and requirement.excluded_silos == 0
             where_name = federation.tier(tier).nodes[where] if by_node else federation.silo_name(where)
             raise AllocationError("allocation.noise-missing", tier=tier, node=where_name)
         factor = max(factor, float(np.max(np.divide(need, present, out=np.zeros_like(need), where=present > 0))))

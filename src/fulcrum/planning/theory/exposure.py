@@ -63,15 +63,17 @@ def exposure_of(federation: Topology, *, tier: str | None = None, colluders: int
             silos whose noise does not count are the worst ones for each silo; its own noise always counts, so a
             region of at most `colluders + dropouts + 1` silos has exposure 1.
     """
-    uncounted = check_count("colluders", colluders) + check_count("dropouts", dropouts)
+    excluded_silos = check_count("colluders", colluders) + check_count("dropouts", dropouts)
     tier = federation.innermost.name if tier is None else tier
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
     mass, peak = sum_by(node_of, squared, count), largest_by(node_of, squared, count)
-    if uncounted == 0 or tier == SILO:
+    if excluded_silos == 0 or tier == SILO:
         rho = peak / mass
     else:
-        rho = largest_by(node_of, squared / remaining_noise(federation, squared, tier=tier, uncounted=uncounted), count)
+        rho = largest_by(
+            node_of, squared / remaining_noise(federation, squared, tier=tier, excluded_silos=excluded_silos), count
+        )
     spread = 1 - float(rho @ mass / mass.sum()) / float(rho.max())
     spread = max(spread, 0.0) if spread > 1e-15 else 0.0  # rounding alone is not dispersion
     if tier == SILO:

@@ -36,8 +36,8 @@ def noise_lower_bound(federation: Topology, requirement: Requirement) -> float:
             parent = np.zeros(len(least), dtype=np.intp)
             parent[node_of] = above
             least, node_of = sum_by(parent, least, count), above
-        for need, uncounted in _demands(federation, requirement, tier):
-            least = np.maximum(least, _least_by_node(federation, need, node_of, len(least), uncounted))
+        for need, excluded_silos in _demands(federation, requirement, tier):
+            least = np.maximum(least, _least_by_node(federation, need, node_of, len(least), excluded_silos))
     return float(least.sum())
 
 
@@ -49,7 +49,7 @@ def outer_coalitions(federation: Topology, requirement: Requirement) -> list[str
             tier
             for part in requirement.by_observer(federation)
             for tier in part.multiplier
-            if part.uncounted and tier not in (SILO, inner)
+            if part.excluded_silos and tier not in (SILO, inner)
         }
     )
 
@@ -58,32 +58,34 @@ def _demands(federation: Topology, requirement: Requirement, tier: str) -> Itera
     """Yields by target on a tier the noise that must conceal each silo, and how many of a region do not count."""
     for part in requirement.by_observer(federation):
         if tier in part.multiplier:
-            yield (federation.weights * part.multiplier[tier]) ** 2, 0 if tier == SILO else part.uncounted
+            yield (federation.weights * part.multiplier[tier]) ** 2, 0 if tier == SILO else part.excluded_silos
 
 
-def _least_by_node(federation: Topology, need: FloatArray, node_of: IntArray, count: int, uncounted: int) -> FloatArray:
-    """Returns by node the least noise that leaves every silo its need when `uncounted` of each region are gone."""
-    if not uncounted:
+def _least_by_node(
+    federation: Topology, need: FloatArray, node_of: IntArray, count: int, excluded_silos: int
+) -> FloatArray:
+    """Returns by node the least noise that leaves every silo its need when `excluded_silos` of each region are gone."""
+    if not excluded_silos:
         return largest_by(node_of, need, count)
     region_of = federation.innermost.parent_of
     order = np.lexsort((-need, region_of, node_of))
     ends = np.cumsum(np.bincount(node_of, minlength=count))[:-1]
-    return np.array([_least_of_node(need[part], region_of[part], uncounted) for part in np.split(order, ends)])
+    return np.array([_least_of_node(need[part], region_of[part], excluded_silos) for part in np.split(order, ends)])
 
 
-def _least_of_node(need: FloatArray, region_of: IntArray, uncounted: int) -> float:
+def _least_of_node(need: FloatArray, region_of: IntArray, excluded_silos: int) -> float:
     """Returns the minimum over R of R M / (M - c) + sum of (n_i - R)+, for needs sorted downward within each region.
 
     M is the size of the largest region, and R is at least the (c + 1)-th largest need of every region.
     """
     sizes = np.unique(region_of, return_counts=True)[1]
     largest = int(sizes.max())
-    if largest <= uncounted:  # everyone of every region may be gone but the silo itself
+    if largest <= excluded_silos:  # everyone of every region may be gone but the silo itself
         return float(need.sum())
     rank = np.arange(len(need)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    rest = float(need[rank == uncounted].max())
+    rest = float(need[rank == excluded_silos].max())
     above = np.sort(need[need > rest])[::-1]
-    share = largest / (largest - uncounted)
+    share = largest / (largest - excluded_silos)
     if len(above) > share:  # the slope in R is `share` less the number of needs above R
         rest = float(above[int(share)])
     return rest * share + float(np.maximum(above - rest, 0).sum())

@@ -48,7 +48,7 @@ def weights_by(
     federation: Topology,
     multiplier: Mapping[str, float | FloatArray] | None = None,
     *,
-    uncounted: int = 0,
+    excluded_silos: int = 0,
 ) -> FloatArray:
     """Returns the weight of every silo; they add up to 1.
 
@@ -58,7 +58,7 @@ def weights_by(
         federation: Whom they are for.
         multiplier: By tier the effective multiplier q asked of each silo, one number or one by silo; proportions alone
             count. The same for all regions by default.
-        uncounted: Silos of each region whose noise does not count: colluders and dropouts together.
+        excluded_silos: Silos of each region whose noise does not count: colluders and dropouts together.
     """
     if isinstance(rule, Mapping):
         return _declared(rule, federation)
@@ -79,14 +79,16 @@ def weights_by(
     if share < 1 and not federation.sizes_known:
         raise ParameterError("weights.records-missing", rule=rule, federation=federation.name)
     sizes = _normalised(federation.sizes)
-    return sizes if share == 0 else _between(federation, sizes, _asked(federation, multiplier, uncounted), share)
+    return sizes if share == 0 else _between(federation, sizes, _asked(federation, multiplier, excluded_silos), share)
 
 
-def least_noise(federation: Topology, multiplier: Mapping[str, float | FloatArray], *, uncounted: int = 0) -> float:
+def least_noise(
+    federation: Topology, multiplier: Mapping[str, float | FloatArray], *, excluded_silos: int = 0
+) -> float:
     """Returns the noise variance, over the squared clip norm, that the least-noise weights need; see `weights_by`."""
-    asked = _asked(federation, multiplier, uncounted)
+    asked = _asked(federation, multiplier, excluded_silos)
     if len(asked) == 1:
-        return least_noise_of_one_tier(federation, multiplier, uncounted=uncounted)
+        return least_noise_of_one_tier(federation, multiplier, excluded_silos=excluded_silos)
     weights = _between(federation, _normalised(federation.sizes), asked, 1.0)
     noise = np.zeros(len(federation))  # by silo, what its node of the tiers so far needs, on one silo of each node
     for tier, q in asked.items():
@@ -98,14 +100,14 @@ def least_noise(federation: Topology, multiplier: Mapping[str, float | FloatArra
 
 
 def least_noise_of_one_tier(
-    federation: Topology, multiplier: Mapping[str, float | FloatArray], *, uncounted: int = 0
+    federation: Topology, multiplier: Mapping[str, float | FloatArray], *, excluded_silos: int = 0
 ) -> float:
     """Returns the least noise that the most demanding tier needs by itself: `least_noise` where no other tier asks.
 
     It has a closed form, so that whoever reads a plan can work out anew what follows from it.
     """
     found = 0.0
-    for tier, q in _asked(federation, multiplier, uncounted).items():
+    for tier, q in _asked(federation, multiplier, excluded_silos).items():
         mass = np.bincount(federation.membership(tier), weights=1 / q)
         found = max(found, float(1 / (mass**2).sum()))
     return found
@@ -118,7 +120,7 @@ def region_shares(federation: Topology) -> FloatArray:
 
 
 def _asked(
-    federation: Topology, multiplier: Mapping[str, float | FloatArray] | None, uncounted: int
+    federation: Topology, multiplier: Mapping[str, float | FloatArray] | None, excluded_silos: int
 ) -> dict[str, FloatArray]:
     """Returns by tier that asks for anything, inner to outer, what the noise of its sums must be for a weight of 1."""
     given = {tier: np.asarray(asked, dtype=np.float64) for tier, asked in (multiplier or {}).items()}
@@ -126,21 +128,21 @@ def _asked(
     found: dict[str, FloatArray] = {}
     for tier in asking or [federation.innermost.name]:
         q = np.broadcast_to(given[tier] if asking else np.ones(1), (len(federation),))
-        found[tier] = q * np.sqrt(_loss(federation, tier, q, uncounted))
+        found[tier] = q * np.sqrt(_loss(federation, tier, q, excluded_silos))
     if len(found) > 1:
         least = _NOTHING_ASKED * max(float(q.max()) for q in found.values())
         found = {tier: np.maximum(q, least) for tier, q in found.items()}
     return found
 
 
-def _loss(federation: Topology, tier: str, asked: FloatArray, uncounted: int) -> FloatArray:
+def _loss(federation: Topology, tier: str, asked: FloatArray, excluded_silos: int) -> FloatArray:
     """Returns by silo how much more noise its node needs because of the silos whose noise does not count."""
-    if not uncounted or tier == SILO:
+    if not excluded_silos or tier == SILO:
         return np.ones(len(federation))
     shape = 1 / asked**2 if asked.min() > 0 else np.ones(len(federation))
     node_of, count = federation.membership(tier), federation.node_count(tier)
     total = sum_by(node_of, shape, count)[node_of]
-    left = remaining_noise(federation, shape, tier=tier, uncounted=uncounted)
+    left = remaining_noise(federation, shape, tier=tier, excluded_silos=excluded_silos)
     return largest_by(node_of, total / left, count)[node_of]
 
 
@@ -181,7 +183,7 @@ def _by_program(
     """The optimum where several tiers ask; silos of a node that are asked alike, and wish alike, are one kind."""
     from fulcrum.planning.theory.weights_program import (  # with SciPy's sparse matrices, which few plans need
         Tree,
-        solved,
+        solve_weights,
     )
 
     tiers, single = list(asked), SILO in asked
@@ -209,7 +211,7 @@ def _by_program(
         parents=tuple(parents),
         multiplicity=counts if single else np.ones(int(nodes[0].max()) + 1),
     )
-    return np.asarray(solved(tree, share)[kind_of])
+    return np.asarray(solve_weights(tree, share)[kind_of])
 
 
 def _least_noise(region_of: IntArray, asked: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@
 ...     parents=(np.array([0, 0]),),
 ...     multiplicity=np.array([1.0, 1.0]),
 ... )
->>> solved(problem, 1.0).round(4).tolist()
+>>> solve_weights(problem, 1.0).round(4).tolist()
 [0.3333, 0.3333]
 
 With b_i what silo i counts for, q_iv what an observer of node v asks of it, and S_v the noise in the sum of v, the
@@ -60,7 +60,7 @@ class Tree:
     multiplicity: FloatArray
 
 
-def solved(tree: Tree, share: float) -> FloatArray:
+def solve_weights(tree: Tree, share: float) -> FloatArray:
     """Returns by kind the weights that are least in (1 - share) sum (b - wished)² + share times the noise they need.
 
     A `share` of 1 asks for the least noise, 0 for the wish itself. Whatever precision is reached, noise is calibrated

@@ -125,8 +125,8 @@ def _point(choice: WeightChoice, base: float) -> ChartRow:
         "weights": choice.weights if isinstance(choice.weights, str) else f"{choice.weights:.3g}",
         "noise": choice.noise / base,
         "moved": round(choice.moved, 9),
-        "quietest": choice.quietest,
-        "voice": f"{choice.voice:.2f}",
+        "quietest": choice.least_represented,
+        "voice": f"{choice.influence_ratio:.2f}",
     }
 
 
@@ -162,9 +162,9 @@ def _described(choices: Sequence[WeightChoice], own: WeightChoice, tier: str) ->
     if own.moved < _NOTHING:
         return said + (
             f"In this plan every {tier} counts by its size, at {own.noise / first.noise:.0%} of that noise; with least "
-            f"noise {last.quietest} would lose most and keep {last.voice:.2f} of its share."
+            f"noise {last.least_represented} would lose most and keep {last.influence_ratio:.2f} of its share."
         )
     return said + (
-        f"This plan needs {own.noise / first.noise:.0%} and moves {own.moved:.0%}: {own.quietest} loses most and keeps "
-        f"{own.voice:.2f} of its share by size."
+        f"This plan needs {own.noise / first.noise:.0%} and moves {own.moved:.0%}: "
+        f"{own.least_represented} loses most and keeps {own.influence_ratio:.2f} of its share by size."
     )

@@ -15,7 +15,7 @@ import msgspec
 
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.errors import FederationError, FulcrumError, ParameterError
-from fulcrum.planning.files.exports import exported
+from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.plan import Plan
 from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.readers.federation_csv import federation_csv
@@ -28,7 +28,7 @@ from fulcrum.views.report.html_report import report
 
 DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
     "plan.json": ("application/json", lambda made: to_json(made.content())),
-    "plan.csv": ("text/csv; charset=utf-8", lambda made: exported(made, "csv").encode()),
+    "plan.csv": ("text/csv; charset=utf-8", lambda made: export_plan(made, "csv").encode()),
     "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
     "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
 }

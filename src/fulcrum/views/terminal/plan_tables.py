@@ -18,7 +18,7 @@ from fulcrum.planning.advice import advice_on, learnt_at, signal_to_noise
 from fulcrum.planning.comparison import Comparison
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.files.differences import NOISE_ON_SUM
-from fulcrum.planning.files.exports import exported
+from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.planning.theory.exposure import exposure_of
@@ -258,7 +258,7 @@ def weights_in_words(made: Plan) -> str:
 def show_plan(made: Plan, output: Path | None, style: str) -> None:
     """Prints a plan: its picture, its file, or its table by silo."""
     if style == "csv":
-        sys.stdout.write(exported(made, "csv"))
+        sys.stdout.write(export_plan(made, "csv"))
     elif style == "json":
         sys.stdout.write(printable_json(to_json(made.content())))
     else:

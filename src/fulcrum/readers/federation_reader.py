@@ -177,7 +177,7 @@ def _totals(federation: Topology, where: str) -> list[str]:
     names, sizes = federation.silo_names.tolist(), federation.sizes.tolist()
     summed = summed_silo(names, sizes) if federation.sizes_known else None
     if summed is not None:
-        raise FederationError("table.silo-is-sum", place=where, silo=summed)
+        raise FederationError("sheet.silo-is-sum", place=where, silo=summed)
     inner = federation.innermost
     regions = [inner.nodes[place] for place in inner.parent_of.tolist()]
     silent = silent_sums(names, sizes, regions) if federation.sizes_known else []
@@ -243,7 +243,7 @@ def _arrow_strings(column: Any) -> Any:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_nested(column.type):
-        raise FederationError("table.label-type", type=column.type)
+        raise FederationError("sheet.label-type", type=column.type)
     if pa.types.is_integer(column.type) or pa.types.is_null(column.type) or "string" in str(column.type):
         column = column.cast(pa.large_string())
     else:
@@ -274,14 +274,14 @@ def _read_frame(source: Any, columns: Columns | None) -> FederationReading:
     except TypeError:
         raise FederationError("federation.source-type", type=type(source).__name__) from None
     except nw.exceptions.DuplicateError:
-        raise FederationError("table.frame-column-repeated") from None
+        raise FederationError("sheet.frame-column-repeated") from None
     meaning = _checked_meaning([str(name) for name in original], "data frame", columns)
     header = [name for name in meaning.names if name is not None]
     try:
         eager = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FederationError("table.frame-query-failed", reason=reason) from error
+        raise FederationError("sheet.frame-query-failed", reason=reason) from error
     silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
     for start in range(0, len(eager), _BATCH):
         rows = eager[start : start + _BATCH]

@@ -91,10 +91,10 @@ def sheet_federation(data: bytes, file: str, name: str, columns: Columns | None 
 def _header(text: SheetText, columns: Columns | None) -> _Header:
     line, first = next(text.rows(), (1, []))
     if not first:
-        raise FederationError("table.empty", file=text.file, columns=",".join(USUAL_COLUMNS))
+        raise FederationError("sheet.empty", file=text.file, columns=",".join(USUAL_COLUMNS))
     where = f"{text.file} line {line}"
     if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
-        raise FederationError("table.apostrophes", place=where)
+        raise FederationError("sheet.apostrophes", place=where)
     given = [plain_cell(name.strip()) for name in first]
     meaning = meaning_of(given, where, columns)
     names = list(meaning.names)
@@ -118,7 +118,7 @@ def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
         except FederationError:
             continue
         if SILO in meant and "region" in meant:
-            raise FederationError("table.header-not-first", file=text.file, line=line, header_line=number)
+            raise FederationError("sheet.header-not-first", file=text.file, line=line, header_line=number)
 
 
 def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list[str]:
@@ -131,7 +131,7 @@ def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list
     advice = f"Give one to each column, and quote a name that holds a {text.separator_word}"
     if len(row) == width + 1 and row[0].isdigit():
         advice += "; in R, write the table with row.names = FALSE"
-    raise FederationError("table.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
+    raise FederationError("sheet.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
 
 
 def _settled_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
@@ -249,7 +249,7 @@ class _Reader:
             return f"{word} has {above:.0f} records, the sum of the lines above"
         if words:
             where = self.silos.locate(self.silos.filled)
-            raise FederationError("table.total-wrong", place=where, word=word, stated=stated, above=above)
+            raise FederationError("sheet.total-wrong", place=where, word=word, stated=stated, above=above)
         return ""
 
     def _labels(self, name: str, cells: list[str]) -> list[str]:
@@ -258,7 +258,7 @@ class _Reader:
             plain = [cell.translate(_HARD_SPACES) for cell in plain]
         if "#" in self.text.rare and (wrong := next(filter(_FORMULA_ERROR.fullmatch, plain), None)):
             where = self.silos.locate(self.silos.filled + plain.index(wrong))
-            raise FederationError("table.formula-error", place=where, column=name, cell=wrong)
+            raise FederationError("sheet.formula-error", place=where, column=name, cell=wrong)
         return plain
 
     def _numbers(self, name: str, cells: list[str] | None) -> list[str] | None:
@@ -277,8 +277,8 @@ class _Reader:
             where = f"{self.text.file} line {self.header.line}"
             name = self.header.given[place]
             if name:
-                raise FederationError("table.column-not-numbering", place=where, column=place + 1, name=name)
-            raise FederationError("table.column-unnamed", place=where, column=place + 1)
+                raise FederationError("sheet.column-not-numbering", place=where, column=place + 1, name=name)
+            raise FederationError("sheet.column-unnamed", place=where, column=place + 1)
         self.numbered = self.numbered or bool(filled)
 
     def _refuse_header(self, silo: Sequence[str], region: Sequence[str]) -> None:
@@ -288,13 +288,13 @@ class _Reader:
         for row, pair in enumerate(zip(silo, region, strict=True)):
             if pair == again:
                 where = self.silos.locate(self.silos.filled + row)
-                raise FederationError("table.header-repeated", place=where)
+                raise FederationError("sheet.header-repeated", place=where)
         if not self.silos.filled and stands_for(silo[0], SILO) and stands_for(region[0], "region"):
-            raise FederationError("table.header-second", place=self.silos.locate(0), silo=silo[0], region=region[0])
+            raise FederationError("sheet.header-second", place=self.silos.locate(0), silo=silo[0], region=region[0])
 
     def _refuse_subtotal(self, silo: Sequence[str], region: Sequence[str]) -> None:
         for row, (name, where) in enumerate(zip(silo, region, strict=True)):
             if not where and called_total(name):
                 raise FederationError(
-                    "table.row-is-subtotal", place=self.silos.locate(self.silos.filled + row), silo=name
+                    "sheet.row-is-subtotal", place=self.silos.locate(self.silos.filled + row), silo=name
                 )

@@ -51,33 +51,33 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
     names = [name.strip() for name in header]
     for k, name in enumerate(names):
         if not name:
-            raise FederationError("table.column-unnamed", place=where, column=k + 1)
+            raise FederationError("sheet.column-unnamed", place=where, column=k + 1)
         if name in names[:k]:
-            raise FederationError("table.column-repeated", place=where, column=name)
+            raise FederationError("sheet.column-repeated", place=where, column=name)
         if alike := [other for other in names[:k] if without_accents(other) == without_accents(name)]:
             raise FederationError(
-                "table.columns-alike", place=where, first=alike[0], second=name, option=column_option(IGNORE, name)
+                "sheet.columns-alike", place=where, first=alike[0], second=name, option=column_option(IGNORE, name)
             )
         if reserved := reserved_problem(name):
-            raise FederationError("table.column-reserved", place=where, column=name, reason=reserved)
+            raise FederationError("sheet.column-reserved", place=where, column=name, reason=reserved)
         if name.endswith("noise_multiplier"):
-            raise FederationError("table.column-of-plan", place=where, column=name)
+            raise FederationError("sheet.column-of-plan", place=where, column=name)
     for usual in USUAL_COLUMNS:
         meant = "" if usual in names else _stand_in(usual, names)
         if meant or (usual not in names and usual in REQUIRED_COLUMNS):
             meant = meant or (
                 f" Every table needs {listing(REQUIRED_COLUMNS)}. Where it has another name: --column {usual}=NAME"
             )
-            raise FederationError("table.column-missing", place=where, column=usual, suggestion=meant)
+            raise FederationError("sheet.column-missing", place=where, column=usual, suggestion=meant)
     for k, name in enumerate(names):
         if name in KNOWN_COLUMNS or name == "region":
             continue
         near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
-            raise FederationError("table.column-misspelt", place=where, column=name, suggestion=near)
+            raise FederationError("sheet.column-misspelt", place=where, column=name, suggestion=near)
         if k < names.index("region") and name not in said and not expected_tier(name):
             raise FederationError(
-                "table.column-unknown",
+                "sheet.column-unknown",
                 place=where,
                 column=name,
                 known=listing((*KNOWN_COLUMNS, "region")),
@@ -85,7 +85,7 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
                 ignore_option=column_option(IGNORE, name),
             )
         if problem := tier_name_problem(name):
-            raise FederationError("table.column-not-tier", place=where, reason=problem)
+            raise FederationError("sheet.column-not-tier", place=where, reason=problem)
     return names
 
 
@@ -154,13 +154,13 @@ class Silos:
         """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:
-            raise FederationError("table.silo-missing", place=self.locate(start + silo.index("")))
+            raise FederationError("sheet.silo-missing", place=self.locate(start + silo.index("")))
         self.names = _with_room(self.names, stop)
         try:
             self.names[start:stop] = silo
         except UnicodeEncodeError:  # half of a surrogate pair, which no file can hold but a data frame can
             row = next(k for k, name in enumerate(silo) if not name.isprintable())
-            raise FederationError("table.silo-unprintable", place=self.locate(start + row)) from None
+            raise FederationError("sheet.silo-unprintable", place=self.locate(start + row)) from None
         if records is not None:
             self.records = self._numbers(self.records, stop)
             self.records[start:stop] = self._checked_records(silo, records)
@@ -176,7 +176,7 @@ class Silos:
                 row = int(np.argmax(codes == list(distinct).index("")))
                 no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
                 raise FederationError(
-                    "table.node-missing", place=self.locate(start + row), tier=tier, silo=silo[row], alternative=no_tier
+                    "sheet.node-missing", place=self.locate(start + row), tier=tier, silo=silo[row], alternative=no_tier
                 )
             index = self.nodes[tier]
             unified = np.array([index.setdefault(label, len(index)) for label in distinct], dtype=np.intp)
@@ -188,7 +188,7 @@ class Silos:
         """Returns the federation of all rows added."""
         rows = self.filled
         if rows == 0:
-            raise FederationError("table.silos-missing", file=file)
+            raise FederationError("sheet.silos-missing", file=file)
         tiers = {
             tier: Tier(name=tier, nodes=tuple(index), parent_of=self.codes[tier][:rows])
             for tier, index in self.nodes.items()
@@ -218,8 +218,8 @@ class Silos:
         row = int(np.argmin(good))
         where = self.locate(self.filled + row)
         if _is_missing(cells[row]):
-            raise FederationError("table.weight-missing", place=where, silo=silo[row])
-        raise FederationError("table.weight-range", place=where, weight=_shown(cells[row]))
+            raise FederationError("sheet.weight-missing", place=where, silo=silo[row])
+        raise FederationError("sheet.weight-range", place=where, weight=_shown(cells[row]))
 
     def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)
@@ -230,22 +230,22 @@ class Silos:
         row = int(np.argmin(whole if good.all() else good))
         cell, value, where = cells[row], values[row], self.locate(self.filled + row)
         if _is_missing(cell):
-            raise FederationError("table.records-missing", place=where, silo=silo[row])
+            raise FederationError("sheet.records-missing", place=where, silo=silo[row])
         if not _is_number(cell):
-            raise FederationError("table.records-type", place=where, records=_shown(cell))
+            raise FederationError("sheet.records-type", place=where, records=_shown(cell))
         if good[row]:
-            raise FederationError("table.records-fraction", place=where, records=_shown(cell))
+            raise FederationError("sheet.records-fraction", place=where, records=_shown(cell))
         rule = "at least 1" if value < 1 else f"at most {MOST_RECORDS}"
         if not math.isfinite(value):
             rule = "a finite number"
-        raise FederationError("table.records-range", place=where, records=_shown(cell), rule=rule)
+        raise FederationError("sheet.records-range", place=where, records=_shown(cell), rule=rule)
 
     def _checked_epsilon(self, cells: Numbers) -> FloatArray:
         values = _floats(cells)
         for row in np.flatnonzero(np.isnan(values)).tolist():
             if not _is_missing(cells[row]):
                 raise FederationError(
-                    "table.epsilon-type", place=self.locate(self.filled + row), epsilon=_shown(cells[row])
+                    "sheet.epsilon-type", place=self.locate(self.filled + row), epsilon=_shown(cells[row])
                 )
         return values
 
@@ -260,7 +260,7 @@ class Silos:
         alone = group.nodes.index("")
         for row in np.flatnonzero(group.parent_of == alone).tolist():
             if labels[row] in declared:
-                raise FederationError("table.group-missing", place=self.locate(row), silo=labels[row])
+                raise FederationError("sheet.group-missing", place=self.locate(row), silo=labels[row])
         return Tier.from_labels("group", labels)
 
 

@@ -144,10 +144,10 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
             if column in names or not meant:
                 continue
             if len({given[place] for place in meant}) < len(meant):
-                raise FederationError("table.column-repeated", place=where, column=given[meant[0]])
+                raise FederationError("sheet.column-repeated", place=where, column=given[meant[0]])
             if len(meant) > 1:
                 raise FederationError(
-                    "table.column-ambiguous",
+                    "sheet.column-ambiguous",
                     place=where,
                     candidates=" and ".join(repr(given[place]) for place in meant[:2]),
                     meaning=column,
@@ -166,7 +166,7 @@ def _check_size(given: Sequence[str], where: str, columns: Columns) -> None:
     ignored = columns.get(IGNORE, ())
     kept = sum(map(bool, given)) - (1 if isinstance(ignored, str) else len(ignored))
     if kept > MOST_COLUMNS:
-        raise FederationError("table.columns-too-many", place=where, columns=kept, most=MOST_COLUMNS)
+        raise FederationError("sheet.columns-too-many", place=where, columns=kept, most=MOST_COLUMNS)
     check_letters(given, lambda _: where)
 
 
@@ -175,7 +175,7 @@ def check_letters(names: Sequence[str], locate: Callable[[int], str]) -> None:
     longest = max(map(len, names), default=0)
     if longest > MOST_LETTERS:
         place = next(place for place, name in enumerate(names) if len(name) > MOST_LETTERS)
-        raise FederationError("table.name-too-long", place=locate(place), letters=len(names[place]), most=MOST_LETTERS)
+        raise FederationError("sheet.name-too-long", place=locate(place), letters=len(names[place]), most=MOST_LETTERS)
 
 
 def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
@@ -187,7 +187,7 @@ def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
             found = exact or [place for place, one in enumerate(given) if one and folded(one) == folded(name)]
             if not found:
                 raise FederationError(
-                    "table.column-not-found",
+                    "sheet.column-not-found",
                     place=where,
                     column=name,
                     meaning=meaning,
@@ -195,10 +195,10 @@ def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
                     suggestion=suggestion(name, given),
                 )
             if len(found) > 1:
-                raise FederationError("table.column-repeated", place=where, column=name)
+                raise FederationError("sheet.column-repeated", place=where, column=name)
             if found[0] in said:
                 raise FederationError(
-                    "table.column-two-meanings", place=where, column=name, first=said[found[0]], second=meaning
+                    "sheet.column-two-meanings", place=where, column=name, first=said[found[0]], second=meaning
                 )
             said[found[0]] = meaning
     return said
@@ -253,9 +253,9 @@ def columns_said(options: Sequence[str]) -> dict[str, list[str]]:
     for given in options:
         meaning, _, name = (part.strip() for part in given.partition("="))
         if not (meaning and name):
-            raise ParameterError("table.option-malformed", option=given)
+            raise ParameterError("sheet.option-malformed", option=given)
         if meaning in columns and meaning != IGNORE:
-            raise ParameterError("table.option-repeated", meaning=meaning, first=columns[meaning][0], second=name)
+            raise ParameterError("sheet.option-repeated", meaning=meaning, first=columns[meaning][0], second=name)
         columns.setdefault(meaning, []).append(name)
     return columns
 

@@ -83,7 +83,7 @@ def sheet_text(data: bytes, file: str) -> SheetText:
         FederationError: They are a workbook, or in an alphabet that cannot be told.
     """
     if data.startswith(_MARKS_OF_WORKBOOKS):
-        raise FederationError("table.workbook", file=file, advice=how_to_export(".xlsx"))
+        raise FederationError("sheet.workbook", file=file, advice=how_to_export(".xlsx"))
     encoding, notes = _encoding(data, file)
     head = data[:_HEAD].decode(encoding, "replace")
     first, *_ = head.split("\n", 1)
@@ -91,7 +91,7 @@ def sheet_text(data: bytes, file: str) -> SheetText:
     opening = 1 if declared else 0
     separator = declared[1] if declared else _separator(head, file)
     if separator not in SEPARATORS:
-        raise FederationError("table.separator-unknown", file=file, separator=separator)
+        raise FederationError("sheet.separator-unknown", file=file, separator=separator)
     if separator != ",":
         notes.append(f"cells are separated by {SEPARATORS[separator]}")
     return SheetText(
@@ -136,7 +136,7 @@ def _encoding(data: bytes, file: str) -> tuple[str, list[str]]:
     except UnicodeDecodeError:
         text = "\x80"
     if _ODD.search(text):
-        raise FederationError("table.alphabet-unknown", file=file, line=number, advice=_SAVE)
+        raise FederationError("sheet.alphabet-unknown", file=file, line=number, advice=_SAVE)
     shown = in_one_line(line.decode("cp1252"))[:60]
     return "cp1252", [
         f"line {number} is not UTF-8 and was read as Windows-1252: {shown!r}. "
@@ -155,7 +155,7 @@ def _wide_encoding(data: bytes, file: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise FederationError("table.encoding-unknown", file=file, advice=_SAVE)
+        raise FederationError("sheet.encoding-unknown", file=file, advice=_SAVE)
     return encoding
 
 
@@ -178,7 +178,7 @@ def _separator(head: str, file: str) -> str:
         if all(any(stands_for(name, column) for name in names) for column in ("silo", "region")):
             return separator
     if re.match(r'\ufeff?"[^"]*" "', head):
-        raise FederationError("table.separated-by-spaces", file=file)
+        raise FederationError("sheet.separated-by-spaces", file=file)
     return max(cells, key=lambda separator: len(cells[separator]))
 
 
@@ -199,4 +199,4 @@ def _rows(stream: io.TextIOBase, separator: str, file: str, line: int) -> Iterat
             line = before + reader.line_num + 1
     except csv.Error as error:
         said = str(error).replace("\t", "tab")
-        raise FederationError("table.quotes", file=file, line=line, reason=said) from None
+        raise FederationError("sheet.quotes", file=file, line=line, reason=said) from None

@@ -76,7 +76,7 @@ def settled(cells: Sequence[str], column: str, locate: Callable[[int], str], *, 
         by_nature = point and column != "records" and sign == "." and "," not in (*decimal, *thousands)
         if sign and sign not in thousands and sign not in decimal and not by_nature:
             raise FederationError(
-                "table.number-ambiguous",
+                "sheet.number-ambiguous",
                 place=locate(row),
                 column=column,
                 cell=_shown(cells[row]),
@@ -119,7 +119,7 @@ def _evidence(cells: Sequence[str], column: str, locate: Callable[[int], str]) -
             decimal.setdefault(last, row)
     for sign in set(thousands) & set(decimal):
         raise FederationError(
-            "table.signs-conflict",
+            "sheet.signs-conflict",
             place=locate(decimal[sign]),
             column=column,
             cell=cells[decimal[sign]],
@@ -130,7 +130,7 @@ def _evidence(cells: Sequence[str], column: str, locate: Callable[[int], str]) -
     if len(decimal) == 2:
         dot, comma = decimal["."], decimal[","]
         raise FederationError(
-            "table.decimals-mixed",
+            "sheet.decimals-mixed",
             place=locate(comma),
             column=column,
             cell=cells[comma],

@@ -20,9 +20,7 @@ ROOT = Path(__file__).parents[2]
 HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
 UNREVISED = {
     "aggregation",
-    "audit",
     "core",
-    "engines",
 }
 
 

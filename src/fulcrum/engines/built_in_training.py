@@ -60,7 +60,7 @@ _JOBS: dict[tuple[str, str, int], Job] = {}
 def _task(options: Mapping[str, Any]) -> Task:
     unknown = set(options) - {"data", "records", *_LOADING, *_TRAINING}
     if unknown:
-        raise DataError(f"the built-in training knows no option {sorted(unknown)[0]!r}")
+        raise DataError("engine.training-option", option=sorted(unknown)[0])
     key = repr(sorted(options.items()))
     if key not in _TASKS:
         given = {name: options[name] for name in _LOADING if name in options}

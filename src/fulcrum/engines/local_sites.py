@@ -74,7 +74,7 @@ class LocalSites(ClosedAtTheEnd):
         for name, process in self._processes.items():
             if process.poll() is not None:
                 log = self.kits / name / "output.log"
-                raise EngineError(f"the process of {name!r} ended with code {process.returncode}. See {log}")
+                raise EngineError("engine.site-ended", site=name, exit_code=process.returncode, log=log)
 
     def kill(self, name: str) -> None:
         """Kills a site: its own process, and those that the engine started for it."""
@@ -111,7 +111,7 @@ class RoundWatch:
     def check(self) -> None:
         """Raises `EngineError` where no round was finished for too long."""
         if time.monotonic() - self._moments[-1] > self._stall:
-            raise EngineError(f"no round was finished for {self._stall:g} s. The logs are in {self._kits}/*/output.log")
+            raise EngineError("engine.rounds-stalled", seconds=self._stall, kits=self._kits)
 
     @property
     def seconds(self) -> float:
@@ -142,7 +142,7 @@ def import_path() -> str:
 def processes(file: str, wanted: bytes) -> list[int]:
     """Returns the processes that have `wanted` among the entries of their "cmdline" or "environ"."""
     if not _PROCESSES.is_dir():
-        raise EngineError("every site on one machine needs Linux: there is no /proc to find their processes by")
+        raise EngineError("engine.needs-linux")
     found = []
     for entry in _PROCESSES.iterdir():
         if entry.name.isdigit():

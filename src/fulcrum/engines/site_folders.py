@@ -79,17 +79,11 @@ class Deployment:
                 address, or there is no such port, or none after it.
         """
         if not all(part.isidentifier() for part in self.train.split(".")):
-            raise ParameterError(
-                "the training module must be named as Python imports it, such as package.module, got "
-                f"{self.train[:60]!r}"
-            )
+            raise ParameterError("kit.training-module-name", module=self.train[:60])
         if not _is_host(self.host):
-            raise ParameterError(
-                f"the host must be a name such as fl.example.org or an address such as 192.0.2.7 or 2001:db8::7, got "
-                f"{in_one_line(self.host)[:60]!r}"
-            )
+            raise ParameterError("kit.host-name", host=in_one_line(self.host)[:60])
         if not 1 <= self.port < 65_535:
-            raise ParameterError(f"the port must be from 1 to 65534, since the next one is used too, got {self.port}")
+            raise ParameterError("kit.port-range", port=self.port)
 
     @property
     def address(self) -> str:
@@ -151,7 +145,7 @@ class LocalRun:
 def made_whole(folder: Path) -> Iterator[Path]:
     """Gives a folder to work in that takes the place of a new or empty one when all went well, and else is gone."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} is not a new or empty folder. Choose another: kits hold keys and are not replaced")
+        raise DataError("kit.folder-occupied", folder=folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -167,7 +161,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 def check_stays_here(deployment: Deployment) -> None:
     """Raises `PlanError` for a research plan that other machines would reach."""
     if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
-        raise PlanError("a research plan protects nobody and stays on this machine. Plan with --purpose deployment")
+        raise PlanError("kit.plan-research")
 
 
 def new_keys(homes: Mapping[str, Path], roles: Mapping[str, Role]) -> dict[str, str]:

@@ -23,11 +23,9 @@ def check_fits(learner: Learner, plan: Plan, start: Mapping[str, np.ndarray[Any,
     """Raises unless the plan was made for a model of these names, shapes and size, and training can start from it."""
     size = sum(array.size for array in start.values())
     if size and plan.parameters not in (None, size):
-        raise DataError(
-            f"the model has {size} parameters, the plan was made for {plan.parameters}. Plan with --parameters {size}"
-        )
+        raise DataError("engine.model-size", size=size, parameters=plan.parameters)
     layout, flat = checked_model(plan, start)
     learner.classes(start)  # refused here where it is declared wrongly
     for name, array in layout.arrays(flat).items():
         if not np.isfinite(array).all():
-            raise DataError(f"the training module's function start gives {name!r} values that are not finite numbers")
+            raise DataError("engine.model-not-finite", array=name)

@@ -284,11 +284,9 @@ def read_audit(path: Path) -> Audit:
     try:
         found = json_of(where.read_bytes(), Audit)
     except OSError as error:
-        raise DataError(
-            f"{where} cannot be read: {error.strerror}. Make one with: fulcrum audit PLAN -o FOLDER"
-        ) from None
+        raise DataError("audit.file-unreadable", file=where, reason=error.strerror) from None
     except msgspec.MsgspecError as error:
-        raise DataError(f"{where} is not what fulcrum audit writes: {error}") from None
+        raise DataError("audit.file-malformed", file=where, reason=str(error)) from None
     if found.format != FORMAT:
-        raise DataError(f"{where} is of format {found.format!r}, expected {FORMAT}. Run fulcrum audit again")
+        raise DataError("audit.file-format", file=where, format=found.format, expected=FORMAT)
     return found

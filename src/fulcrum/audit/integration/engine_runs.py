@@ -53,17 +53,14 @@ OnRound = Callable[[str, int, int], None]
 def check_engine(engine: str, plan: Plan) -> None:
     """Raises unless canaries can be sent through an engine under a plan, before anything is played."""
     if engine not in ENGINES:
-        raise ParameterError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        raise ParameterError("audit.engine-unknown", known=", ".join(ENGINES), engine=engine)
     engine_named(engine).check(Deployment(plan=plan, train=CANARIES))
     if any(importlib.util.find_spec(name) is None for name in _NEEDS[engine]):
-        raise MissingExtraError(f"{ENGINES[engine]} is not installed. Run: pip install 'fulcrum-dp[{engine}]'")
+        raise MissingExtraError("engine.not-installed", package=ENGINES[engine], extra=engine)
     regions = len(plan.federation.innermost.nodes) if engine == "nvflare" else 0
     sites = len(plan.federation) + regions + 1
     if sites > _MOST_SITES[engine]:
-        raise ParameterError(
-            f"an audit through {ENGINES[engine]} starts every site here, at most {_MOST_SITES[engine]}, and this plan "
-            f"has {sites}. Leave --engine out, or audit a plan of fewer silos"
-        )
+        raise ParameterError("audit.sites-too-many", engine_name=ENGINES[engine], most=_MOST_SITES[engine], sites=sites)
 
 
 def engine_run_probes(
@@ -129,5 +126,11 @@ def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -
         for name in senders_of(plan):
             if name not in summary["summed"]:
                 why = summary["withheld"].get(name, "it did not answer")
-                raise EngineError(f"{ENGINES[engine]}: no sum of {name!r} came up in round {summary['round']}: {why}")
+                raise EngineError(
+                    "audit.sum-missing",
+                    engine_name=ENGINES[engine],
+                    sender=name,
+                    round_number=summary["round"],
+                    reason=why,
+                )
     return sums

@@ -67,16 +67,19 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         told = json_of((folder / "run.json").read_bytes(), _RunFile)
         if told.plan_digest != plan.digest:
             raise DataError(
-                f"{folder / 'run.json'} is of another plan (digest {told.plan_digest[:4]}.., expected "
-                f"{plan.digest[:4]}..). Run: fulcrum train PLAN -o {folder}"
+                "audit.run-of-another-plan",
+                file=folder / "run.json",
+                run_digest=told.plan_digest,
+                plan_digest=plan.digest,
+                folder=folder,
             )
         sums = _regional_sums(folder, (len(told.seeds), plan.rounds, len(plan.federation.innermost.nodes)))
     except OSError as error:
         raise DataError(
-            f"{error.filename or folder} cannot be read: {error.strerror}. Run: fulcrum train PLAN -o {folder}"
+            "audit.run-unreadable", file=error.filename or folder, reason=error.strerror, folder=folder
         ) from None
     except msgspec.MsgspecError as error:
-        raise DataError(f"{folder} does not hold what fulcrum train writes: {error}") from None
+        raise DataError("audit.run-malformed", folder=folder, reason=str(error)) from None
     return RecordedRun(
         folder=folder,
         task=told.task,
@@ -95,12 +98,9 @@ def _regional_sums(folder: Path, expected: tuple[int, int, int]) -> FloatArray:
     def check(headers: Mapping[str, ArrayHeader]) -> None:
         found = headers.get(name)
         if found is None or found.dtype != np.float64 or len(found.shape) != 5 or found.shape[:3] != expected:
-            raise DataError(f"{path} holds no regional sums of this plan. Run: fulcrum train PLAN -o {folder}")
+            raise DataError("audit.sums-missing", file=path, folder=folder)
         if found.shape[4] == 1:  # in one row, as parameters of a user's own model travel
-            raise DataError(
-                f"{folder} was trained with a model of your own ({found.shape[3]:,} parameters), and the updates of "
-                "the built-in head alone can be replayed. Leave --run out: the other tests need no model"
-            )
+            raise DataError("audit.run-own-model", folder=folder, parameters=found.shape[3])
 
     sums: FloatArray = read_npz(path, wanted=(name,), check=check)[name]
     return sums
@@ -149,8 +149,11 @@ def run_probes(run: RecordedRun, plan: Plan, task: Task, errors: Errors) -> list
     """Returns, by region, whether the noise in a recorded run's sums is what the plan says."""
     if task.features_train.shape[1] != run.features:
         raise DataError(
-            f"{run.folder} was trained on {run.features} features, {task.name} has {task.features_train.shape[1]}. "
-            "Give the data of the run (--data, --components)"
+            "audit.run-of-other-data",
+            folder=run.folder,
+            features=run.features,
+            task=task.name,
+            task_features=task.features_train.shape[1],
         )
     jobs = [_job(plan, task, seed, run.records) for seed in run.seeds]
     noise = [noise_of_sums(job, task, run.training, sums) for job, sums in zip(jobs, run.regional_sums, strict=True)]

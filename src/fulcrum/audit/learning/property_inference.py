@@ -83,7 +83,7 @@ def property_findings(
         on_shadow: Called with how many are trained, and of how many.
     """
     if not LEAST_SHADOWS <= shadows <= MOST_SHADOWS:
-        raise ParameterError(f"shadows must be from {LEAST_SHADOWS} to {MOST_SHADOWS:,}, got {shadows}")
+        raise ParameterError("audit.shadows-range", least=LEAST_SHADOWS, most=MOST_SHADOWS, shadows=shadows)
     first = next(iter(plans.values()))
     coupling = first.coupling or COUPLING
     targets = [int(np.argmax(np.where(first.federation.innermost.parent_of == region, first.epsilon_above, -1.0)))

@@ -94,7 +94,7 @@ def silo_release(path: AuditedPath, silo: int, round_number: int, signs: FloatAr
 def region_sum(path: AuditedPath, region: int, releases: Sequence[Values], round_number: int, seed: int) -> Values:
     """Returns what a region sends up: one sum, with noise of its own where aggregators inject."""
     if not releases:
-        raise ParameterError("a region that heard no silo sends nothing up")
+        raise ParameterError("audit.region-silent")
     total = releases[0].copy()
     for one in releases[1:]:
         total += one

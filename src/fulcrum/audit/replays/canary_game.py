@@ -129,11 +129,11 @@ def _tell(on_replays: Callable[[int, int], None], before: int, total: int, done:
 
 def _check(trials: int, seed: int, confidence: float) -> None:
     if not LEAST_TRIALS <= trials <= MOST_TRIALS:
-        raise ParameterError(f"trials must be from {LEAST_TRIALS:,} to {MOST_TRIALS:,}, got {trials}")
+        raise ParameterError("audit.trials-range", least=LEAST_TRIALS, most=MOST_TRIALS, trials=trials)
     if not 0 <= seed < 2**31:
-        raise ParameterError(f"seed must be a whole number from 0 to {2**31 - 1}, got {seed}")
+        raise ParameterError("audit.seed-range", most=2**31 - 1, seed=seed)
     if not 0.5 <= confidence < 1:
-        raise ParameterError(f"confidence must be at least 0.5 and below 1, got {confidence}")
+        raise ParameterError("audit.confidence-range", confidence=confidence)
 
 
 def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> list[str]:

@@ -169,10 +169,7 @@ def _room(plan: Plan) -> int:
 
 
 def _too_large(plan: Plan, tier: str, silos: int, room: int) -> ParameterError:
-    return ParameterError(
-        f"the masked sum of a {tier} is of {silos:,} silos over {plan.rounds:,} rounds, and an audit replays at most "
-        f"{room:,} silos of such a plan. Audit a plan of fewer silos or rounds"
-    )
+    return ParameterError("audit.masked-sum-too-large", tier=tier, silos=silos, rounds=plan.rounds, room=room)
 
 
 def _fitting(plan: Plan, wanted: list[int], most: int, room: int) -> list[int]:

@@ -24,5 +24,5 @@ _FILES = (
 def app_files(plan: Plan | VerifiedPlan) -> dict[str, str]:
     """Returns the files of the app, by their paths in its folder; a plan whose sums are not masked has none."""
     if plan.aggregation != "masked":
-        raise PlanError("on Flower no aggregator stands in a region: sums are masked. Plan with --aggregation masked")
+        raise PlanError("flower.plan-not-masked")
     return {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}

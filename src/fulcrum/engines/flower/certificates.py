@@ -85,5 +85,7 @@ def _cryptography() -> tuple[Any, Any, Any, Any]:
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise MissingExtraError("kits for Flower need cryptography. Run: pip install 'fulcrum-dp[flower]'") from None
+        raise MissingExtraError(
+            "kit.package-missing", engine="Flower", package="cryptography", extra="flower"
+        ) from None
     return x509, ec, hashes, serialization

@@ -85,7 +85,7 @@ class FulcrumMod:
     def __init__(self, public: Collection[str] = ()) -> None:
         for name in public:
             if name.split(".")[0] == MESSAGE_TYPE:
-                raise ParameterError(f"messages of type {name!r} ask for training, whose reply is never public")
+                raise ParameterError("flower.type-not-public", message_type=name)
         self._public = frozenset(public)
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
@@ -111,7 +111,7 @@ class FulcrumMod:
     def _answer(self, message: Message, context: Context, call_next: Next) -> bytes:
         kind = message.metadata.message_type
         if kind != MESSAGE_TYPE:
-            raise ExchangeError(f"a message of type {kind!r} asks for what is not released")
+            raise ExchangeError("flower.type-refused", message_type=kind)
         station = _station_of(_folder_of(context.node_config))
         settings = settings_digest(context.run_config)
         return station.answer(message, lambda given: call_next(given, context), settings)
@@ -153,15 +153,15 @@ class _Station:
         """Returns the app's arrays after training, under the model's names; what else it returns is withheld."""
         del assignment
         if self._calling is None:
-            raise ExchangeError("no message is at hand to train on")
+            raise ExchangeError("flower.training-without-message")
         reply = self._calling()
         if not isinstance(reply, Message) or not reply.has_content():
-            raise DataError("the app's train function returned no message with content")
+            raise DataError("flower.reply-empty")
         record = _trained_record(reply.content)
         _tell_withheld(reply.content, record, set(model))
         trained = arrays_in(record)
         if missing := set(model) - set(trained):
-            raise DataError(f"the app's train function returned no array {min(missing)!r}")
+            raise DataError("flower.reply-array-missing", array=min(missing))
         return {name: trained[name] for name in model}
 
 
@@ -169,11 +169,11 @@ def _model_in(content: RecordDict) -> dict[str, FloatArray]:
     """Returns the model that came with a request: its arrays of real numbers, in double precision."""
     record = content.array_records.get(ARRAYS)
     if record is None:
-        raise ExchangeError(f"the message holds no model: it has no arrays under {ARRAYS!r}")
+        raise ExchangeError("flower.model-missing", record=ARRAYS)
     try:
         arrays = arrays_in(record)
     except Exception as error:  # whatever NumPy makes of what the server sent
-        raise ExchangeError(f"the message holds no model: {error}") from None
+        raise ExchangeError("flower.model-malformed", reason=str(error)) from None
     return {name: array.astype(np.float64) for name, array in parameters_in(arrays).items()}
 
 
@@ -201,9 +201,7 @@ def _trained_record(content: RecordDict) -> ArrayRecord:
     if ARRAYS in records:
         return records[ARRAYS]
     if len(records) != 1:
-        raise DataError(
-            f"the app's train function returned {len(records)} records of arrays, none of them under {ARRAYS!r}"
-        )
+        raise DataError("flower.reply-records", records=len(records), record=ARRAYS)
     return next(iter(records.values()))
 
 
@@ -221,10 +219,10 @@ def _folder_of(settings: Mapping[str, Any]) -> Path:
         return Path(str(named))
     sites, place = os.environ.get(SITES), settings.get("partition-id")
     if sites is None or not isinstance(place, int):
-        raise DataError(f"this node has no site. Start it with --node-config '{SITE}=\"/path/of/site\"'")
+        raise DataError("flower.node-site-missing", setting=SITE)
     names = _names_in(Path(sites))
     if not 0 <= place < len(names):
-        raise DataError(f"{sites} has sites for {len(names)} silos, and this is node {place + 1}")
+        raise DataError("flower.node-number", folder=sites, silos=len(names), node=place + 1)
     return Path(sites) / names[place]
 
 
@@ -246,4 +244,4 @@ def own_site(context: Context) -> Site:
 
 def _started_elsewhere(options: Mapping[str, Any]) -> dict[str, Any]:
     del options
-    raise DataError("the model of a Flower app begins at its ServerApp")
+    raise DataError("flower.model-start")

@@ -33,7 +33,7 @@ class FlowerSites(LocalSites):
         super().__init__(kits, deployment, ["", SERVER, *silos_of(deployment)])
         self._control = free_port()  # where runs are submitted, on this machine alone
         if not (Path(sys.executable).parent / "flower-superlink").exists():
-            raise MissingExtraError("Flower is not installed. Run: pip install 'fulcrum-dp[flower]'")
+            raise MissingExtraError("engine.not-installed", package="Flower", extra="flower")
 
     def command(self, name: str) -> list[str]:
         """Returns the script that a site's operator runs."""
@@ -64,7 +64,7 @@ class FlowerSites(LocalSites):
         while not all(map(_listens, (self.deployment.port, self._control))):
             self.check()
             if time.monotonic() > deadline:
-                raise EngineError(f"the server does not listen. See {self.kits / SERVER / 'output.log'}")
+                raise EngineError("flower.server-silent", log=self.kits / SERVER / "output.log")
             time.sleep(_INTERVAL)
 
     def run_script(self, name: str, *arguments: str) -> str:
@@ -81,11 +81,15 @@ class FlowerSites(LocalSites):
                 env=self.full_environment(""),
             )
         except subprocess.TimeoutExpired:
-            raise EngineError(f"{self.kits / name} did not end within {limit:g} s") from None
+            raise EngineError("flower.script-timeout", script=self.kits / name, seconds=limit) from None
         if done.returncode:
             lines = (done.stderr or done.stdout).splitlines()
             told = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]  # Flower draws frames
-            raise EngineError(f"{self.kits / name} failed: {in_one_line(told[-1] if told else 'nothing was said')}")
+            raise EngineError(
+                "flower.script-failed",
+                script=self.kits / name,
+                reason=in_one_line(told[-1] if told else "nothing was said"),
+            )
         return done.stdout
 
 

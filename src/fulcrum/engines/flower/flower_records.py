@@ -35,7 +35,7 @@ def requests_in(content: RecordDict) -> list[bytes]:
     record = content.config_records.get(FULCRUM)
     found = None if record is None else record.get(_REQUESTS)
     if not isinstance(found, list) or not all(isinstance(request, bytes) for request in found):
-        raise ExchangeError("the message holds no request of a masked round")
+        raise ExchangeError("flower.request-missing")
     return [request for request in found if isinstance(request, bytes)]
 
 
@@ -64,7 +64,7 @@ def _values(name: str, record: Any) -> list[tuple[Any, ...]]:
         ]
     if isinstance(record, ConfigRecord | MetricRecord):
         return list(record.items())
-    raise ExchangeError(f"the message holds {name!r}, which is no record of arrays, settings or metrics")
+    raise ExchangeError("flower.record-kind", name=name)
 
 
 def _digest(purpose: str, told: list[Any]) -> str:
@@ -82,13 +82,13 @@ def answer_in(content: RecordDict) -> bytes:
     """Returns what a silo answered, or raises `ExchangeError`."""
     record = content.array_records.get(FULCRUM)
     if record is None or len(record) != 1:
-        raise ExchangeError("the reply holds no answer")
+        raise ExchangeError("flower.answer-missing")
     try:
         found = record.to_numpy_ndarrays()[0]
     except Exception as error:  # whatever NumPy makes of the bytes
-        raise ExchangeError(f"the reply holds no answer: {error}") from None
+        raise ExchangeError("flower.answer-malformed", reason=str(error)) from None
     if found.dtype != np.uint8:
-        raise ExchangeError("the reply holds no answer")
+        raise ExchangeError("flower.answer-missing")
     return bytes(found.tobytes())
 
 

@@ -46,7 +46,7 @@ def simulate(
     with _environment(_QUIET | places):
         run_apps(len(silos_of(deployment)), told)
     if len(moments) < plan.rounds:
-        raise EngineError(f"the simulation ended after {len(moments)} of {plan.rounds} rounds")
+        raise EngineError("flower.simulation-short", finished=len(moments), rounds=plan.rounds)
     return local_run(server, moments[-1] - moments[0])
 
 
@@ -60,7 +60,7 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
         app = importlib.import_module(APP)
     except ImportError:
         raise MissingExtraError(
-            "Flower's simulation is not installed. Run: pip install 'fulcrum-dp[flower-simulation]'"
+            "engine.not-installed", package="Flower's simulation", extra="flower-simulation"
         ) from None
     server_app = ServerApp()
 
@@ -72,7 +72,7 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
     try:
         run_simulation(server_app, app.client_app, num_supernodes=nodes)
     except Exception as error:  # whatever Flower makes of what the server's thread raised
-        raise EngineError(f"the simulation broke off: {in_one_line(error.__cause__ or error)}") from error
+        raise EngineError("flower.simulation-failed", reason=in_one_line(error.__cause__ or error)) from error
     finally:
         ray.shutdown()
 

@@ -45,5 +45,5 @@ def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None =
 def check_deployable(deployment: Deployment) -> None:
     """Raises `PlanError` unless this engine can run the plan."""
     for reason in refusals_on_flower(deployment.plan):
-        raise PlanError(reason)
+        raise PlanError("engine.plan-refused", reason=reason)
     check_stays_here(deployment)

@@ -73,7 +73,7 @@ def run_of(site: Site) -> RunResult | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        raise DataError(f"{site.folder / 'run.json'} is not what the server writes: {in_one_line(error)}") from None
+        raise DataError("engine.run-file-malformed", file=site.folder / "run.json", reason=in_one_line(error)) from None
 
 
 def local_run(site: Site, seconds: float) -> LocalRun:

@@ -73,7 +73,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
     ) -> None:
         if isinstance(site, Plan | VerifiedPlan):
             if state is None:
-                raise DataError("a plan without a site says nowhere to keep the checkpoint. Give state=")
+                raise DataError("flower.checkpoint-folder-missing")
             self._plan, self._state, wait = verified(site), Path(state), 120.0
         else:
             found = server_site(site)
@@ -125,7 +125,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             _logger.warning("not trained, as they are not real numbers: %s", ", ".join(fixed))
         last = self._plan.rounds if num_rounds is None else num_rounds
         if not 1 <= last <= self._plan.rounds:
-            raise DataError(f"num_rounds must be from 1 to the plan's {self._plan.rounds}, got {last}")
+            raise DataError("flower.rounds-range", rounds=self._plan.rounds, num_rounds=last)
         server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes)
         _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
         self.summary()
@@ -196,7 +196,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         while (there := len(list(grid.get_node_ids()))) < wanted:
             if time.monotonic() > deadline:
                 if not there:
-                    raise EngineError(f"no node is there after {wait:g} s. Start the SuperNodes of the silos")
+                    raise EngineError("flower.nodes-missing", seconds=wait)
                 _logger.warning("%d of %d nodes are there: the others are left out for now", there, wanted)
                 return
             time.sleep(_INTERVAL)
@@ -222,12 +222,12 @@ def server_site(folder: str | Path | None = None) -> Site:
     """Returns the server's site: that in a folder, or in the one that the environment names."""
     place = os.environ.get(SITE) if folder is None else folder
     if place is None:
-        raise DataError(f"no site is named. Give FulcrumStrategy its folder, or set ${SITE}")
+        raise DataError("flower.server-site-unnamed", variable=SITE)
     return read_site(place, "server")
 
 
 def _by_start_alone() -> EngineError:
-    return EngineError("a masked round is five messages to each silo. Call start, which runs all rounds of the plan")
+    return EngineError("flower.round-without-start")
 
 
 def _in_form(given: Mapping[str, np.ndarray[Any, Any]], model: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:

@@ -34,18 +34,16 @@ def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
         from nvflare.fuel.flare_api.api_spec import NoConnection
         from nvflare.fuel.flare_api.flare_api import new_secure_session
     except ImportError:
-        raise MissingExtraError(
-            "NVIDIA FLARE is not installed. Run: pip install 'fulcrum-dp[nvflare,secure]'"
-        ) from None
+        raise MissingExtraError("engine.not-installed", package="NVIDIA FLARE", extra="nvflare,secure") from None
 
     kit = kits / "admin"
     if not kit.is_dir():
-        raise EngineError(f"{kit} is not there. Give the folder that `fulcrum deploy nvflare` wrote")
+        raise EngineError("flare.admin-kit-missing", folder=kit)
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             opened = new_secure_session(ADMIN, str(kit.resolve()), timeout=timeout)
         except NoConnection as error:
-            raise EngineError(f"the server does not answer: {error}. Start it with: {kits}/server/start.sh") from None
+            raise EngineError("flare.server-unreachable", reason=str(error), kits=kits) from None
         try:
             yield opened
         finally:
@@ -82,11 +80,11 @@ def follow(
         if status == COMPLETED:
             return rounds.run
         if final:
-            raise EngineError(f"the server cannot run this plan: {why}")
+            raise EngineError("flare.job-impossible", reason=why)
         tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
             told = why or f"See {kits}/server/output.log"
-            raise EngineError(f"the job ended {tries} times with {status!r}. {told}")
+            raise EngineError("flare.job-failed", tries=tries, status=status, reason=told)
 
 
 class _Rounds:
@@ -137,6 +135,6 @@ def _watched(
                 return meta | {"status": status}
         except (NoConnection, InternalError) as error:
             if time.monotonic() - heard > _SILENCE:
-                raise EngineError(f"the server has not answered for {_SILENCE:g} s: {error}") from None
+                raise EngineError("flare.server-silent", seconds=_SILENCE, reason=str(error)) from None
         tick()
         time.sleep(_INTERVAL)

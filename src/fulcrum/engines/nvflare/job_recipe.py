@@ -45,10 +45,7 @@ class PlanJob(FedJob):  # type: ignore[misc]
         write_job(self.deployment, Path(job_root) / self.name)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise EngineError(
-            "the job of a plan carries no filter, component, file or setting: sites would refuse it. Give the training "
-            "module options, and let the plan say what is clipped and perturbed"
-        )
+        raise EngineError("flare.job-addition")
 
     to = to_server = to_clients = _refuse
     add_file_to = add_file_to_server = add_file_to_clients = add_file_source = set_app_packages = _refuse
@@ -56,7 +53,7 @@ class PlanJob(FedJob):  # type: ignore[misc]
 
     def simulator_run(self, *_: Any, **__: Any) -> NoReturn:
         """The simulator has no regions and no keys."""
-        raise EngineError("the simulator of NVIDIA FLARE runs no plans. Run the recipe in LoopbackEnv()")
+        raise EngineError("flare.job-simulated")
 
 
 class PlanRecipe(Recipe):  # type: ignore[misc]
@@ -103,11 +100,9 @@ class PlanRecipe(Recipe):  # type: ignore[misc]
     def process_env(self, env: ExecEnv) -> None:
         """Refuses environments whose sites have no kit."""
         if isinstance(env, SimEnv | PocEnv):
-            raise EngineError(
-                f"{type(env).__name__} makes sites without regions, keys and plan. Run the recipe in LoopbackEnv()"
-            )
+            raise EngineError("flare.environment-unfit", environment=type(env).__name__)
         if self._job.deployment.plan.purpose == "research" and not isinstance(env, LoopbackEnv):
-            raise EngineError("a research plan protects nobody and stays on this machine. Run it in LoopbackEnv()")
+            raise EngineError("flare.plan-research")
 
     def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:
         self._job.to(config)
@@ -133,9 +128,7 @@ class LoopbackEnv(ExecEnv):  # type: ignore[misc]
     def deploy(self, job: FedJob) -> str:
         """Runs the job of a plan to its last round, after asking whether the training module fits it."""
         if not isinstance(job, PlanJob):
-            raise EngineError(
-                f"LoopbackEnv runs the jobs of plans, got that of {type(job).__name__}. Give a PlanRecipe"
-            )
+            raise EngineError("flare.job-foreign", job=type(job).__name__)
         deployment = job.deployment
         learner = loaded_module(deployment.train)
         check_fits(learner, deployment.plan, learner.starting_model(deployment.options))

@@ -53,9 +53,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     check_deployable(deployment)
     target = Path(folder)
     if any(letter.isspace() for letter in str(target.absolute())):
-        raise DataError(
-            f"{target.absolute()} has a blank in it, which NVIDIA FLARE cannot start jobs under. Choose another"
-        )
+        raise DataError("flare.folder-blank", folder=target.absolute())
     with made_whole(target) as work:
         kits = _provisioned(deployment, work)
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
@@ -80,11 +78,9 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
 def check_deployable(deployment: Deployment) -> None:
     """Raises `PlanError` unless this engine can run the plan."""
     for reason in refusals(deployment.plan):
-        raise PlanError(reason)
+        raise PlanError("engine.plan-refused", reason=reason)
     if ":" in deployment.host:
-        raise PlanError(
-            f"NVIDIA FLARE reaches a server by a name or an IPv4 address, got {deployment.host!r}. Give --host a name"
-        )
+        raise PlanError("flare.host-name", host=deployment.host)
     check_stays_here(deployment)
 
 
@@ -130,7 +126,7 @@ def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
         from nvflare.lighter.provisioner import Provisioner
     except ImportError:
         raise MissingExtraError(
-            "kits for NVIDIA FLARE need the package nvflare. Run: pip install 'fulcrum-dp[nvflare,secure]'"
+            "kit.package-missing", engine="NVIDIA FLARE", package="nvflare", extra="nvflare,secure"
         ) from None
     participants = [
         {
@@ -161,7 +157,7 @@ def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         context = Provisioner(str(work / "provisioned"), builders).provision(project)
     if context.get("build_error"):
-        raise DataError(f"NVIDIA FLARE could not make the kits: {said.getvalue().strip().splitlines()[-1]}")
+        raise DataError("flare.provision-failed", reason=said.getvalue().strip().splitlines()[-1])
     made = work / "provisioned" / PROJECT
     kits = {}
     for kit in (made / "prod_00").iterdir():

@@ -70,12 +70,12 @@ def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundRes
             sites.check()
             failures.look()
             if failures.everywhere:
-                raise EngineError(failures.in_words())
+                raise EngineError("engine.training-failed", failures=failures.in_words())
             watch.check()
 
         run = follow(kits, tick=tick, on_round=watch.hear)
         tick()
     if run is None:
-        raise EngineError(f"the server tells nothing of its rounds. See {kits}/{SERVER}/output.log")
+        raise EngineError("flare.rounds-unreported", kits=kits, site=SERVER)
     done = Coordinator.read(kits / SERVER / "local" / FOLDER / "state", plan)
     return LocalRun(run=run, history=done.history, model=done.model, seconds=watch.seconds, failed=failures.in_words())

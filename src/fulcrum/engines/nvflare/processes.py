@@ -83,7 +83,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
         brought = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_custom_dir(job_id)
         known = is_job(job_id) and arguments[JobProcessArgs.JOB_ID][1] == job_id
         if not self._guarded or not known or (brought and Path(brought).exists()):
-            raise EngineError("this is not the job of this kit, or the site is not ready to run it")
+            raise EngineError("flare.job-not-of-kit")
         kept = _read(note)
         if kept.get("job_id") == job_id:
             arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}

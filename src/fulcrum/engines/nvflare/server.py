@@ -90,12 +90,14 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             coordinator = self.open(fl_ctx)
             number, answers = coordinator.round_number, coordinator.answers
             if self.broken_off:
-                raise EngineError(f"round {number} was broken off. Submit the job again to go on with it")
+                raise EngineError("flare.round-aborted", round_number=number)
             if not any(isinstance(answer, RegionalSum) for answer in answers.values()):
                 told = [
                     f"{region}: {answer.reason}" for region, answer in answers.items() if isinstance(answer, Withheld)
                 ]
-                error = EngineError(f"no region summed in round {number}. {'; '.join(told) or 'None answered'}")
+                error = EngineError(
+                    "flare.round-without-sums", round_number=number, reasons="; ".join(told) or "None answered"
+                )
                 note_ending(fl_ctx, error, final=False)
                 raise error
             done = coordinator.finish_round()

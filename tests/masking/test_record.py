@@ -127,6 +127,21 @@ def test_the_secrets_of_a_round_are_in_no_file_once_its_sum_is_unmasked(masked, 
         assert not [secret for secret in secrets if secret in held]
 
 
+def test_a_silo_that_unmasked_a_sum_keeps_of_each_member_the_share_alone_that_it_gave_up(masked, tmp_path):
+    """With the other share too, records of a threshold of silos would unmask the input of each member."""
+    requests = masked.until("unmasking")
+    before = masked.silo(SILO)._record.state(masked.session)[0]
+    assert set(before.shares) == set(names(5))
+    masked.answer(SILO, requests[SILO])
+    after = masked.silo(SILO)._record.state(masked.session)[0]
+    assert after.answers[:-1] == (b"",) * 4, "the masked input and the shares that were sent are gone too"
+    assert (after.shares, after.roster) == ({}, {})
+    held = b"".join(path.read_bytes() for path in tmp_path.glob(f"{SILO}.masking*"))
+    for share in before.shares.values():  # no member is missing, so the shares of seeds were given up
+        assert share.seed in held
+        assert share.key not in held
+
+
 def test_a_state_that_is_damaged_is_refused_in_one_line(masked, tmp_path):
     requests = masked.until("shares")
     masked.close()

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from test_package import LAYERS, MODULES, tree_of
+from test_package import LAYERS, MODULES, SOURCE, tree_of
 
 import fulcrum
 from fulcrum.cli import app as cli
@@ -264,13 +264,22 @@ def unknown_names(text):
     return unknown
 
 
+def missing_files(text):
+    """Returns the files of the repository, and the tests in them, that a page names and that do not exist."""
+    missing = []
+    ours = r"(?:tests|benchmarks|paper|examples)/[\w/]+\.\w+|(?:\w+/)+\w+\.py"
+    for file, _, name in re.findall(rf"`({ours})(::(\w+))?`", text):
+        place = next((folder / file for folder in (ROOT, SOURCE) if (folder / file).exists()), None)
+        if place is None or (name and f"def {name}(" not in place.read_text(encoding="utf-8")):
+            missing.append(f"{file}::{name}" if name else file)
+    return missing
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_modules_functions_and_files_that_a_page_names_are_there(path):
     text = path.read_text(encoding="utf-8")
     assert unknown_names(text) == []
-    for file, _, name in re.findall(r"`((?:tests|benchmarks|paper|examples)/[\w/]+\.\w+)(::(\w+))?`", text):
-        assert (ROOT / file).exists(), file
-        assert not name or f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
+    assert missing_files(text) == []
 
 
 def test_a_name_of_nothing_is_found():
@@ -279,6 +288,14 @@ def test_a_name_of_nothing_is_found():
     gone = ["exporting.py", "reports.plan_drawings", "drawing.theme", "exports.exports", "fulcrum.plam", "Plan.savings"]
     gone += ["settings.round", "planning.exports", "fulcrum.planning.files.exports.exports"]
     assert unknown_names("".join(f"`{name}` " for name in gone)) == gone
+
+
+def test_a_file_that_does_not_exist_is_found():
+    there = "`core/noise/mechanism.py` `tests/project/test_docs.py::missing_files` `paper/expected.toml` `run/run.json`"
+    assert missing_files(there) == []
+    gone = ["core/noise/clipping.py", "masking/silo.py", "tests/project/test_pages.py", "paper/expected.json"]
+    gone += ["tests/project/test_docs.py::test_of_nothing", "core/noise/mechanism.py::sampled"]
+    assert missing_files("".join(f"`{name}` " for name in gone)) == gone
 
 
 def test_the_design_draws_every_layer_and_lists_every_module_once():

@@ -137,9 +137,29 @@ def unchecked(monkeypatch):
     monkeypatch.setattr(connections, "check_schema", lambda *_, **__: None)
 
 
-def test_the_authorizer_alone_keeps_a_trigger_from_running(tmp_path, unchecked):
+@pytest.fixture
+def unguarded(monkeypatch):
+    """SQLite's own settings let triggers and views run."""
+    real = connections._connected
+
+    def with_code(*arguments):
+        connection = real(*arguments)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 10)
+        if hasattr(connection, "setconfig"):
+            connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, True)
+            connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, True)
+        return connection
+
+    monkeypatch.setattr(connections, "_connected", with_code)
+
+
+FORGETS_EARLIER = "CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM entry WHERE sequence < NEW.sequence; END"
+
+
+@pytest.mark.parametrize("forgets", [FORGETS, FORGETS_EARLIER])
+def test_the_authorizer_alone_keeps_a_trigger_from_running(tmp_path, unchecked, unguarded, forgets):
     path = tmp_path / "lyon.ledger"
-    planted(Book(), path, FORGETS)
+    planted(Book(), path, forgets)
     with contextlib.closing(Book().open(path)) as ledger:
         with pytest.raises(LedgerError, match="so nothing may be sent"):
             Book().record(ledger, 3)
@@ -148,31 +168,37 @@ def test_the_authorizer_alone_keeps_a_trigger_from_running(tmp_path, unchecked):
         assert Book().found(ledger) == [1, 2]
 
 
+def test_the_authorizer_alone_keeps_triggers_and_views_from_tables_that_statements_may_use(
+    kind, tmp_path, unchecked, unguarded
+):
+    path, table, other = tmp_path / kind.name, TABLE[type(kind)], NEXT[type(kind)]
+    with contextlib.closing(kind.open(path)) as opened:
+        schema = kind.file(opened).whole_schema()
+    view = f"DROP TABLE {other}; CREATE VIEW {other} AS SELECT * FROM mark;"
+    planted(kind, path, f"{view} CREATE TRIGGER t BEFORE DELETE ON {table} BEGIN SELECT * FROM mark; END")
+    with contextlib.closing(connections.read_only(path, schema)) as connection:
+        assert connection.execute("SELECT count(*) FROM mark").fetchone() == (1,)
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0
+        for sql in (f"SELECT * FROM {other}", f"DELETE FROM {table}"):
+            with pytest.raises(sqlite3.DatabaseError, match=r"prohibited|not authorized"):
+                connection.execute(sql)
+
+
 @pytest.mark.parametrize(
     "forgets",
     [
         FORGETS,
-        "CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM entry WHERE sequence < NEW.sequence; END",
+        FORGETS_EARLIER,
         "CREATE TRIGGER t AFTER INSERT ON entry BEGIN UPDATE entry SET cost = '[]' WHERE sequence = NEW.sequence; END",
         "CREATE TRIGGER t AFTER INSERT ON payload BEGIN UPDATE payload SET bytes = x'00'; END",
         "CREATE TRIGGER t AFTER UPDATE ON silo BEGIN UPDATE silo SET entries = 1; END",
     ],
 )
 @pytest.mark.parametrize("size", [10, 1_100_000], ids=["small", "large"])
-def test_reading_back_alone_notices_a_trigger_that_ran(tmp_path, unchecked, monkeypatch, forgets, size):
+def test_reading_back_alone_notices_a_trigger_that_ran(tmp_path, unchecked, unguarded, monkeypatch, forgets, size):
     path = tmp_path / "lyon.ledger"
     planted(Book(), path, forgets)
     monkeypatch.setattr(connections, "_authorizer", lambda _: lambda *__: sqlite3.SQLITE_OK)
-    real = connections._connected
-
-    def with_triggers(*arguments):
-        connection = real(*arguments)
-        connection.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 10)
-        if hasattr(connection, "setconfig"):
-            connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, True)
-        return connection
-
-    monkeypatch.setattr(connections, "_connected", with_triggers)
     with contextlib.closing(Book().open(path)) as ledger:
         with pytest.raises(LedgerError, match="so nothing may be sent"):
             Book().record(ledger, 3, bytes(size))

@@ -30,7 +30,19 @@ UNREVISED = {
     "aggregation",
     "audit",
     "cli",
-    "core",
+    "core/__init__",
+    "core/accounting",
+    "core/choices",
+    "core/lattice",
+    "core/masking",
+    "core/messages",
+    "core/noise",
+    "core/plan",
+    "core/privacy_unit",
+    "core/remaining_noise",
+    "core/silo",
+    "core/store",
+    "core/topology",
     "engines",
     "planning",
     "readers",
@@ -60,7 +72,9 @@ def trees():
 
 
 def revised():
-    return {path: tree for path, tree in trees().items() if path.parts[0].removesuffix(".py") not in UNREVISED}
+    """Returns the trees of all modules outside of the folders and modules that `UNREVISED` names by their paths."""
+    unrevised = {Path(name) for name in UNREVISED}
+    return {path: tree for path, tree in trees().items() if unrevised.isdisjoint({path.with_suffix(""), *path.parents})}
 
 
 def docstrings(tree):

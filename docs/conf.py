@@ -30,7 +30,7 @@ nitpick_ignore = [  # internal
     ("py:class", "fulcrum.core.silo.site.Site"),
     ("py:class", "fulcrum.aggregation.region_store.RegionFile"),
     ("py:class", "fulcrum.server.coordinator._State"),
-    ("py:class", "fulcrum.rules.registry._Rule"),
+    ("py:class", "fulcrum.rules.rule_registry._Rule"),
 ]
 
 html_theme = "furo"

@@ -95,7 +95,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.readers.federation_reader import read_federation as read_federation
     from fulcrum.readers.federation_reader import reading_of as reading_of
     from fulcrum.readers.profiles import PROFILES as PROFILES
-    from fulcrum.rules.registry import register_server_rule as register_server_rule
+    from fulcrum.rules.rule_registry import register_server_rule as register_server_rule
     from fulcrum.rules.server_rule import PlanFacts as PlanFacts
     from fulcrum.rules.server_rule import RoundDiagnostics as RoundDiagnostics
     from fulcrum.rules.server_rule import RoundSums as RoundSums
@@ -215,7 +215,7 @@ _MODULES = {
     "read_policy": "core.silo.policy",
     "read_signed_plan": "core.plan.signatures",
     "reading_of": "readers.federation_reader",
-    "register_server_rule": "rules.registry",
+    "register_server_rule": "rules.rule_registry",
     "release": "core.silo.releasing",
     "replan": "planning.replanning",
     "report": "views.report.html_report",

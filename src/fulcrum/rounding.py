@@ -20,10 +20,10 @@ def rounded_up(epsilon: float, digits: int = 6) -> float:
     return rounded if rounded >= epsilon else round(epsilon + 10.0**-places, places)
 
 
-def shown(epsilon: float) -> float:
+def display_epsilon(epsilon: float) -> float:
     """Returns an epsilon as people are shown it everywhere, whether it was rounded for a file before or not.
 
-    >>> shown(23.880454), shown(rounded_up(23.880454))
+    >>> display_epsilon(23.880454), display_epsilon(rounded_up(23.880454))
     (23.89, 23.89)
     """
     return rounded_up(epsilon, digits=4)

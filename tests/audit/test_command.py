@@ -16,7 +16,7 @@ from fulcrum.cli.app import run
 from fulcrum.core.silo.site import FORMAT, SiteSettings, site_toml
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_issue import new_key, sign_plan
-from fulcrum.rounding import shown as shown_up
+from fulcrum.rounding import display_epsilon as shown_up
 from fulcrum.simulation.training_runs import save_run, train
 from fulcrum.views.terminal.audit_tables import observer_of
 

@@ -12,7 +12,7 @@ from fulcrum.cli.options import RecipeOption, ServerOption, WeightsOption
 from fulcrum.core.choices import WEIGHTS
 from fulcrum.errors import listing
 from fulcrum.planning.recipes import RECIPES
-from fulcrum.rules.registry import known_rules
+from fulcrum.rules.rule_registry import known_rules
 from fulcrum.simulation.data.tasks import DATA_VARIABLE
 from fulcrum.views.terminal.screen import QUIET_FOR, progress
 from fulcrum.words.numbers import figure

@@ -13,7 +13,7 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.commit_mark import CommitMark
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.planning.files.plan_from_file import read_plan
-from fulcrum.rules import registry
+from fulcrum.rules import rule_registry
 
 PLAN = ["--rounds", 4, "--epsilon", 2, "--epsilon-inside", 6, "--purpose", "deployment", "--parameters", 5]
 OBSERVERS = ("silo", "region", "federation")
@@ -219,7 +219,7 @@ def test_a_ledger_is_converted_with_a_plan_whose_server_rule_is_not_known_here(c
     inside, above = (terms.cost.shifts[name] for name in ("silo", "region"))
     allowed = {made.digest: (4, terms.allowance.shifts["region"], terms.allowance.shifts["silo"])}
     write_format_1(Path("old.ledger"), "lille", allowed, [(made.digest, 1, "m", b"x", above, inside)])
-    monkeypatch.delitem(registry._RULES, "momentum")
+    monkeypatch.delitem(rule_registry._RULES, "momentum")
     code, out, err = command("ledger", "convert", "old.ledger", "new.ledger", "--plan", "plan.json", "--format", "json")
     assert (code, err) == (0, "")
     assert json.loads(out)["releases"] == 1

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fulcrum.rules.random_effects import mixed, mixing, pooled
+from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
 
 CHECK = np.array([[1, 2, 0, -1], [1.2, 1.5, 0.3, -0.8], [3, 0, 1, 0.0]])
 VARIANCE, SHARES = np.array([0.01, 0.05, 0.2]), np.array([0.6, 0.3, 0.1])
 
 
 def test_the_check_values_of_the_theory():
-    found = pooled(CHECK, variance=VARIANCE, shares=SHARES)
+    found = pool_sums(CHECK, variance=VARIANCE, shares=SHARES)
     assert found.estimate == pytest.approx([1.2263, 1.6860, 0.1716, -0.8576], abs=5e-5)
     assert float(found.heterogeneity) == pytest.approx(0.26452, abs=5e-6)
     assert found.coefficients == pytest.approx([0.6238, 0.2922, 0.0840], abs=5e-5)
@@ -22,11 +22,11 @@ def test_the_check_values_of_the_theory():
 
 
 def test_without_heterogeneity_precision_counts_and_with_much_of_it_shares_do():
-    same = pooled(np.ones((3, 4)), variance=VARIANCE, shares=SHARES)
+    same = pool_sums(np.ones((3, 4)), variance=VARIANCE, shares=SHARES)
     assert same.coefficients == pytest.approx(1 / VARIANCE / (1 / VARIANCE).sum())
-    apart = pooled(1e6 * CHECK, variance=VARIANCE, shares=SHARES)
+    apart = pool_sums(1e6 * CHECK, variance=VARIANCE, shares=SHARES)
     assert apart.coefficients == pytest.approx(SHARES, rel=1e-9)
-    exact = pooled(CHECK, variance=VARIANCE, shares=SHARES, exact=True)
+    exact = pool_sums(CHECK, variance=VARIANCE, shares=SHARES, exact=True)
     assert np.array_equal(exact.coefficients, SHARES)
 
 
@@ -34,14 +34,14 @@ def test_coordinates_that_are_not_free_do_not_count():
     doubled = np.concatenate([CHECK, -CHECK], axis=1) / np.sqrt(
         2
     )  # a head of two classes, its common shift projected out
-    found = pooled(doubled, variance=VARIANCE, shares=SHARES, free=4)
+    found = pool_sums(doubled, variance=VARIANCE, shares=SHARES, free=4)
     assert float(found.heterogeneity) == pytest.approx(
-        float(pooled(CHECK, variance=VARIANCE, shares=SHARES).heterogeneity)
+        float(pool_sums(CHECK, variance=VARIANCE, shares=SHARES).heterogeneity)
     )
 
 
 def test_one_region_is_taken_as_it_is():
-    found = pooled(CHECK[:1], variance=VARIANCE[:1], shares=np.ones(1))
+    found = pool_sums(CHECK[:1], variance=VARIANCE[:1], shares=np.ones(1))
     assert np.array_equal(found.estimate, CHECK[0])
     assert (float(found.heterogeneity), float(found.variance)) == (0.0, 0.01)
 
@@ -49,9 +49,9 @@ def test_one_region_is_taken_as_it_is():
 def test_arms_side_by_side_are_what_each_is_alone():
     values = np.stack([CHECK, CHECK[::-1], 0 * CHECK], axis=-1)
     variance = np.stack([VARIANCE, 2 * VARIANCE, VARIANCE], axis=-1)
-    together = pooled(values, variance=variance, shares=SHARES[:, None], least=0.5)
+    together = pool_sums(values, variance=variance, shares=SHARES[:, None], least=0.5)
     for arm in range(3):
-        alone = pooled(values[..., arm], variance=variance[:, arm], shares=SHARES, least=0.5)
+        alone = pool_sums(values[..., arm], variance=variance[:, arm], shares=SHARES, least=0.5)
         assert together.estimate[:, arm] == pytest.approx(alone.estimate, rel=1e-13, abs=1e-15)
         assert together.variance[arm] == pytest.approx(float(alone.variance), rel=1e-13)
 
@@ -63,7 +63,7 @@ def test_where_regions_agree_the_estimate_has_no_bias_and_the_variance_it_states
     standardised = np.empty((trials, len(truth)))
     for trial in range(trials):
         values = truth + np.sqrt(variance)[:, None] * draw.standard_normal((4, len(truth)))
-        found = pooled(values, variance=variance, shares=shares)
+        found = pool_sums(values, variance=variance, shares=shares)
         standardised[trial] = (found.estimate - truth) / np.sqrt(found.variance)
     count = standardised.size
     assert abs(standardised.mean()) < 4 / np.sqrt(count)  # Monte-Carlo slack: four standard errors
@@ -78,7 +78,7 @@ def test_where_regions_agree_the_estimate_has_no_bias_and_the_variance_it_states
 
 def test_given_its_coefficients_the_variance_is_exact():
     draw = np.random.default_rng(3)
-    found = pooled(CHECK, variance=VARIANCE, shares=SHARES, least=0.9)
+    found = pool_sums(CHECK, variance=VARIANCE, shares=SHARES, least=0.9)
     noise = np.sqrt(VARIANCE)[:, None] * draw.standard_normal((3, 200_000))
     assert (found.coefficients @ noise).var() == pytest.approx(float(found.variance), rel=4 * np.sqrt(2 / 200_000))
 
@@ -86,8 +86,8 @@ def test_given_its_coefficients_the_variance_is_exact():
 @pytest.mark.parametrize("least", [0.0, 0.4, 0.9, 1.0])
 def test_every_region_keeps_the_least_of_its_share_with_the_smallest_mix(least):
     values, shares = np.ones((3, 4)), np.array([0.2, 0.2, 0.6])  # precision alone would leave the last next to nothing
-    plain = pooled(values, variance=VARIANCE, shares=shares)
-    found = pooled(values, variance=VARIANCE, shares=shares, least=least)
+    plain = pool_sums(values, variance=VARIANCE, shares=shares)
+    found = pool_sums(values, variance=VARIANCE, shares=shares, least=least)
     assert found.coefficients.sum() == pytest.approx(1)
     assert (found.coefficients >= least * shares * (1 - 1e-12)).all()
     assert float(found.variance) == pytest.approx(found.coefficients**2 @ VARIANCE)
@@ -95,14 +95,14 @@ def test_every_region_keeps_the_least_of_its_share_with_the_smallest_mix(least):
         assert np.array_equal(found.coefficients, plain.coefficients)
     else:
         assert (found.coefficients / shares).min() == pytest.approx(least)
-    part = mixing(plain.coefficients, shares, least)
-    assert np.array_equal(found.coefficients, mixed(plain.coefficients, shares, part))
-    smaller = mixed(plain.coefficients, shares, 0.99 * part)
+    part = mixing_share(plain.coefficients, shares, least)
+    assert np.array_equal(found.coefficients, mix_shares(plain.coefficients, shares, part))
+    smaller = mix_shares(plain.coefficients, shares, 0.99 * part)
     assert least == 0 or (smaller < least * shares).any()
 
 
 def test_the_same_sums_give_the_same_bits():
     values = np.random.default_rng(0).standard_normal((5, 1000))
     variance, shares = np.linspace(0.1, 2, 5), np.full(5, 0.2)
-    first, second = (pooled(values.copy(), variance=variance, shares=shares) for _ in range(2))
+    first, second = (pool_sums(values.copy(), variance=variance, shares=shares) for _ in range(2))
     assert first.estimate.tobytes() == second.estimate.tobytes()

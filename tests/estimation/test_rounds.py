@@ -7,7 +7,7 @@ import pytest
 
 from fulcrum.core.choices import HEADS
 from fulcrum.rules import random_effects
-from fulcrum.rules.random_effects import pooled
+from fulcrum.rules.random_effects import pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, pace_of
 from fulcrum.rules.server_rule import RoundSums
 
@@ -73,7 +73,7 @@ def test_an_estimate_in_pieces_is_the_one_by_definition(monkeypatch, classes, at
     assert t2 > 0
     scale = rng.uniform(0.5, 2, REGIONS)
     for given, times in ((values, None), (list(values / scale[:, None]), scale)):
-        found = pooled(given, variance=variance, shares=shares, scale=times, classes=classes)
+        found = pool_sums(given, variance=variance, shares=shares, scale=times, classes=classes)
         assert found.estimate == pytest.approx(expected, rel=1e-12, abs=1e-14)
         assert found.heterogeneity == pytest.approx(t2, rel=1e-12)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from fulcrum.rules.random_effects import pooled
+from fulcrum.rules.random_effects import pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
-from fulcrum.rules.shrinkage import shrunk
+from fulcrum.rules.shrinkage import shrink_rows
 
 ROWS, TRIALS = 60, 120
 
@@ -40,8 +40,8 @@ def test_pooled_and_shrunk_never_has_more_risk_than_the_raw_sum(kind, signal, ap
         effects = signal + apart * np.sqrt(variance[0]) * draw.standard_normal((5, ROWS))
         truth = shares @ effects
         said = effects + np.sqrt(variance)[:, None] * draw.standard_normal((5, ROWS))
-        found = pooled(said, variance=variance, shares=shares)
-        estimate = shrunk(found.estimate[:, None], variance=float(found.variance), free=1).ravel()
+        found = pool_sums(said, variance=variance, shares=shares)
+        estimate = shrink_rows(found.estimate[:, None], variance=float(found.variance), free=1).ravel()
         raw[trial] = ((shares @ said - truth) ** 2).sum()
         mine[trial] = ((estimate - truth) ** 2).sum()
     gain = raw - mine
@@ -60,19 +60,19 @@ def test_the_risk_test_would_notice_an_estimate_that_shrinks_blindly():
 def test_nothing_but_noise_is_shrunk_to_next_to_nothing(free):
     rows = np.random.default_rng(2).standard_normal((400, free + 1))
     rows -= rows.mean(axis=1, keepdims=True)
-    assert np.linalg.norm(shrunk(rows, variance=1.0, free=free)) < 0.25 * np.linalg.norm(rows)
+    assert np.linalg.norm(shrink_rows(rows, variance=1.0, free=free)) < 0.25 * np.linalg.norm(rows)
 
 
 def test_a_huge_signal_is_left_alone_and_none_stays_none():
     rows = 1e6 * np.random.default_rng(3).standard_normal((50, 2))
-    assert shrunk(rows, variance=1.0, free=1) == pytest.approx(rows, rel=1e-3)
-    assert not shrunk(np.zeros((50, 2)), variance=1.0, free=1).any()
-    assert np.array_equal(shrunk(rows, variance=0.0, free=1), rows)
+    assert shrink_rows(rows, variance=1.0, free=1) == pytest.approx(rows, rel=1e-3)
+    assert not shrink_rows(np.zeros((50, 2)), variance=1.0, free=1).any()
+    assert np.array_equal(shrink_rows(rows, variance=0.0, free=1), rows)
 
 
 def test_shrinking_never_turns_a_row_round_nor_makes_it_longer():
     rows = np.random.default_rng(4).standard_normal((500, 3)) * np.geomspace(0.01, 100, 500)[:, None]
-    kept = shrunk(rows, variance=1.0, free=2) / rows
+    kept = shrink_rows(rows, variance=1.0, free=2) / rows
     assert (kept >= 0).all()
     assert (kept <= 1).all()
     assert kept == pytest.approx(np.repeat(kept[:, :1], 3, axis=1))

@@ -9,7 +9,7 @@ import fulcrum
 from fulcrum.errors import FederationError, ParameterError
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import check_federation
-from fulcrum.readers.editing import added, merged, rescaled, resized, split
+from fulcrum.readers.editing import add_region, merge_regions, rescale_region, resize_region, split_region
 from fulcrum.readers.federation_csv import federation_csv
 from fulcrum.readers.federation_json import Roster, federation_of, roster_of
 from fulcrum.readers.federation_reader import read_federation
@@ -176,16 +176,16 @@ def test_editing_keeps_weights_and_secrets(tmp_path):
     secret = {**{key: values for key, values in COLUMNS.items() if key != "records"}, "weight": WEIGHT}
     federation = read_federation(written(tmp_path, "a.csv", as_csv(secret)))
     for edited in (
-        merged(federation, ["north", "south"]),
-        split(federation, "north"),
-        added(federation, silos=2),
-        resized(federation, "north", silos=4),
+        merge_regions(federation, ["north", "south"]),
+        split_region(federation, "north"),
+        add_region(federation, silos=2),
+        resize_region(federation, "north", silos=4),
     ):
         assert not edited.sizes_known
         ratio = edited.weights[:2] if edited.silo_names[1] == "paris" else edited.weights[[0, 1]]
         assert ratio[0] == pytest.approx(2 * ratio[1])
     with pytest.raises(FederationError, match="are not declared: there are none to scale"):
-        rescaled(federation, "north", mean=10)
+        rescale_region(federation, "north", mean=10)
 
 
 def test_a_project_of_nvidia_flare_may_say_what_silos_count_for(tmp_path):

@@ -9,7 +9,7 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.planning.advice import WEAK_SIGNAL, best_merge, most_parameters, signal_to_noise
 from fulcrum.planning.planner import plan
 from fulcrum.planning.theory.prior import Coupling
-from fulcrum.readers.editing import merged
+from fulcrum.readers.editing import merge_regions
 from fulcrum.readers.federation import Federation
 
 
@@ -93,7 +93,7 @@ def test_weights_given_by_silo_stay_with_their_silos(server):
     settings["weights"]["b-3"] = 4.0
     made = plan(federation, **settings)
     found = best_merge(made)
-    after = plan(merged(federation, found.regions), **settings)
+    after = plan(merge_regions(federation, found.regions), **settings)
     assert found.saving == pytest.approx(1 - after.model_noise / made.model_noise, rel=1e-9)
 
 
@@ -240,7 +240,7 @@ def test_advice_offers_settings_that_do_what_it_says():
     assert [advice for advice in fulcrum.advice_on(held) if advice.kind == "curious-aggregator"] == []
     [(name, (one, other))] = _offered(made, "merge").offers
     assert name == "merge"
-    assert plan(merged(made.federation, [one, other]), **settings).noise_budget < made.noise_budget
+    assert plan(merge_regions(made.federation, [one, other]), **settings).noise_budget < made.noise_budget
     split = plan(Federation.from_sizes({"n": [100, 100, 300], "s": [200, 100, 100]}), **settings)
     for name, value in _offered(split, "dropout").offers:
         provided = plan(split.federation, **settings, **{name: value})

@@ -15,7 +15,7 @@ from fulcrum.core.silo.policy import Policy
 from fulcrum.errors import ParameterError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan_figures import with_uniform_noise
 from fulcrum.planning.theory.calibration import epsilon_of
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 from fulcrum.words.reproduction import reproducing_commands
 
 SIZES = {"north": {"caen": 100, "lille": 300, "metz": 200, "nancy": 150}, "south": {"lyon": 400}}
@@ -263,7 +263,10 @@ def test_advice_on_one_group_counts_one_silo_of_each_region():
         epsilon_of(math.sqrt(noise.sum() - count * noise[0]) / 0.2, rounds=10, delta=1e-5) for count in (1, 2)
     )
     assert one_gone < 1.2 < two_gone == pytest.approx(plan.worst_epsilon("silo"), rel=1e-9)
-    assert f"Against the server together with one silo of each region the worst epsilon is {shown(two_gone):g}" in told
+    assert (
+        f"Against the server together with one silo of each region the worst epsilon is {display_epsilon(two_gone):g}"
+        in told
+    )
     assert "small region" not in told
 
 

@@ -34,7 +34,7 @@ import fulcrum
 from fulcrum.cli import app as cli
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.errors import error_messages
-from fulcrum.rules import registry
+from fulcrum.rules import rule_registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -186,7 +186,9 @@ def here(tmp_path, monkeypatch):
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))  # a rule of a page is not one of the next test
+    monkeypatch.setattr(
+        rule_registry, "_RULES", dict(rule_registry._RULES)
+    )  # a rule of a page is not one of the next test
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import DataError
 from fulcrum.server.coordinator import Coordinator
-from fulcrum.server.sum_archive import KEPT, read_kept_sums
+from fulcrum.server.sum_archive import SUMS_FOLDER, read_kept_sums
 
 PLAN = fulcrum.plan(
     fulcrum.Federation.from_sizes({"north": [100, 200], "south": [150]}),
@@ -47,7 +47,7 @@ def ran(folder):
 
 
 def test_sums_are_kept_as_they_came_where_the_folder_for_them_is_there(tmp_path):
-    (tmp_path / KEPT).mkdir()
+    (tmp_path / SUMS_FOLDER).mkdir()
     ran(tmp_path)
     found = read_kept_sums(tmp_path)
     assert [(total.round_number, total.region) for total in found] == [(1, "north"), (1, "south"), (2, "north")]
@@ -57,20 +57,20 @@ def test_sums_are_kept_as_they_came_where_the_folder_for_them_is_there(tmp_path)
 
 def test_no_sum_is_kept_unasked(tmp_path):
     ran(tmp_path)
-    assert not (tmp_path / KEPT).exists()
+    assert not (tmp_path / SUMS_FOLDER).exists()
     assert read_kept_sums(tmp_path) == []
 
 
 def test_what_is_no_sum_is_refused(tmp_path):
-    (tmp_path / KEPT).mkdir()
+    (tmp_path / SUMS_FOLDER).mkdir()
     away = Withheld(plan_digest="x", region="south", round_number=2, missing=(), reason="not there")
-    (tmp_path / KEPT / "000001-0000.sum").write_bytes(away.to_bytes())
+    (tmp_path / SUMS_FOLDER / "000001-0000.sum").write_bytes(away.to_bytes())
     with pytest.raises(DataError, match="holds no sum"):
         read_kept_sums(tmp_path)
 
 
 def test_canaries_of_missing_silos_are_not_expected_in_a_sum(tmp_path):
-    (tmp_path / KEPT).mkdir()
+    (tmp_path / SUMS_FOLDER).mkdir()
     ran(tmp_path)
     north = [total for total in read_kept_sums(tmp_path) if total.region == "north"]
     sent, known = canaries_of(PLAN, north, seed=1)

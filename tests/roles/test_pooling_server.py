@@ -140,7 +140,7 @@ def test_a_server_reopened_between_any_two_steps_ends_on_the_same_bits(world, tm
     other = played(plan, tmp_path / "other", rounds, reopened=True)
     backwards = [dict(reversed(answers.items())) for answers in rounds]
     third = played(plan, tmp_path / "third", backwards, reopened=False)
-    assert one.basis == other.basis == third.basis
+    assert one.model_digest == other.model_digest == third.model_digest
     assert one.history == other.history == third.history
     with np.load(tmp_path / "one" / NAME) as kept, np.load(tmp_path / "other" / NAME) as also:
         assert {name: kept[name].tobytes() for name in kept} == {name: also[name].tobytes() for name in also}
@@ -163,14 +163,14 @@ def run_until(moment, folder, plan):
 
     os.replace = stepwise
     Path.replace = stepwise
-    while not server.finished:
+    while not server.is_finished:
         for region in ("north", "south"):
             step()
             server.receive((folder / f"{region}-{server.round_number}").read_bytes(), region)
         step()
         server.finish_round()
     step()
-    return server.basis
+    return server.model_digest
 
 
 @forks
@@ -191,7 +191,7 @@ def test_a_server_killed_at_any_step_and_resumed_ends_on_the_same_bits(world, tm
         Coordinator.open(tmp_path / "server", plan, {"head": np.full((20, 2), 0.1)}, classes=2)
         as_read = fulcrum.read_plan(tmp_path / "plan.json")
         assert fate_of(lambda: run_until(when, tmp_path, as_read)) == ("", -signal.SIGKILL)  # noqa: B023
-        assert fate_of(lambda: run_until(None, tmp_path, as_read)) == (expected.basis, 0)  # noqa: B023
+        assert fate_of(lambda: run_until(None, tmp_path, as_read)) == (expected.model_digest, 0)  # noqa: B023
 
 
 def test_a_sum_of_fewer_silos_is_taken_for_what_it_is(world, tmp_path):
@@ -224,14 +224,14 @@ def test_what_could_not_be_written_did_not_happen_to_a_server_that_pools(world, 
     for answers in rounds:
         for region, answer in answers.items():
             server.receive(answer, region)
-        before = server.basis, server.history
+        before = server.model_digest, server.history
         with monkeypatch.context() as patch:
             patch.setattr("fulcrum.server.checkpoint.write_whole", full)
             for _ in range(2):
                 refusal(server.finish_round, kind=StorageError)
-        assert (server.basis, server.history) == before
+        assert (server.model_digest, server.history) == before
         server.finish_round()
-    assert server.basis == expected.basis
+    assert server.model_digest == expected.model_digest
 
 
 def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_path):

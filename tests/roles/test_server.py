@@ -108,7 +108,7 @@ def test_the_model_is_the_sum_of_what_the_silos_released(world, tmp_path, purpos
     plan = getattr(world, purpose)
     server = Coordinator.open(tmp_path / "server", plan, START)
     expected = {name: array.copy() for name, array in START.items()}
-    while not server.finished:
+    while not server.is_finished:
         number = server.round_number
         releases = list(world.released(plan, number))
         for made in releases:
@@ -209,9 +209,9 @@ def test_a_region_answers_for_itself_alone(world, server):
 
 def test_nothing_follows_the_last_round(world, server):
     server.finish_round()
-    assert not server.finished
+    assert not server.is_finished
     server.finish_round()
-    assert server.finished
+    assert server.is_finished
     assert "last round, 2, is over" in refusal(server.finish_round)
     assert "last round, 2, is over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
 
@@ -220,19 +220,19 @@ def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
     plan = world.deployment
     start = {name: np.random.default_rng(1).normal(size=array.shape) for name, array in START.items()}
     server = Coordinator.open(tmp_path / "a" / "b", plan, start)
-    basis = server.basis
+    basis = server.model_digest
     # Another random start, before anything was finished: silos may have released on the first one.
     server = Coordinator.open(tmp_path / "a" / "b", plan, START)
-    assert server.basis == basis == model_digest(start)
+    assert server.model_digest == basis == model_digest(start)
     server.receive(sum_of(plan), "north")
     summary = server.finish_round()
-    assert server.basis != basis
+    assert server.model_digest != basis
     again = Coordinator.open(tmp_path / "a" / "b", plan, START)
-    assert (again.round_number, again.basis, again.history) == (2, server.basis, (summary,))
+    assert (again.round_number, again.model_digest, again.history) == (2, server.model_digest, (summary,))
     assert not again.complete
     again.receive(sum_of(plan, number=2), "north")
     again.finish_round()
-    assert Coordinator.open(tmp_path / "a" / "b", plan, START).finished
+    assert Coordinator.open(tmp_path / "a" / "b", plan, START).is_finished
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == [NAME]
 
 
@@ -251,11 +251,11 @@ def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
     def full(path, data):
         raise StorageError("the disk is full")
 
-    before = server.basis
+    before = server.model_digest
     with monkeypatch.context() as patch:
         patch.setattr("fulcrum.server.checkpoint.write_whole", full)
         refusal(server.finish_round, kind=StorageError)
-    assert (server.round_number, server.basis, server.history) == (1, before, ())
+    assert (server.round_number, server.model_digest, server.history) == (1, before, ())
     assert server.finish_round()["summed"] == ["north"]
 
 

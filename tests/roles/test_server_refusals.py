@@ -51,7 +51,7 @@ def test_a_sum_larger_than_releases_add_up_to_is_refused(world, tmp_path, purpos
         assert "a norm above what releases under the plan add up to" in told
     server.receive(said(plan, "north", 1, values=(0.999 * most * SIGNS).astype(kind)), "north")
     server.finish_round()
-    assert Coordinator.open(tmp_path, plan, HEAD, classes=2).basis == server.basis
+    assert Coordinator.open(tmp_path, plan, HEAD, classes=2).model_digest == server.model_digest
 
 
 def test_no_sum_of_releases_that_a_region_takes_is_refused_for_its_norm(world):
@@ -78,7 +78,7 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
     assert (tmp_path / NAME).read_bytes() == before
     assert server.round_number == 2
     server.finish_round()
-    assert server.finished
+    assert server.is_finished
 
 
 def test_a_server_pools_under_no_plan_that_promises_something_further_out(world, tmp_path):
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_no_server_can_have_come_to_is_refused(world, tmp_path
         tried += 1
     assert tried == 26
     np.savez(tmp_path / NAME, **arrays)
-    assert Coordinator.open(tmp_path, plan, HEAD, classes=2).basis == server.basis
+    assert Coordinator.open(tmp_path, plan, HEAD, classes=2).model_digest == server.model_digest
 
 
 def test_a_checkpoint_cut_short_or_with_a_bit_turned_is_refused(world, tmp_path):
@@ -189,11 +189,11 @@ def test_an_older_checkpoint_put_back_ends_on_the_same_bits(world, tmp_path):
     for _ in range(2):
         (tmp_path / NAME).write_bytes(older)
         server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
-        while not server.finished:
+        while not server.is_finished:
             for region in SIZES:
                 server.receive(said(plan, region, server.round_number), region)
             server.finish_round()
-        ends.append((server.basis, [dataclasses.asdict(entry["diagnostics"]) for entry in server.history]))
+        ends.append((server.model_digest, [dataclasses.asdict(entry["diagnostics"]) for entry in server.history]))
     assert ends[0] == ends[1]
     assert "is over" in refusal(server.receive, said(plan, "north", 3), "north")
     assert "is over" in refusal(server.finish_round)

@@ -76,7 +76,7 @@ def test_a_coordinator_moves_the_model_by_the_velocity_and_a_restart_changes_no_
         model = model + velocity
         assert np.array_equal(once.model["head"].ravel(), model)
         assert np.array_equal(again.model["head"], once.model["head"])
-    assert once.finished
+    assert once.is_finished
     assert velocity.any()
 
 

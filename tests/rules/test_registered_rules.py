@@ -11,8 +11,8 @@ import fulcrum
 from fulcrum.cli.app import run
 from fulcrum.errors import ParameterError, PlanError
 from fulcrum.planning.files.plan_issue import new_key
-from fulcrum.rules import registry
-from fulcrum.rules.registry import known_rules, register_server_rule, rule_named
+from fulcrum.rules import rule_registry
+from fulcrum.rules.rule_registry import known_rules, register_server_rule, rule_named
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.server.coordinator import Coordinator
 
@@ -47,7 +47,7 @@ class MedianRule(fulcrum.ServerRule):
 
 @pytest.fixture
 def median(monkeypatch):
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.setattr(rule_registry, "_RULES", dict(rule_registry._RULES))
     return register_server_rule(MedianRule)
 
 
@@ -89,13 +89,13 @@ def test_a_registered_rule_trains_in_process_and_moves_a_coordinators_model_by_t
             )
             server.receive(answer.to_bytes(), region)
         server.finish_round()
-    assert server.finished
+    assert server.is_finished
     assert server.model["head"] == pytest.approx(trained.models[0], rel=1e-9, abs=1e-12)
 
 
 def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_server_refuses_it(monkeypatch, tmp_path):
     with monkeypatch.context() as known:
-        known.setattr(registry, "_RULES", registry._RULES | {"median": MedianRule})
+        known.setattr(rule_registry, "_RULES", rule_registry._RULES | {"median": MedianRule})
         plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="median", parameters=4)
         fulcrum.save_plan(plan, tmp_path / "plan.json")
         content = fulcrum.verified(plan)
@@ -117,7 +117,7 @@ def test_a_silo_verifies_a_plan_whose_rule_it_does_not_know_and_holds_it_against
     monkeypatch.setenv("COLUMNS", "200")
     issuer = new_key(Path("issuer.key"))
     with monkeypatch.context() as known:
-        known.setattr(registry, "_RULES", registry._RULES | {"median": MedianRule})
+        known.setattr(rule_registry, "_RULES", rule_registry._RULES | {"median": MedianRule})
         target = {"rounds": 3, "epsilon": 1.0, "purpose": "deployment", "parameters": 4}
         fulcrum.save_plan(fulcrum.plan("isic-paper", server="median", **target), "plan.json")
         assert run(["sign", "plan.json", "--key", "issuer.key"]) == 0
@@ -197,7 +197,7 @@ def test_a_state_with_a_name_that_a_checkpoint_cannot_keep_is_refused_before_any
 
 
 def test_an_installed_package_offers_its_rule_by_an_entry_point(monkeypatch, tmp_path):
-    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    monkeypatch.setattr(rule_registry, "_RULES", dict(rule_registry._RULES))
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "medians-1.0.dist-info"
     folder.mkdir()

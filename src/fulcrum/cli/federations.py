@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
 from fulcrum.readers.federation_reader import FederationReading, reading_of
-from fulcrum.readers.spreadsheets.column_names import columns_said
+from fulcrum.readers.spreadsheets.column_names import parse_column_options
 from fulcrum.views.terminal.screen import working
 from fulcrum.words.numbers import printable
 
@@ -28,7 +28,7 @@ ColumnOption = Annotated[
 def given_federation(source: str, column: Sequence[str]) -> FederationReading:
     """Returns the federation of a command line, and says on stderr how it was read where that is not plain."""
     with working("Reading the federation"):
-        found = reading_of(source, columns=columns_said(column))
+        found = reading_of(source, columns=parse_column_options(column))
     _tell(found.notes)
     return found
 

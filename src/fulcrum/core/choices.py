@@ -36,7 +36,7 @@ AGGREGATIONS: tuple[AggregationName, ...] = get_args(AggregationName)
 
 SERVER_NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
 ServerName: TypeAlias = Annotated[str, Meta(pattern=SERVER_NAME)]
-"""The server's rule, by a name that `fulcrum.rules.registry` knows, and no silo needs to: a rule is post-processing.
+"""The server's rule, by a name that `fulcrum.rules.rule_registry` knows. No silo needs to: a rule is post-processing.
 
 Silos know that "sum" reads the global sum alone, and count every other rule as one that may read the sum of each
 region. "random-effects" gives every region its least influence itself; with every other rule the weights do.

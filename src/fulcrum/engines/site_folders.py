@@ -27,7 +27,7 @@ from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signatur
 from fulcrum.planning.plan import Plan, save_plan
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult
-from fulcrum.server.sum_archive import KEPT
+from fulcrum.server.sum_archive import SUMS_FOLDER
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names of this machine: research plans stay on it."""
@@ -227,7 +227,7 @@ def write_site(
     state = home / "state"
     state.mkdir(mode=0o700)
     if role == "server" and deployment.keep_sums:
-        (state / KEPT).mkdir()
+        (state / SUMS_FOLDER).mkdir()
     if deployment.runs_here:
         init_site(Site(folder=home, settings=settings, plan=plan))
 

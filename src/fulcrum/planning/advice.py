@@ -27,8 +27,8 @@ from fulcrum.planning.theory.leakage import finest_resolution, informativeness, 
 from fulcrum.planning.theory.noise_bound import outer_coalitions
 from fulcrum.planning.theory.prior import prior_entropy
 from fulcrum.planning.weighted_federation import choose_weights
-from fulcrum.readers.editing import merged
-from fulcrum.rounding import rounded_up, shown
+from fulcrum.readers.editing import merge_regions
+from fulcrum.rounding import display_epsilon, rounded_up
 
 LEVELS = 20
 """Resolution at which informativeness is judged unless told otherwise, the paper's R."""
@@ -213,7 +213,7 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
     kept = plan.weights_rule in _KEPT
     promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
-        federation: Topology = merged(plan.federation, [inner.nodes[region] for region in pair])
+        federation: Topology = merge_regions(plan.federation, [inner.nodes[region] for region in pair])
         if kept:
             federation = federation.weighted(plan.weights)
         else:
@@ -246,7 +246,7 @@ def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, exclu
 
 
 def _shown(epsilon: float) -> str:
-    return f"{shown(epsilon):g}"
+    return f"{display_epsilon(epsilon):g}"
 
 
 def _on_accountant(plan: PlanFigures) -> list[Advice]:
@@ -288,7 +288,7 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
         f"Against a curious {inner} aggregator the worst epsilon is {_shown(inside)} "
         f"(uniform noise: {_shown(uniform)}). {remedy}"
     )
-    offers = (("epsilon_inside", shown(uniform)),)
+    offers = (("epsilon_inside", display_epsilon(uniform)),)
     return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offers)]
 
 

@@ -48,8 +48,8 @@ from fulcrum.planning.theory.prior import Coupling
 from fulcrum.planning.theory.weights import least_noise_of_one_tier
 from fulcrum.planning.weighted_federation import choose_weights
 from fulcrum.readers.federation_reader import read_federation
-from fulcrum.rounding import rounded_up, shown
-from fulcrum.rules.registry import rule_named
+from fulcrum.rounding import display_epsilon, rounded_up
+from fulcrum.rules.rule_registry import rule_named
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
@@ -66,7 +66,7 @@ class Execution:
         clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise.
         weights: What silos count for, as `weights_by` takes it.
         least_influence: From 0 to 1, how much of its share by size every region has of the model at least.
-        server: A rule of `fulcrum.rules.registry`.
+        server: A rule of `fulcrum.rules.rule_registry`.
         shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
         injection: One of `INJECTIONS`.
         purpose: One of `PURPOSES`.
@@ -438,7 +438,7 @@ def _reserve(made: Plan) -> float:
         for tier in federation.tier_names
     )
     if reserve > made.delta / 2:
-        largest = shown(float(made.epsilon_inside.max()))
+        largest = display_epsilon(float(made.epsilon_inside.max()))
         if reserve > _MOST_RESERVE:
             raise ParameterError("plan.lattice-delta-infinite", largest=largest)
         raise ParameterError(

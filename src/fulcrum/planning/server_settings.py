@@ -11,7 +11,7 @@ from fulcrum.core.remaining_noise import sum_by
 from fulcrum.errors import ParameterError, in_one_line
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import least_noise_of_one_tier, region_shares
-from fulcrum.rules.registry import rule_named
+from fulcrum.rules.rule_registry import rule_named
 from fulcrum.rules.server_rule import ServerRule
 
 

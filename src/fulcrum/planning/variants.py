@@ -17,7 +17,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.planning.theory.allocation import ALLOCATIONS
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 
 LEAST_SAVING = 0.01
 """The share of a plan's noise that other weights must save to be worth a word."""
@@ -52,7 +52,7 @@ class OtherWeights:
     @property
     def sentence(self) -> str:
         """What would be saved, who would have less voice, and what the observer inside would gain."""
-        now, then = shown(self.inside_before), shown(self.inside_after)
+        now, then = display_epsilon(self.inside_before), display_epsilon(self.inside_after)
         inside = f", and the worst epsilon inside would be {then:g} in place of {now:g}" if then > now else ""
         return (
             f"Weights of least noise ({' or '.join(self.options)}) would save {self.saving:.1%} of this noise; "

@@ -14,7 +14,7 @@ from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import Topology
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import region_shares, weights_by
-from fulcrum.rules.random_effects import mixed, mixing
+from fulcrum.rules.random_effects import mix_shares, mixing_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,8 +55,8 @@ def choose_weights(
         return WeightedFederation(federation=federation.weighted(weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))
-    mix = float(mixing(counted, shares, least_influence))
+    mix = float(mixing_share(counted, shares, least_influence))
     if not mix:
         return WeightedFederation(federation=federation.weighted(weights))
-    raised = weights * (mixed(counted, shares, mix) / counted)[inner.parent_of]
+    raised = weights * (mix_shares(counted, shares, mix) / counted)[inner.parent_of]
     return WeightedFederation(federation=federation.weighted(raised), mix=mix, by_rule=read_only(counted))

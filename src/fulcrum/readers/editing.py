@@ -1,9 +1,9 @@
 """A federation changed by hand, region by region: merged, split, added, removed, renamed, resized.
 
 >>> north = Federation.from_sizes({"north": [120, 80], "south": [300]})
->>> merged(north, ["north", "south"]).innermost.nodes
+>>> merge_regions(north, ["north", "south"]).innermost.nodes
 ('north + south',)
->>> split(north, "north").innermost.nodes
+>>> split_region(north, "north").innermost.nodes
 ('north', 'north 2', 'south')
 
 Each function returns a new federation. Outer tiers follow: a node that no region is left in goes with it.
@@ -25,7 +25,7 @@ MOST_SILOS = 100_000
 """Silos that a federation edited by hand may have."""
 
 
-def merged(federation: Topology, regions: Sequence[str]) -> Federation:
+def merge_regions(federation: Topology, regions: Sequence[str]) -> Federation:
     """Returns the federation with some regions made one, in the place of the first of them."""
     wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
     if len(wanted) < 2:
@@ -52,11 +52,11 @@ class Move:
     joined: str
 
 
-def moves(federation: Topology, regions: Sequence[str]) -> list[Move]:
+def moves_of_merge(federation: Topology, regions: Sequence[str]) -> list[Move]:
     """Returns whom merging some regions moves: the others follow the first of them on every outer tier.
 
     >>> fed = Federation.from_sizes({"nrw": [9], "tirol": [5, 4]}, outer={"land": {"DE": ["nrw"], "AT": ["tirol"]}})
-    >>> [(move.region, move.silos, move.left, move.joined) for move in moves(fed, ["nrw", "tirol"])]
+    >>> [(move.region, move.silos, move.left, move.joined) for move in moves_of_merge(fed, ["nrw", "tirol"])]
     [('tirol', 2, 'AT', 'DE')]
     """
     wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
@@ -73,7 +73,7 @@ def moves(federation: Topology, regions: Sequence[str]) -> list[Move]:
     return found
 
 
-def split(federation: Topology, region: str) -> Federation:
+def split_region(federation: Topology, region: str) -> Federation:
     """Returns the federation with the second half of a region's silos in a new region beside it.
 
     Regions stand in the order of their first silos, so those of both halves are brought together.
@@ -90,7 +90,7 @@ def split(federation: Topology, region: str) -> Federation:
     return _rebuilt(federation, codes=codes, regions=nodes, rows=together)
 
 
-def removed(federation: Topology, region: str) -> Federation:
+def remove_region(federation: Topology, region: str) -> Federation:
     """Returns the federation without a region and its silos."""
     kept = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
     if not len(kept):
@@ -98,7 +98,7 @@ def removed(federation: Topology, region: str) -> Federation:
     return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
 
 
-def added(federation: Topology, *, silos: int = 5) -> Federation:
+def add_region(federation: Topology, *, silos: int = 5) -> Federation:
     """Returns the federation with one more region, of silos of the mean size, under the first outer nodes."""
     inner = federation.innermost
     region = _numbered(inner.name, inner.nodes)
@@ -112,7 +112,7 @@ def added(federation: Topology, *, silos: int = 5) -> Federation:
     return _rebuilt(federation, codes=codes, regions=[*inner.nodes, region], new=(region, silos, size))
 
 
-def renamed(federation: Topology, region: str, name: str) -> Federation:
+def rename_region(federation: Topology, region: str, name: str) -> Federation:
     """Returns the federation with another name for a region."""
     node, nodes = _node(federation, region), list(federation.innermost.nodes)
     name = name.strip()
@@ -122,7 +122,7 @@ def renamed(federation: Topology, region: str, name: str) -> Federation:
     return _rebuilt(federation, codes=_by_silo(federation), regions=nodes)
 
 
-def resized(federation: Topology, region: str, *, silos: int) -> Federation:
+def resize_region(federation: Topology, region: str, *, silos: int) -> Federation:
     """Returns the federation with a region of so many silos: the last ones go, or new ones of its mean size come."""
     node, inner = _node(federation, region), federation.innermost
     members = np.flatnonzero(inner.parent_of == node)
@@ -139,7 +139,7 @@ def resized(federation: Topology, region: str, *, silos: int) -> Federation:
     return _rebuilt(federation, codes=codes, new=(region, more, size))
 
 
-def rescaled(federation: Topology, region: str, *, mean: float) -> Federation:
+def rescale_region(federation: Topology, region: str, *, mean: float) -> Federation:
     """Returns the federation with a region of that mean size; its silos keep their proportions, in whole records."""
     members = federation.innermost.parent_of == _node(federation, region)
     if not 1 <= mean <= MOST_RECORDS:

@@ -36,7 +36,7 @@ from fulcrum.readers.spreadsheets.column_names import (
 )
 from fulcrum.readers.spreadsheets.sheet_text import HARD_SPACES, SheetText, sheet_text
 from fulcrum.readers.spreadsheets.total_rows import called_total, is_total
-from fulcrum.readers.spreadsheets.written_numbers import WrittenColumn, is_plain, settled
+from fulcrum.readers.spreadsheets.written_numbers import WrittenColumn, is_plain, settle_column
 
 BATCH = 1 << 14
 """Rows that are held as text at a time. With many more, Python spends its time looking through them for garbage."""
@@ -145,7 +145,7 @@ def _settled_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColum
         for name, place in places:
             cells[name].append(fitted[place].strip())
     return {
-        name: settled(column, name, lambda row: f"{text.file} line {lines[row]}", point=text.separator == ",")
+        name: settle_column(column, name, lambda row: f"{text.file} line {lines[row]}", point=text.separator == ",")
         for name, column in cells.items()
     }
 

@@ -1,7 +1,7 @@
 """Regional sums pooled into one estimate, by how much regions differ and how noisy each of them is.
 
 >>> sums = np.array([[1, 2, 0, -1], [1.2, 1.5, 0.3, -0.8], [3, 0, 1, 0.0]])
->>> found = pooled(sums, variance=np.array([0.01, 0.05, 0.2]), shares=np.array([0.6, 0.3, 0.1]))
+>>> found = pool_sums(sums, variance=np.array([0.01, 0.05, 0.2]), shares=np.array([0.6, 0.3, 0.1]))
 >>> found.estimate.round(4).tolist(), round(float(found.heterogeneity), 5)
 ([1.2263, 1.686, 0.1716, -0.8576], 0.26452)
 
@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pooled:
+class PooledEstimate:
     """One estimate from the sums of several regions; the last axis, where there is one, is that of arms.
 
     Attributes:
@@ -42,7 +42,7 @@ class Pooled:
     coefficients: FloatArray
 
 
-def pooled(
+def pool_sums(
     values: Sequence[np.ndarray[Any, Any]] | FloatArray,
     *,
     variance: FloatArray,
@@ -52,7 +52,7 @@ def pooled(
     classes: int | None = None,
     exact: bool = False,
     least: FloatArray | float = 0.0,
-) -> Pooled:
+) -> PooledEstimate:
     """Returns the pooled estimate of regional means; time and memory are linear in regions times coordinates.
 
     Args:
@@ -78,12 +78,12 @@ def pooled(
         weight = 1 / (variance + heterogeneity)
         kept = heterogeneity * weight  # t² / (t² + v): how far a region's own effect is believed
         coefficients = shares * kept + (shares * (1 - kept)).sum(axis=0) * weight / weight.sum(axis=0)
-        coefficients = mixed(coefficients, shares, mixing(coefficients, shares, least))
+        coefficients = mix_shares(coefficients, shares, mixing_share(coefficients, shares, least))
     estimate = np.zeros(np.shape(values[0]))
     for piece in _pieces(values, classes):
         for region, factor in zip(values, coefficients * scale, strict=True):
             estimate[piece] += region[piece] * factor
-    return Pooled(
+    return PooledEstimate(
         estimate=estimate if classes is None else without_common(estimate, classes),
         variance=np.asarray((coefficients**2 * variance).sum(axis=0)),
         heterogeneity=heterogeneity,
@@ -91,12 +91,12 @@ def pooled(
     )
 
 
-def mixing(counted: FloatArray, shares: FloatArray, least: FloatArray | float) -> FloatArray:
+def mixing_share(counted: FloatArray, shares: FloatArray, least: FloatArray | float) -> FloatArray:
     """Returns the smallest part of `shares` that must be mixed in so that none counts for less than `least` of its own.
 
     Both add up to 1 over the first axis.
 
-    >>> round(float(mixing(np.array([0.9, 0.1]), np.array([0.5, 0.5]), 0.5)), 6)
+    >>> round(float(mixing_share(np.array([0.9, 0.1]), np.array([0.5, 0.5]), 0.5)), 6)
     0.375
     """
     lacking = least * shares - counted
@@ -105,7 +105,7 @@ def mixing(counted: FloatArray, shares: FloatArray, least: FloatArray | float) -
     return np.asarray(np.minimum(part.max(axis=0), 1.0))
 
 
-def mixed(counted: FloatArray, shares: FloatArray, part: FloatArray | float) -> FloatArray:
+def mix_shares(counted: FloatArray, shares: FloatArray, part: FloatArray | float) -> FloatArray:
     """Returns what is counted with a part of the shares mixed in."""
     return np.asarray((1 - part) * counted + part * shares) if np.any(part) else counted
 

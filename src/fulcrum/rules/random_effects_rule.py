@@ -43,9 +43,9 @@ import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.core.choices import HEADS
-from fulcrum.rules.random_effects import mixed, mixing, pooled
+from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
 from fulcrum.rules.server_rule import PlanFacts, RoundDiagnostics, RoundSums, ServerRule, ServerState
-from fulcrum.rules.shrinkage import shrunk
+from fulcrum.rules.shrinkage import shrink_rows
 
 _FIRST_STEP = 0.25  # where noise is all there is, for two classes
 _NOISE_OF_DOUBT = 0.02  # the least noise at which the step follows agreement half as fast
@@ -130,7 +130,7 @@ class RandomEffectsRule(ServerRule):
         """Returns by region the factor of its sum where regions agree; as they differ it moves toward that by size."""
         precision = self.weight**2 / self.variance
         share = precision / precision.sum()
-        share = mixed(share, self.shares, mixing(share, self.shares, self.least_influence))
+        share = mix_shares(share, self.shares, mixing_share(share, self.shares, self.least_influence))
         return np.asarray(share / self.weight)
 
     def begin(self, start: FloatArray) -> ServerState:
@@ -208,7 +208,7 @@ def _estimated(
     known = np.flatnonzero(heard_at > 0)
     # A region heard in some rounds alone speaks for the others too: its sum is scaled up, and its noise with it.
     whole = state.numbers["steps"] / heard_at[known]
-    found = pooled(
+    found = pool_sums(
         [said[region] for region in known],
         variance=state.arrays["noise"][known] * whole**2,
         shares=_among(rule.shares, known),
@@ -219,7 +219,7 @@ def _estimated(
     moved, variance = found.estimate, float(found.variance)
     if rule.shrinks_head(classes):
         rows = moved.reshape(-1, classes or 1)
-        moved = shrunk(rows, variance=variance, free=(classes or 2) - 1).reshape(-1)
+        moved = shrink_rows(rows, variance=variance, free=(classes or 2) - 1).reshape(-1)
     free = moved.size if classes is None else moved.size // classes * (classes - 1)
     noise, size = math.sqrt(free * variance), _norm(found.estimate)
     moved = moved.reshape(start.shape)
@@ -251,7 +251,7 @@ def _step(
     if not gone or not pace:
         return before
     known = np.flatnonzero(present)
-    estimate = pooled(
+    estimate = pool_sums(
         [one for one, there in zip(said, present, strict=True) if there],
         variance=noise[known],
         shares=_among(rule.shares, known),

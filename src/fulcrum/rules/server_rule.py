@@ -1,9 +1,9 @@
 """The protocol of a server rule: how a server moves the model by the sums of a round.
 
-A rule is one file: a class with a name, `of`, `begin` and `step`, entered in `fulcrum.rules.registry`. Planner,
+A rule is one file: a class with a name, `of`, `begin` and `step`, entered in `fulcrum.rules.rule_registry`. Planner,
 simulation, coordinator, checkpoint, audit and views take it from there by the name that the plan file carries.
 
->>> from fulcrum.rules.registry import rule_named
+>>> from fulcrum.rules.rule_registry import rule_named
 >>> rule_named("sum").adds_up, rule_named("random-effects").adds_up
 (True, False)
 

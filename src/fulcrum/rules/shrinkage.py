@@ -1,7 +1,7 @@
 """An estimate with noise of known variance, shrunk toward zero: empirical Bayes with one scale a row.
 
 >>> rows = np.array([[9.0, -9.0], [0.1, -0.1], [-0.2, 0.2]])
->>> shrunk(rows, variance=1.0, free=1).round(2).tolist()
+>>> shrink_rows(rows, variance=1.0, free=1).round(2).tolist()
 [[8.93, -8.93], [0.01, -0.01], [-0.01, 0.01]]
 
 A row is what all classes have in one input. Its prior is a mixture of Gaussians of mean 0: variances on a fixed grid of
@@ -23,7 +23,7 @@ _CELLS = 2048
 """Where there are more rows than this, their weights come from a histogram of row norms that is this fine."""
 
 
-def shrunk(rows: FloatArray, *, variance: FloatArray | float, free: int) -> FloatArray:
+def shrink_rows(rows: FloatArray, *, variance: FloatArray | float, free: int) -> FloatArray:
     """Returns the posterior mean of the rows.
 
     Args:

@@ -6,7 +6,7 @@
 >>> folder = tempfile.TemporaryDirectory()
 >>> made = plan("isic-paper", rounds=2, epsilon=1.0)
 >>> server = Coordinator.open(folder.name, made, {"head": np.zeros((2, 3))})
->>> server.round_number, server.basis[:8], server.complete
+>>> server.round_number, server.model_digest[:8], server.complete
 (1, '34edabe0', False)
 >>> server.finish_round()["missing"]
 ['region-1', 'region-2', 'region-3', 'region-4']
@@ -125,7 +125,7 @@ class Coordinator:
         return self._standing.round_number
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the plan's last round is over."""
         return self.round_number > self._plan.rounds
 
@@ -136,7 +136,7 @@ class Coordinator:
             return self._standing.layout.arrays(self._checkpoint.state.model)
 
     @property
-    def basis(self) -> str:
+    def model_digest(self) -> str:
         """The digest of the global model; see `model_digest`."""
         return model_digest(self.model)
 
@@ -249,7 +249,7 @@ class Coordinator:
         )
 
     def _check_open(self) -> None:
-        if self.finished:
+        if self.is_finished:
             raise ExchangeError("server.plan-finished", rounds=self._plan.rounds)
 
     def _check(self, answer: Answer) -> None:

@@ -1,7 +1,7 @@
 """The server of a masked federation: model and rounds over the groups' sums, whatever engine carries the messages.
 
     server = MaskedServer.open(folder, plan, start)
-    while not server.finished:
+    while not server.is_finished:
         server.run_round(carry)
 
     def carry(requests, take):                 # an engine: sends every silo its request, hands in what comes back
@@ -89,9 +89,9 @@ class MaskedServer:
         return self._coordinator.round_number
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the plan's last round is over."""
-        return self._coordinator.finished
+        return self._coordinator.is_finished
 
     @property
     def history(self) -> tuple[RoundSummary, ...]:

@@ -11,7 +11,7 @@ orders to a terminal: `printable` is where all of them go through.
 
 import math
 
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 
 
 def figure(value: float) -> str:
@@ -47,7 +47,7 @@ def shown_epsilon(epsilon: float | None) -> str:
     """Returns an epsilon rounded up; none, or an infinite one, is no guarantee."""
     if epsilon is None or math.isinf(epsilon):
         return "no guarantee"
-    return figure(shown(epsilon))
+    return figure(display_epsilon(epsilon))
 
 
 def shown_rate(rate: float) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import listing
-from fulcrum.rounding import rounded_up, shown
+from fulcrum.rounding import display_epsilon, rounded_up
 
 FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
 """Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
@@ -102,7 +102,9 @@ class Guarantee:
     @property
     def promise(self) -> str:
         """The same sentence with epsilons as people are shown them: four digits, rounded up."""
-        return self._said({tier: None if epsilon is None else shown(epsilon) for tier, epsilon in self.worst.items()})
+        return self._said(
+            {tier: None if epsilon is None else display_epsilon(epsilon) for tier, epsilon in self.worst.items()}
+        )
 
     @property
     def one_group(self) -> bool:

@@ -24,7 +24,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.topology import SILO
 from fulcrum.errors import PolicyError
 from fulcrum.parsing import toml_of
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,7 +100,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for where, epsilon, largest in limits:
             spent = epsilon[index]
             if not spent <= largest:
-                raise PolicyError(f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {shown(spent):g}")
+                raise PolicyError(
+                    f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {display_epsilon(spent):g}"
+                )
         if not plan.delta <= self.largest_delta:
             raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
         self.check_releases(silo, plan.rounds, before)

@@ -7,7 +7,7 @@ from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.verified_plan import VerifiedPlan, check_verified, data_in
 from fulcrum.errors import ParameterError, PlanError
 from fulcrum.planning.plan import Plan
-from fulcrum.rules.registry import rule_named
+from fulcrum.rules.rule_registry import rule_named
 
 
 def read_plan(path: str | Path) -> Plan:

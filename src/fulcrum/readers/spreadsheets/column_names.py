@@ -32,10 +32,10 @@ Columns: TypeAlias = Mapping[str, str | Sequence[str]]
 """By meaning the column that has it, such as {"silo": "hospital"}; "ignore" may have several."""
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """Returns a name without capitals, accents, space and signs.
 
-    >>> folded("Hôpital "), folded("FÄLLE"), folded("Faelle")
+    >>> fold_name("Hôpital "), fold_name("FÄLLE"), fold_name("Faelle")
     ('hopital', 'falle', 'falle')
     """
     plain = unicodedata.normalize("NFKD", name).casefold()
@@ -43,9 +43,9 @@ def folded(name: str) -> str:
     return re.sub("(?<=[aou])e", "", letters)  # ä, ö and ü are written ae, oe and ue too
 
 
-def folded_words(listed: str) -> frozenset[str]:
+def fold_words(listed: str) -> frozenset[str]:
     """Returns the words of a text, each folded."""
-    return frozenset(map(folded, listed.split()))
+    return frozenset(map(fold_name, listed.split()))
 
 
 def without_accents(name: str) -> str:
@@ -59,52 +59,52 @@ def without_accents(name: str) -> str:
 
 
 _FIRST_CHOICE = {
-    SILO: folded_words(
+    SILO: fold_words(
         """silo client site hospital clinic device participant organisation organization institution bank
         krankenhaus klinik klinikum standort spital einrichtung teilnehmer
         hôpital clinique établissement centre
         clínica centro sede
         ospedale ziekenhuis"""
     ),
-    "records": folded_words(
+    "records": fold_words(
         """records size count samples examples rows patients cases n
         patienten fälle fallzahl fallzahlen datensätze anzahl
         cas dossiers effectif effectifs enregistrements échantillons
         pacientes casos registros muestras
         pazienti casi patiënten"""
     ),
-    "region": folded_words(
+    "region": fold_words(
         """region cluster area zone edge hub aggregator station
         bundesland gebiet bezirk kanton
         région département canton secteur
         región zona comunidad provincia
         regione regio"""
     ),
-    "epsilon": folded_words("epsilon eps ε"),
-    "group": folded_words("group gruppe groupe grupo gruppo groep"),
-    "weight": folded_words("weight gewicht poids peso"),
+    "epsilon": fold_words("epsilon eps ε"),
+    "group": fold_words("group gruppe groupe grupo gruppo groep"),
+    "weight": fold_words("weight gewicht poids peso"),
 }
 """By column the words that stand for it: English, German, French, Spanish, and a few of their neighbours."""
 
 _SECOND_CHOICE = {
-    SILO: folded_words("name id nom nombre bezeichnung"),
-    "region": folded_words("country state province land staat pays país estado"),
+    SILO: fold_words("name id nom nombre bezeichnung"),
+    "region": fold_words("country state province land staat pays país estado"),
 }
 """Words that stand for a column where no column has a word of the first choice."""
 
-_TIERS = folded_words(
+_TIERS = fold_words(
     """country state province land staat pays país estado
     continent kontinent continente network netzwerk réseau red trust"""
 )
 """Words that one expects as names of outer tiers."""
 
-_FILLERS = folded_words(
+_FILLERS = fold_words(
     """number of the no nr num name id code anzahl der die das des von
     nombre de du la le les l d nom número del los las el"""
 )
 """Words around the one that counts: "Number of patients", "Nom de l'hôpital"."""
 
-_NUMBERING = folded_words("nr no lfdnr index row rows unnamed0 zeile ligne fila x")
+_NUMBERING = fold_words("nr no lfdnr index row rows unnamed0 zeile ligne fila x")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
     for meaning, named in columns.items():
         for name in [named] if isinstance(named, str) else named:
             exact = [place for place, one in enumerate(given) if one == name.strip()]
-            found = exact or [place for place, one in enumerate(given) if one and folded(one) == folded(name)]
+            found = exact or [place for place, one in enumerate(given) if one and fold_name(one) == fold_name(name)]
             if not found:
                 raise FederationError(
                     "sheet.column-not-found",
@@ -206,9 +206,9 @@ def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
 
 def _says(name: str, words: frozenset[str]) -> bool:
     """Says whether a header is one of the words, by itself or among fillers and years: "Fälle 2025"."""
-    if folded(name) in words:
+    if fold_name(name) in words:
         return True
-    parts = [folded(part) for part in re.split(r"[\W_]+", name) if part]
+    parts = [fold_name(part) for part in re.split(r"[\W_]+", name) if part]
     left = [part for part in parts if part not in _FILLERS and not re.fullmatch("(19|20)[0-9]{2}", part)]
     return len(left) == 1 and left[0] in words
 
@@ -228,7 +228,7 @@ def numbers_rows(name: str) -> bool:
     >>> numbers_rows(""), numbers_rows("lfd. Nr."), numbers_rows("Klinik")
     (True, True, False)
     """
-    return not name or name == "#" or folded(name) in _NUMBERING
+    return not name or name == "#" or fold_name(name) in _NUMBERING
 
 
 def expected_tier(name: str) -> bool:
@@ -237,13 +237,13 @@ def expected_tier(name: str) -> bool:
     >>> expected_tier("Land"), expected_tier("tier-2"), expected_tier("Telefon")
     (True, True, False)
     """
-    return folded(name) in _TIERS or stands_for(name, "region") or re.fullmatch(r"tier-\d+", name) is not None
+    return fold_name(name) in _TIERS or stands_for(name, "region") or re.fullmatch(r"tier-\d+", name) is not None
 
 
-def columns_said(options: Sequence[str]) -> dict[str, list[str]]:
+def parse_column_options(options: Sequence[str]) -> dict[str, list[str]]:
     """Returns by meaning the columns that have it, said as "silo=hospital"; "ignore" may be said several times.
 
-    >>> columns_said(["silo=hospital", "ignore=phone", "ignore=remarks"])
+    >>> parse_column_options(["silo=hospital", "ignore=phone", "ignore=remarks"])
     {'silo': ['hospital'], 'ignore': ['phone', 'remarks']}
 
     Raises:

@@ -9,9 +9,9 @@
 import re
 from collections.abc import Sequence
 
-from fulcrum.readers.spreadsheets.column_names import folded, folded_words
+from fulcrum.readers.spreadsheets.column_names import fold_name, fold_words
 
-_WORDS = folded_words(
+_WORDS = fold_words(
     """total totals subtotal sum grandtotal
     summe gesamt gesamtsumme gesamtergebnis ergebnis insgesamt zwischensumme
     somme totalgénéral soustotal ensemble
@@ -21,12 +21,12 @@ _WORDS = folded_words(
 
 def is_total(name: str) -> bool:
     """Says whether a name is a word for a sum and nothing else."""
-    return folded(name) in _WORDS
+    return fold_name(name) in _WORDS
 
 
 def called_total(name: str) -> bool:
     """Says whether a name begins or ends with a word for a sum: "Total Nord", "Nord Ergebnis"."""
-    words = [folded(word) for word in re.split(r"[\W_]+", name) if word]
+    words = [fold_name(word) for word in re.split(r"[\W_]+", name) if word]
     return is_total(name) or any(word in _WORDS for word in (*words[:1], *words[-1:]))
 
 
@@ -45,7 +45,7 @@ def silent_sums(names: Sequence[str], records: Sequence[float], regions: Sequenc
     before: dict[str, list[float]] = {}
     for name, size, region in zip(names, records, regions, strict=True):
         there = before.setdefault(region, [])
-        if len(there) > 1 and folded(name) == folded(region) and sum(there) == size:
+        if len(there) > 1 and fold_name(name) == fold_name(region) and sum(there) == size:
             found.append(name)
         there.append(size)
     if len(names) > 2 and len(before[regions[-1]]) == 1 and sum(records[:-1]) == records[-1]:

@@ -1,9 +1,9 @@
 """Numbers as people write them: 2631, 2 631, 2'631, 2.631,00 or 0,5, and what they are where their column settles it.
 
->>> column = settled(["1.234.567", "2.631", "850"], "records", str)
+>>> column = settle_column(["1.234.567", "2.631", "850"], "records", str)
 >>> column.cells, column.notes
 (['1234567', '2631', '850'], ['records: dots separate thousands, as in 1.234.567'])
->>> settled(["850", "2.631"], "records", lambda row: f"sites.csv line {row + 2}")
+>>> settle_column(["850", "2.631"], "records", lambda row: f"sites.csv line {row + 2}")
 Traceback (most recent call last):
     ...
 fulcrum.errors.FederationError: sites.csv line 3: records=2.631 can be 2631 or 2.631. Write the one that is meant, ...
@@ -50,7 +50,9 @@ def is_plain(cells: Sequence[str], column: str, *, point: bool = True) -> bool:
     return column != "records" and not joined.translate(_USUAL) and (point or "." not in joined)
 
 
-def settled(cells: Sequence[str], column: str, locate: Callable[[int], str], *, point: bool = True) -> WrittenColumn:
+def settle_column(
+    cells: Sequence[str], column: str, locate: Callable[[int], str], *, point: bool = True
+) -> WrittenColumn:
     """Returns a column of numbers in plain digits; what is no number stays as it is, "" stands for a missing one.
 
     Args:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.rules.random_effects import Pooled, pooled
+from fulcrum.rules.random_effects import PooledEstimate, pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, next_step, pace_of
 from fulcrum.rules.server_rule import RoundSums, ServerRule, ServerState
-from fulcrum.rules.shrinkage import shrunk
+from fulcrum.rules.shrinkage import shrink_rows
 from fulcrum.rules.sum_rule import SumRule
 
 
@@ -101,7 +101,7 @@ class PoolingArms:
         if len(self._shrinking):
             width, arms = self._classes or 1, self._shrinking
             rows = self._moved[:, arms].reshape(-1, width, len(arms))
-            kept = shrunk(rows, variance=found.variance[arms], free=(self._classes or 2) - 1)
+            kept = shrink_rows(rows, variance=found.variance[arms], free=(self._classes or 2) - 1)
             self._moved[:, arms] = kept.reshape(-1, len(arms))
         return self._moved
 
@@ -111,8 +111,8 @@ class PoolingArms:
         agreement = np.einsum("ca,ca->a", estimate, self._moved) / np.where(gone, gone, 1.0) / self._norm
         return np.where(gone, next_step(self._step, self._pace, agreement), self._step)
 
-    def _pooled(self, values: FloatArray, variance: FloatArray, scale: FloatArray | None) -> Pooled:
-        return pooled(
+    def _pooled(self, values: FloatArray, variance: FloatArray, scale: FloatArray | None) -> PooledEstimate:
+        return pool_sums(
             values,
             variance=variance,
             shares=self._shares,

@@ -13,7 +13,17 @@ import msgspec
 from fulcrum.core.topology import Topology
 from fulcrum.errors import FederationError, ParameterError
 from fulcrum.planning.plan import Plan
-from fulcrum.readers.editing import MOST_SILOS, added, merged, moves, removed, renamed, rescaled, resized, split
+from fulcrum.readers.editing import (
+    MOST_SILOS,
+    add_region,
+    merge_regions,
+    moves_of_merge,
+    remove_region,
+    rename_region,
+    rescale_region,
+    resize_region,
+    split_region,
+)
 from fulcrum.readers.federation_json import Roster, federation_of, roster_of
 from fulcrum.views.charts.chart_style import Spec
 from fulcrum.views.charts.drawings import plan_drawings, weights_drawing
@@ -41,30 +51,30 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         told = [
             f"{move.silos:,} {'silo' if move.silos == 1 else 'silos'} of {move.region} moved from {move.left} to "
             f"{move.joined}"
-            for move in moves(federation, self.regions)
+            for move in moves_of_merge(federation, self.regions)
         ]
         return f"{'; '.join(told)}." if told else ""
 
     def of(self, federation: Topology) -> Topology:
         """Returns the federation after this edit."""
         if self.kind == "merge":
-            return merged(federation, self.regions)
+            return merge_regions(federation, self.regions)
         if self.kind == "add":
-            return added(federation)
+            return add_region(federation)
         if len(self.regions) != 1:
             raise ParameterError("page.edit-regions", kind=self.kind, regions=len(self.regions))
         [region] = self.regions
         if self.kind == "split":
-            return split(federation, region)
+            return split_region(federation, region)
         if self.kind == "remove":
-            return removed(federation, region)
+            return remove_region(federation, region)
         if self.kind == "rename":
-            return renamed(federation, region, self.name)
+            return rename_region(federation, region, self.name)
         if self.kind == "records":
-            return rescaled(federation, region, mean=self.number)
+            return rescale_region(federation, region, mean=self.number)
         if not self.number.is_integer():
             raise ParameterError("page.silos-not-whole", number=self.number)
-        return resized(federation, region, silos=int(self.number))
+        return resize_region(federation, region, silos=int(self.number))
 
 
 class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

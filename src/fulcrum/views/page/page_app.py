@@ -16,7 +16,7 @@ from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.readers.federation_json import roster_of
 from fulcrum.readers.spreadsheets.column_names import MOST_COLUMNS
-from fulcrum.rules.registry import known_rules
+from fulcrum.rules.rule_registry import known_rules
 from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import javascript_bundle, theme
 from fulcrum.views.html import inline_json, rendered, script, style

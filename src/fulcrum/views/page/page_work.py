@@ -21,7 +21,7 @@ from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.readers.federation_csv import federation_csv
 from fulcrum.readers.federation_json import roster_of
 from fulcrum.readers.federation_reader import FederationReading, reading_of_bytes
-from fulcrum.readers.spreadsheets.column_names import columns_said
+from fulcrum.readers.spreadsheets.column_names import parse_column_options
 from fulcrum.views.page.page_answers import LateAnswer, PageAnswer, PageQuestion, too_many_silos
 from fulcrum.views.page.page_guard import FAILED
 from fulcrum.views.report.html_report import report
@@ -89,7 +89,7 @@ def answer(job: Job) -> Reply:
 
 def _done(job: Job) -> bytes:
     if job.kind == "read":
-        reading = read_upload(job.body, job.name, columns_said(job.columns))
+        reading = read_upload(job.body, job.name, parse_column_options(job.columns))
         return msgspec.json.encode({"federation": roster_of(reading.federation), "notes": reading.notes})
     question = asked(job.body)
     if job.kind == "plan":

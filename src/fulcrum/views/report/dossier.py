@@ -22,7 +22,7 @@ from fulcrum.errors import DataError
 from fulcrum.parsing import toml_of
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_document import guarantee_of
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 from fulcrum.server.run_results import Results
 from fulcrum.views.terminal.audit_tables import VERDICT_WORDS, confidence_words
 from fulcrum.words.numbers import figure, with_error
@@ -244,7 +244,7 @@ def _variant(plan: Plan) -> str:
 
 
 def _shown_shift(shift: float) -> str:
-    return figure(shown(shift)) if math.isfinite(shift) else "without bound"
+    return figure(display_epsilon(shift)) if math.isfinite(shift) else "without bound"
 
 
 def _and_before(plan: Plan) -> str:

@@ -14,7 +14,7 @@ from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED, Audit,
 from fulcrum.audit.replays.canary_game import observer_words
 from fulcrum.audit.replays.played_observers import INSIDE
 from fulcrum.planning.theory.leakage import shown_nats
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 from fulcrum.views.charts.chart_style import ChartRow, Spec, short_names, spread_axis, tooltip
 from fulcrum.views.charts.drawings import Drawing
 from fulcrum.views.terminal.table_columns import Column
@@ -273,7 +273,7 @@ def _shown(row: dict[str, Any], column: Column) -> str:
     value = row[column.key]
     if value is None:
         return ""
-    return figure(shown(value) if column.epsilon else value) if isinstance(value, float) else str(value)
+    return figure(display_epsilon(value) if column.epsilon else value) if isinstance(value, float) else str(value)
 
 
 def audit_drawing(audit: Audit) -> Drawing:

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import check_known, listing
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import figure, printable
 
@@ -346,7 +346,7 @@ def _cell(value: Any, epsilon: bool) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return figure(shown(value) if epsilon else value)
+        return figure(display_epsilon(value) if epsilon else value)
     return str(value)
 
 

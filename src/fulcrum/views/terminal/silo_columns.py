@@ -8,7 +8,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
-from fulcrum.rounding import shown
+from fulcrum.rounding import display_epsilon
 from fulcrum.words.alignment import aligned, decimals
 
 SiloColumn: TypeAlias = dict[str, Any]
@@ -85,7 +85,7 @@ def _cell_value(value: float, epsilon: bool, digits: int) -> float | int | None:
     if not math.isfinite(value):
         return None
     if epsilon:
-        return shown(value)
+        return display_epsilon(value)
     return int(value) if value.is_integer() else float(f"{value:.{digits}g}")
 
 

@@ -257,13 +257,13 @@ def test_noise_is_as_many_steps_wide_as_the_page_on_deployment_says(sizes, param
     assert (widths >= least * (1 - 1e-12)).all()
     assert (widths <= 2 * least * (1 + 1e-12)).all()
     assert (widths >= LEAST_WIDTH).all()
-    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    page = " ".join((Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8").split())
     assert r"$100 \sigma_i \sqrt d\, w_i / w_{\min}$ steps wide and at most twice that" in page
     assert "10^4" not in page
 
 
 def test_the_widths_that_the_page_on_deployment_names_are_those_of_its_plans():
-    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    page = " ".join((Path(__file__).parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8").split())
     widths = {}
     for parameters in (1, 66):
         plan = fulcrum.plan("severe", rounds=1, epsilon=1.0, parameters=parameters, purpose="deployment")

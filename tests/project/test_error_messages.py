@@ -20,19 +20,10 @@ ROOT = Path(__file__).parents[2]
 HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
 UNREVISED = {
     "aggregation",
-    "core/__init__",
-    "core/accounting",
-    "core/choices",
-    "core/lattice",
-    "core/masking",
     "core/messages",
-    "core/noise",
     "core/plan",
-    "core/privacy_unit",
-    "core/remaining_noise",
     "core/silo",
     "core/store",
-    "core/topology",
 }
 
 

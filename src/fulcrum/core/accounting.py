@@ -64,7 +64,7 @@ def epsilon_of_shift(
     check_accounting(delta=delta, accountant=accountant)
     shifts = np.atleast_1d(np.asarray(shift, dtype=np.float64))
     if not (shifts >= 0).all():
-        raise ParameterError(f"shift must be a number of at least 0, got {shifts[~(shifts >= 0)].flat[0]}")
+        raise ParameterError("accounting.shift-range", shift=shifts[~(shifts >= 0)].flat[0])
     shifts = np.where(shifts > MOST_SHIFT, np.inf, shifts)  # as good as no noise at all
     shifts = np.where((shifts > 0) & (shifts < _LEAST_SHIFT), _LEAST_SHIFT, shifts)  # a larger shift is a safe bound
     curve = CURVES[accountant]
@@ -80,11 +80,11 @@ def epsilon_of_shift(
 def check_accounting(*, rounds: int = 1, delta: float = 0.5, accountant: str = "exact") -> None:
     """Raises `ParameterError` for a number of rounds, a delta or an accountant that no plan can have."""
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
-        raise ParameterError(f"rounds must be a whole number of at least 1, got {rounds}")
+        raise ParameterError("accounting.rounds-range", rounds=rounds)
     if rounds > MOST_ROUNDS:
-        raise ParameterError(f"rounds must be at most {MOST_ROUNDS:,}, got {float(min(rounds, 10**300)):g}")
+        raise ParameterError("accounting.rounds-too-many", most=MOST_ROUNDS, rounds=float(min(rounds, 10**300)))
     if not 0 < delta < 1:
-        raise ParameterError(f"delta must be in (0, 1), got {delta}")
+        raise ParameterError("accounting.delta-range", delta=delta)
     check_known("accountant", accountant, ACCOUNTANTS)
 
 

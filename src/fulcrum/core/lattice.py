@@ -96,21 +96,13 @@ def check_fits(*, signal: float, width: float, members: int, silo: str) -> None:
         silo: Whose it is, for messages.
     """
     if width < LEAST_WIDTH or convolution_term(width, members) > 0:
-        raise UnreachableTargetError(
-            f"silo {silo!r}: its noise is {width:.3g} lattice steps wide, below {LEAST_WIDTH:g}, so sums of it are "
-            "not proven to be Gaussian. Ask for a smaller epsilon"
-        )
+        raise UnreachableTargetError("lattice.noise-too-narrow", silo=silo, width=width, least=LEAST_WIDTH)
     if not signal + FARTHEST_DRAW * width < min(_LARGEST, 2.0**63 / members):
-        raise UnreachableTargetError(
-            f"silo {silo!r}: its release may be {signal:.3g} lattice steps large, with noise {width:.3g} steps wide: "
-            "more than integers hold. Its weight is too far above the lightest silo's: leave the lightest out"
-        )
+        raise UnreachableTargetError("lattice.release-too-large", silo=silo, signal=signal, width=width)
 
 
 def check_parameters(parameters: int | None) -> int:
     """Returns the number of trainable parameters, which a lattice needs."""
     if parameters is None:
-        raise ParameterError(
-            "a deployment plan needs the number of trainable parameters. Give parameters (--parameters)"
-        )
+        raise ParameterError("lattice.parameters-missing")
     return parameters

@@ -32,7 +32,7 @@ class PrivacyUnit:
 
     def __post_init__(self) -> None:
         if not 0 < self.sensitivity < math.inf:
-            raise ParameterError(f"the sensitivity of a unit must be a finite number above 0, got {self.sensitivity}")
+            raise ParameterError("unit.sensitivity-range", sensitivity=self.sensitivity)
 
 
 SILO_UNIT = PrivacyUnit(

@@ -74,5 +74,5 @@ def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
 def check_count(name: str, count: int) -> int:
     """Returns a number of silos, or raises `ParameterError` unless it is a whole number of at least 0."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-        raise ParameterError(f"{name} must be a whole number of at least 0, got {count}")
+        raise ParameterError("federation.count-range", name=name, count=count)
     return int(count)

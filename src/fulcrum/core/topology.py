@@ -96,37 +96,39 @@ class Topology:
     def __post_init__(self) -> None:
         silos = len(self.sizes)
         if silos == 0:
-            raise FederationError(f"{self.name} has no silos. A federation needs at least one")
+            raise FederationError("federation.silos-missing", federation=self.name)
         bad = ~((self.sizes > 0) & (self.sizes <= _LARGEST_SIZE))
         if bad.any():
             where = int(np.argmax(bad))
             raise FederationError(
-                f"silo {self.silo_name(where)!r}: size must be above 0 and at most {_LARGEST_SIZE:g}, "
-                f"got {self.sizes[where]:g}"
+                "federation.size-range", silo=self.silo_name(where), most=_LARGEST_SIZE, size=self.sizes[where]
             )
         if self.sizes.max() > _LARGEST_RATIO * self.sizes.min():
             raise FederationError(
-                f"sizes span a factor above {_LARGEST_RATIO:g}, from {self.sizes.min():g} to {self.sizes.max():g}: "
-                "the smallest silo would have no weight. Check the records"
+                "federation.size-ratio", most=_LARGEST_RATIO, smallest=self.sizes.min(), largest=self.sizes.max()
             )
         if self.preferences is not None:
             # One NaN is as good as another, but their bits differ and the digest sees bits.
             plain = np.where(np.isnan(self.preferences), np.nan, self.preferences)
             object.__setattr__(self, "preferences", None if np.isnan(plain).all() else plain)
         if not self.tiers:
-            raise FederationError(f"{self.name} has no tier. Give each silo a region (its own, if it is flat)")
+            raise FederationError("federation.tier-missing", name=self.name)
         for name, column in (("names", self.declared_names), ("epsilon", self.preferences)):
             if column is not None and len(column) != silos:
-                raise FederationError(f"{self.name} has {silos} sizes and {len(column)} {name}. Give one a silo")
+                raise FederationError(
+                    "federation.column-length", federation=self.name, silos=silos, values=len(column), column_name=name
+                )
         for tier in self.tiers:
             if problem := tier_name_problem(tier.name):
-                raise FederationError(problem)
+                raise FederationError("federation.tier-name", reason=problem)
         children = silos
         for tier in self.tiers:
             if len(tier.parent_of) != children:
-                raise FederationError(f"tier {tier.name!r} must place {children} children, got {len(tier.parent_of)}")
+                raise FederationError(
+                    "federation.tier-length", tier=tier.name, children=children, placed=len(tier.parent_of)
+                )
             if len(np.bincount(tier.parent_of)) != len(tier.nodes) or not np.bincount(tier.parent_of).all():
-                raise FederationError(f"tier {tier.name!r}: each of its {len(tier.nodes)} nodes must have a child")
+                raise FederationError("federation.node-empty", tier=tier.name, nodes=len(tier.nodes))
             children = len(tier.nodes)
         if self.declared_weights is not None:
             object.__setattr__(self, "declared_weights", self._checked_declaration(self.declared_weights))
@@ -141,14 +143,12 @@ class Topology:
         """Returns the declared weights brought to the sum 1; those that have it stay as they are, bit for bit."""
         if len(declared) != len(self.sizes):
             raise FederationError(
-                f"{self.name} has {len(self.sizes)} silos and {len(declared)} weights. Give one a silo"
+                "federation.weights-length", federation=self.name, silos=len(self.sizes), weights=len(declared)
             )
         bad = ~((declared > 0) & (declared <= _LARGEST_SIZE))
         if bad.any():
             where = int(np.argmax(bad))
-            raise FederationError(
-                f"silo {self.silo_name(where)!r}: weight must be a finite number above 0, got {declared[where]:g}"
-            )
+            raise FederationError("federation.weight-range", silo=self.silo_name(where), weight=declared[where])
         total = float(declared.sum())
         return declared if abs(total - 1) <= _WHOLE else np.asarray(declared / total)
 
@@ -159,9 +159,9 @@ class Topology:
             self.declared_weights if self.chosen_weights is None else self.chosen_weights, dtype=np.float64
         )
         if chosen.shape != self.sizes.shape or not ((chosen > 0) & np.isfinite(chosen)).all():
-            raise FederationError(f"{self.name}: weights must be one finite number above 0 for each silo")
+            raise FederationError("federation.weights-invalid", federation=self.name)
         if chosen.max() > _LARGEST_RATIO * chosen.min():
-            raise FederationError(f"{self.name}: weights span a factor above {_LARGEST_RATIO:g}")
+            raise FederationError("federation.weight-ratio", federation=self.name, most=_LARGEST_RATIO)
         return chosen
 
     def weighted(self, weights: FloatArray) -> Self:
@@ -195,8 +195,11 @@ class Topology:
             if tier.name == name:
                 return tier
         raise ParameterError(
-            f"{self.name} has no tier {name!r}. Known tiers: {listing(self.tier_names)}."
-            f"{suggestion(name, self.tier_names)}"
+            "federation.tier-unknown",
+            federation=self.name,
+            tier=name,
+            known=listing(self.tier_names),
+            suggestion=suggestion(name, self.tier_names),
         )
 
     def node_count(self, tier: str) -> int:

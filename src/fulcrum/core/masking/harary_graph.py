@@ -66,10 +66,7 @@ def neighbour_count(members: int, *, colluders: int, dropouts: int) -> int:
     """
     limits = {"colluders": colluders, "dropouts": dropouts}
     if not tolerates(members, **limits):
-        raise ParameterError(
-            f"a group of {members} silos cannot be masked with {dropouts} missing and {colluders} colluding: more than "
-            "two thirds must be left to unmask it. Plan with fewer dropouts or colluders, or larger regions"
-        )
+        raise ParameterError("mask.group-too-small", members=members, dropouts=dropouts, colluders=colluders)
     for count in range(colluders + dropouts + 1, members - 1 if members > COMPLETE else 0):
         if count % 2 == 0 and _is_enough(members, count, **limits):  # as many on either side
             return count

@@ -117,11 +117,10 @@ class Group:
     def check_session(self, session: Session) -> None:
         """Raises `ExchangeError` unless a session is one of this group under this plan."""
         if (session.plan_digest, session.group) != (self.plan_digest, self.name):
-            raise ExchangeError(f"the request is for another plan or group than {self.name!r} under this plan")
+            raise ExchangeError("mask.request-foreign", group=self.name)
         if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.basis:
             raise ExchangeError(
-                f"a masked round has a number from 1 to {self.rounds}, an attempt from 1 and a model, got round "
-                f"{session.round_number}, attempt {session.attempt}"
+                "mask.session-range", rounds=self.rounds, round_number=session.round_number, attempt=session.attempt
             )
 
     def begin(self, session: Session) -> Begin:
@@ -136,7 +135,9 @@ class Group:
             ("bits", self.bits, request.bits),
         ):
             if ours != theirs:
-                raise ExchangeError(f"group {self.name!r} is masked with {name} of {ours}, the server goes by {theirs}")
+                raise ExchangeError(
+                    "mask.numbers-differ", group=self.name, number=name, expected=ours, server_value=theirs
+                )
 
     def lacking(self, present: Collection[str]) -> str | None:
         """Returns why the sum of those present may not be taken, if so: more are missing than the plan allows for.
@@ -162,9 +163,9 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         ReleaseError: The integers of a sum do not fit 64 bits.
     """
     if plan.injection != "silo":
-        raise ExchangeError("masked silos draw their own noise, and this plan leaves it to aggregators")
+        raise ExchangeError("mask.noise-not-of-silos")
     if plan.aggregation != "masked" or name not in senders_of(plan):
-        raise ExchangeError(f"the plan masks no group {name!r}")
+        raise ExchangeError("mask.group-unknown", group=name)
     places = regions_of(plan.federation)
     regions = {silo: places[silo] for silo in members_of(plan, name)}
     size = len(regions)
@@ -172,13 +173,10 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
     try:
         neighbours = neighbour_count(size, colluders=colluders, dropouts=dropouts)
     except ParameterError as error:
-        raise ParameterError(f"{name!r}: {error}") from None
+        raise ParameterError.at(repr(name), error) from None
     keys = {silo: plan_key(plan, silo, "signing") for silo in regions}
     if pair := silos_of_one_key(list(keys), {silo: key.public_bytes_raw() for silo, key in keys.items()}):
-        raise ExchangeError(
-            f"the plan carries one key for silos {pair[0]!r} and {pair[1]!r}, who would count as two. Plan with a key "
-            "for each"
-        )
+        raise ExchangeError("mask.plan-key-shared", silo=pair[0], other_silo=pair[1])
     step = step_of(plan, name)
     own_step = RESEARCH_STEP * plan.clip_norm if step is None else step
     index = {silo: place for place, silo in enumerate(plan.federation.silo_names.tolist())}
@@ -230,10 +228,7 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
         return
     asked = np.broadcast_to(plan.required_multiplier.get(tier, math.inf), len(plan.federation))[index]
     if plan.noise_multiplier[index] < asked * (1 - _TOLERANCE):
-        raise ReleaseError(
-            f"silo {silo!r} is in a group of {size} with {plan.colluders} colluders, which masking does not hide, and "
-            f"its own noise does not meet the target of its {tier}. Plan with more noise for it, or a larger region"
-        )
+        raise ReleaseError("mask.silo-exposed", silo=silo, size=size, colluders=plan.colluders, tier=tier)
 
 
 def _bits(largest: Iterable[float], name: str) -> int:
@@ -242,4 +237,4 @@ def _bits(largest: Iterable[float], name: str) -> int:
     for bits in WIDTHS:
         if whole < 2 ** (bits - 1):
             return bits
-    raise ReleaseError(f"the sum of group {name!r} may be {whole:.3g} steps large: more than {WIDTHS[-1]} bits hold")
+    raise ReleaseError("mask.sum-too-large", group=name, steps=whole, bits=WIDTHS[-1])

@@ -178,15 +178,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             session: The round at hand.
             keys: By member, the public Ed25519 key that the plan carries.
         """
-        whose = f"what silo {in_one_line(self.silo)[:60]!r} answered"
+        silo = in_one_line(self.silo)[:60]
         if self.silo not in keys:
-            raise ExchangeError(f"{whose} is not from a member of group {session.group!r}")
+            raise ExchangeError("mask.reply-not-of-member", silo=silo, group=session.group)
         if self.session != session or self.holds != holds:
-            raise ExchangeError(f"{whose} is for another plan, group, round, attempt, model or stage")
+            raise ExchangeError("mask.reply-foreign", silo=silo)
         try:
             _verify(keys[self.silo].public_bytes_raw(), self.signature, _signed(holds, session, self.silo, self.body))
         except primitives("masked sums need").invalid_signature:
-            raise ExchangeError(f"{whose} is not signed by the key that the plan carries") from None
+            raise ExchangeError("mask.reply-signature", silo=silo) from None
 
 
 def signed_answer(holds: str, session: Session, silo: str, body: Any, private: Any) -> bytes:

@@ -66,7 +66,7 @@ def agreed(private: Any, public: bytes, whose: str) -> bytes:
         theirs = _suite().x25519.X25519PublicKey.from_public_bytes(public)
         return bytes(private.exchange(theirs))
     except ValueError:
-        raise ExchangeError(f"the masking key of silo {whose!r} is no X25519 key, or of low order") from None
+        raise ExchangeError("mask.key-invalid", silo=whose) from None
 
 
 def derived_key(secret: bytes, info: bytes) -> bytes:

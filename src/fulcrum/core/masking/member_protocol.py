@@ -203,7 +203,7 @@ class Member:
     def check_settings(self, state: State) -> None:
         """Raises `ExchangeError` unless the settings are those that the members of the round agreed on."""
         if state.roster[self.silo].settings != self.settings:
-            raise ExchangeError(f"silo {self.silo!r} was told other settings when the round began. Nothing is sent")
+            raise ExchangeError("mask.settings-changed", silo=self.silo)
 
     def received(self, state: State, request: Inbox) -> State:
         """Returns the next state, in which the neighbours' shares are there; `masked_input` is the answer.
@@ -216,7 +216,7 @@ class Member:
         self._check_members(state, sharers, state.roster, "the silos that sent shares")
         near = set(self._circle(state.circle_seed).neighbours(self.silo)) & set(sharers)
         if set(request.sealed) != near:
-            raise ExchangeError(f"the shares for silo {self.silo!r} are not those of its neighbours that sent some")
+            raise ExchangeError("mask.shares-not-of-neighbours", silo=self.silo)
         shares = dict(state.shares)
         for silo, text in request.sealed.items():
             info = state.session.info("sealed shares", state.circle_seed, silo, self.silo)
@@ -238,7 +238,7 @@ class Member:
             values: The silo's release, whole numbers in steps of the group's lattice.
         """
         if len(state.requests) != 3:
-            raise ExchangeError("a masked input is made once all shares are there, and before it is unmasked")
+            raise ExchangeError("mask.input-out-of-turn")
         self._check_enough(state.sharers, self._least(state))  # again: training came between, and takes long
         vector = self._residues(values)
         session = state.session
@@ -271,14 +271,11 @@ class Member:
             answer = answer_from_bytes(data)
             answer.check(ATTESTATION, state.session, self.group.keys)
             if answer.silo not in state.survivors or bytes(answer.body) != story:
-                raise ExchangeError(
-                    f"silo {answer.silo!r} was told other survivors than silo {self.silo!r}. Nothing is unmasked"
-                )
+                raise ExchangeError("mask.survivors-differ", other_silo=answer.silo, silo=self.silo)
             signers.add(answer.silo)
         if len(signers) < self.group.quorum or len(signers) != len(request.attestations):
             raise ExchangeError(
-                f"{len(signers)} silos attest the survivors of group {self.group.name!r}, {self.group.quorum} must. "
-                "Nothing is unmasked"
+                "mask.attestations-too-few", signers=len(signers), group=self.group.name, quorum=self.group.quorum
             )
         seeds = {silo: pair.seed for silo, pair in state.shares.items() if silo in state.survivors}
         keys = {silo: pair.key for silo, pair in state.shares.items() if silo not in state.survivors}
@@ -292,14 +289,14 @@ class Member:
             answer = answer_from_bytes(data)
             answer.check(KEYS, state.session, self.group.keys)
             if answer.silo in roster:
-                raise ExchangeError(f"silo {answer.silo!r} is twice in the roster")
+                raise ExchangeError("mask.roster-silo-repeated", silo=answer.silo)
             roster[answer.silo] = body_of(answer, PublicKeys)
             distinct.add(answer.silo, roster[answer.silo])
         if state.answers[0] not in request.keys:
-            raise ExchangeError(f"the roster does not hold the keys that silo {self.silo!r} sent")
+            raise ExchangeError("mask.roster-without-own-keys", silo=self.silo)
         for silo, keys in roster.items():
             if keys.settings != self.settings:
-                raise ExchangeError(f"silo {silo!r} was told other settings than silo {self.silo!r}. Nothing is sent")
+                raise ExchangeError("mask.settings-differ", other_silo=silo, silo=self.silo)
         self._check_enough(roster, self._least(state))
         return roster
 
@@ -315,20 +312,14 @@ class Member:
     def _pair(self, state: State, silo: str) -> PairSecrets:
         """Returns what this silo and a neighbour agreed on; a state of an earlier Fulcrum does not hold it."""
         if silo not in state.pairs:
-            raise ExchangeError(
-                f"the record of silo {self.silo!r} was left amid round {state.session.round_number} by another version "
-                "of Fulcrum. Begin another attempt of the round"
-            )
+            raise ExchangeError("mask.state-of-other-version", silo=self.silo, round_number=state.session.round_number)
         return state.pairs[silo]
 
     def _check_members(
         self, state: State, members: tuple[str, ...], known: Sequence[str] | dict[str, Any], what: str
     ) -> None:
         if list(members) != sorted(set(members)) or not set(members) <= set(known) or self.silo not in members:
-            raise ExchangeError(
-                f"{what} of group {self.group.name!r} are not a sorted list of members that took part before, silo "
-                f"{self.silo!r} among them"
-            )
+            raise ExchangeError("mask.members-invalid", list_name=what, group=self.group.name, silo=self.silo)
         self._check_enough(members, self._least(state))
 
     def _least(self, state: State) -> int:
@@ -337,17 +328,15 @@ class Member:
 
     def _check_enough(self, members: Collection[str], least: int) -> None:
         if reason := self.group.lacking(set(members)):
-            raise ExchangeError(f"{reason}. Nothing is sent")
+            raise ExchangeError("mask.members-missing", reason=reason)
         if len(members) < least:
-            raise PolicyError(f"silo {self.silo!r} asks for a group of at least {least} silos, got {len(members)}")
+            raise PolicyError("mask.group-below-policy", silo=self.silo, least=least, members=len(members))
 
     def _check_turn(self, state: State, request: Any, turn: int) -> None:
         if request.session != state.session:
-            raise ExchangeError(
-                f"silo {self.silo!r} is asked about another plan, group, round, attempt or model than it began"
-            )
+            raise ExchangeError("mask.session-differs", silo=self.silo)
         if len(state.requests) != turn:
-            raise ExchangeError(f"silo {self.silo!r} is asked out of turn: every stage of a round is answered once")
+            raise ExchangeError("mask.stage-out-of-turn", silo=self.silo)
 
     def _circle(self, seed: bytes) -> Circle:
         return Circle(self.group.regions, seed, self.group.neighbours)
@@ -355,10 +344,10 @@ class Member:
     def _residues(self, values: np.ndarray[Any, Any]) -> Residues:
         """Returns a copy of a release modulo 2^bits; one that could make the sum wrap is refused."""
         if values.ndim != 1 or values.dtype != np.int64 or len(values) != (self.group.parameters or len(values)):
-            raise ReleaseError(f"a masked input is one row of {self.group.parameters} whole numbers of 64 bits")
+            raise ReleaseError("mask.input-shape", parameters=self.group.parameters)
         most = self.group.largest[self.silo]
         if len(values) and not -most <= int(values.min()) <= int(values.max()) <= most:
-            raise ReleaseError(f"a masked input of silo {self.silo!r} is within {most:.0f} steps, and this one is not")
+            raise ReleaseError("mask.input-range", silo=self.silo, most=most)
         return values.astype(self.group.dtype)
 
     def _answered(self, state: State, request: Any, holds: str, body: bytes) -> State:

@@ -73,7 +73,7 @@ class MaskingSilo(ClosedAtTheEnd):
         """Returns the answer to any request but that for a masked input; on disk when it returns."""
         request = request_from_bytes(data)
         if isinstance(request, Inbox):
-            raise ExchangeError("the request is for a masked input. Ask for masked_input")
+            raise ExchangeError("mask.request-for-input")
         with self._record.working():
             state = self._state(request, data)
             return state.answers[_TURN[type(request)]]
@@ -85,7 +85,7 @@ class MaskingSilo(ClosedAtTheEnd):
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):
-            raise ExchangeError("the request is not for a masked input. Ask for answer")
+            raise ExchangeError("mask.request-not-for-input")
         with self._record.working():
             return self._state(request, data).session
 
@@ -100,7 +100,7 @@ class MaskingSilo(ClosedAtTheEnd):
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):
-            raise ExchangeError("the request is not for a masked input. Ask for answer")
+            raise ExchangeError("mask.request-not-for-input")
         with self._record.working():
             state = self._state(request, data)
             answer = self._member.masked_input(state, values)
@@ -112,8 +112,7 @@ class MaskingSilo(ClosedAtTheEnd):
         session = state.session
         if state.sent and state.sent != signature:
             raise ExchangeError(
-                f"silo {self._member.silo!r} has sent another masked input in attempt {session.attempt} of round "
-                f"{session.round_number}. Put its latest ledger back, or ask for a new plan"
+                "mask.input-differs", silo=self._member.silo, attempt=session.attempt, round_number=session.round_number
             )
         if not state.sent:
             self._record.store(msgspec.structs.replace(state, sent=signature))
@@ -129,7 +128,7 @@ class MaskingSilo(ClosedAtTheEnd):
                 raise self._over(session)
             if isinstance(request, Inbox):
                 if len(state.requests) > turn + 1:
-                    raise ExchangeError(f"the masked input of round {session.round_number} was given, and is no more")
+                    raise ExchangeError("mask.input-erased", round_number=session.round_number)
                 self._member.check_settings(state)
             again = self._member.asked_again(state)
             if again is not state:
@@ -140,7 +139,7 @@ class MaskingSilo(ClosedAtTheEnd):
         if isinstance(request, Begin):
             return self._begun(request)
         if state is None:
-            raise ExchangeError(f"silo {self._member.silo!r} is not in round {session.round_number}: begin it first")
+            raise ExchangeError("mask.round-not-begun", silo=self._member.silo, round_number=session.round_number)
         following = self._following(state, request)
         self._record.store(following, unmasked=isinstance(request, Attested))
         return following
@@ -149,14 +148,14 @@ class MaskingSilo(ClosedAtTheEnd):
         session = request.session
         if (last := self._record.last_attempt(session)) is not None:
             if session.basis != last[1]:
-                raise ExchangeError(
-                    f"round {session.round_number} was begun on another model, or with other settings beside it. A "
-                    "round is on one model for ever"
-                )
+                raise ExchangeError("mask.model-changed", round_number=session.round_number)
             if session.attempt <= last[0]:
                 raise ExchangeError(
-                    f"attempt {session.attempt} of round {session.round_number} is not after attempt {last[0]}, which "
-                    f"silo {self._member.silo!r} took part in"
+                    "mask.attempt-not-new",
+                    attempt=session.attempt,
+                    round_number=session.round_number,
+                    last=last[0],
+                    silo=self._member.silo,
                 )
         state = self._member.begun(request)
         self._record.begin(state)
@@ -172,10 +171,7 @@ class MaskingSilo(ClosedAtTheEnd):
         return self._member.unmasked(state, request)
 
     def _over(self, session: Session) -> ExchangeError:
-        return ExchangeError(
-            f"silo {self._member.silo!r} has unmasked round {session.round_number}. Another sum of it would tell silos "
-            "apart"
-        )
+        return ExchangeError("mask.round-unmasked", silo=self._member.silo, round_number=session.round_number)
 
 
 _TURN = {Begin: 0, Roster: 1, Inbox: 2, Survivors: 3, Attested: 4}

@@ -45,7 +45,7 @@ class MaskingRecord(DatabaseFile):
         """Opens a silo's record, creating it where there is none and `create` allows it."""
         with cls.writing(path, ("INSERT INTO silo VALUES (?)", (silo,)) if create else None) as file:
             if file.rows("SELECT name FROM silo") != [(silo,)]:
-                raise ExchangeError(f"{file.path} is the record of another silo than {silo!r}")
+                raise ExchangeError("mask.record-of-other-silo", file=file.path, silo=silo)
         return file
 
     @property
@@ -69,7 +69,7 @@ class MaskingRecord(DatabaseFile):
         try:
             return (None if data is None else msgspec.msgpack.decode(data, type=State)), bool(unmasked)
         except (msgspec.MsgspecError, TypeError):
-            raise StorageError(f"{self.path} is damaged: it does not hold what a record holds. {self.advice}") from None
+            raise StorageError("mask.record-damaged", file=self.path, advice=self.advice) from None
 
     def last_attempt(self, session: Session) -> tuple[int, str] | None:
         """Returns the last attempt of a round and the model it was on; None where the round is new."""

@@ -22,10 +22,10 @@ class DistinctKeys:
         """
         numbers = {_number_of(keys.masking), _number_of(keys.sealing)}
         if len(numbers) < 2:
-            raise ExchangeError(f"the two keys of silo {silo!r} are one key")
+            raise ExchangeError("mask.keys-equal", silo=silo)
         for number in numbers:
             if number in self._owners:
-                raise ExchangeError(f"silos {self._owners[number]!r} and {silo!r} have one key")
+                raise ExchangeError("mask.key-shared", other_silo=self._owners[number], silo=silo)
         self._owners |= dict.fromkeys(numbers, silo)
 
 

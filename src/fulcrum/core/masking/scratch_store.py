@@ -97,12 +97,12 @@ class ScratchRecord:
             length = int.from_bytes(data[_CHECKSUM : _CHECKSUM + _LENGTH], "little")
             held = data[_CHECKSUM + _LENGTH :][:length]
             if data[:_CHECKSUM] != hashlib.sha256(held).digest():
-                raise StorageError(f"{self._path} was written in part. Simulate in a new folder")
+                raise StorageError("mask.scratch-incomplete", file=self._path)
             return msgspec.msgpack.decode(held, type=_Rounds)
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self._path} cannot be read: {error}. Simulate in a new folder") from None
+            raise StorageError("mask.scratch-unreadable", file=self._path, reason=error) from None
 
     def _write(self, rounds: _Rounds, state: State, *, unmasked: bool) -> None:
         session = state.session

@@ -34,9 +34,9 @@ def shares_of(secret: bytes, *, threshold: int, points: Sequence[int]) -> dict[i
         points: Whole numbers above 0, each once; at least as many as the threshold.
     """
     if len(secret) != SECRET_BYTES:
-        raise ParameterError(f"a secret has {SECRET_BYTES} bytes, got {len(secret)}")
+        raise ParameterError("mask.secret-length", expected=SECRET_BYTES, bytes=len(secret))
     if not 1 <= threshold <= len(points) == len(set(points)) or not all(0 < point < PRIME for point in points):
-        raise ParameterError(f"a threshold of {threshold} needs so many different points above 0, got {len(points)}")
+        raise ParameterError("mask.share-points", threshold=threshold, points=len(points))
     drawn = [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
     values = values_at([int.from_bytes(secret, "big"), *drawn], points)
     return {point: value.to_bytes(SHARE_BYTES, "big") for point, value in zip(points, values, strict=True)}
@@ -46,10 +46,10 @@ def secret_from(shares: Mapping[int, bytes]) -> bytes:
     """Returns the secret that these shares give, all of them used; raises `ExchangeError` where they give none."""
     values = [int.from_bytes(share, "big") for share in shares.values()]
     if not values or any(len(share) != SHARE_BYTES for share in shares.values()) or max(values) >= PRIME:
-        raise ExchangeError("these are no shares of a secret")
+        raise ExchangeError("mask.shares-malformed")
     found = value_at_zero(tuple(shares), values)
     if found >= 2 ** (8 * SECRET_BYTES):
-        raise ExchangeError("these shares are not all of one secret")
+        raise ExchangeError("mask.shares-not-of-one-secret")
     return found.to_bytes(SECRET_BYTES, "big")
 
 

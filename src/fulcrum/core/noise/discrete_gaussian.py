@@ -132,7 +132,7 @@ def convolution_for(width: float) -> Convolution:
         ParameterError: the width is outside its range, or not a number.
     """
     if not LEAST_WIDTH <= width <= MOST_WIDTH:
-        raise ParameterError(f"width must be from {LEAST_WIDTH:g} to {MOST_WIDTH:g}, got {width!r}")
+        raise ParameterError("noise.width-range", least=LEAST_WIDTH, most=MOST_WIDTH, width=width)
     target = Fraction(width) ** 2
     needed = math.ceil(target / _MOST_BASE_WIDTH**2)
     for draws in counting(1):  # seven are enough for the widest
@@ -220,7 +220,7 @@ class DiscreteGaussian:
             ParameterError: `count` is negative or no integer.
         """
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-            raise ParameterError(f"count must be an integer of at least 0, got {count!r}")
+            raise ParameterError("noise.count-range", count=count)
         combine = (_compiled() if count >= _WORTH_COMPILING else None) or _combined
         return _sampled(self.convolution, int(count), draw, combine)
 

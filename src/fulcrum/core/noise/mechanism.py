@@ -173,13 +173,13 @@ def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
     clips nothing.
     """
     if not norm >= 0:
-        raise ParameterError(f"the clip norm must be a number of at least 0, got {norm}")
+        raise ParameterError("clip.norm-range", norm=norm)
     if not 0 < share <= 1:
-        raise ParameterError(f"the share of the clip norm must be above 0 and at most 1, got {share}")
+        raise ParameterError("clip.share-range", share=share)
     with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
         largest = max(float(np.max(update, initial=0.0)), -float(np.min(update, initial=0.0)))
         if not math.isfinite(largest):
-            raise DivergedUpdateError("the update is not finite. Lower the learning rate or check the data")
+            raise DivergedUpdateError("clip.update-not-finite")
         exponent = math.frexp(largest)[1] - 1
         # Exact, and its squares cannot overflow.
         scaled = np.asarray(np.ldexp(np.asarray(update, dtype=np.float64), -exponent))

@@ -12,8 +12,9 @@ from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.engines.flower.client_mod import _station_of, fulcrum_mod
-from fulcrum.engines.flower.flower_records import ARRAYS, answer_in
+from fulcrum.engines.flower.flower_records import ARRAYS
 from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.strategy import answer_in
 from fulcrum.engines.site_folders import Deployment
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy"), 100), "south": dict.fromkeys(("lyon", "nice"), 80)}

@@ -22,9 +22,9 @@ import numpy as np
 
 import fulcrum
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.silo.assignment import Assignment, Training
 from fulcrum.core.silo.in_process_training import InProcessTraining
-from fulcrum.core.silo.releasing_silo import Training
+from fulcrum.core.silo.training_module import load_learner
 from fulcrum.core.silo.training_worker import TrainingWorker
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
@@ -51,7 +51,8 @@ def round_milliseconds(training: Training, model: Mapping[str, FloatArray], assi
 def times(assignment: Assignment, parameters: int, rounds: int) -> dict[str, Any]:
     """The times of one size of model, after one round of each to warm up."""
     model = {"weight": np.zeros((parameters // 100, 99)), "bias": np.zeros(parameters // 100)}
-    worker, here = TrainingWorker("benchmarked_training", seconds=60.0), InProcessTraining("benchmarked_training")
+    worker = TrainingWorker("benchmarked_training", seconds=60.0)
+    here = InProcessTraining(load_learner("benchmarked_training"))
     first = round_milliseconds(worker, model, assignment)
     round_milliseconds(here, model, assignment)
     found: dict[Training, list[float]] = {worker: [], here: []}

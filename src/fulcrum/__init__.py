@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from fulcrum.core.silo.releasing import release as release
     from fulcrum.core.store.ledger import Ledger as Ledger
     from fulcrum.core.store.ledger import Recorded as Recorded
-    from fulcrum.core.store.ledger import verify_ledger as verify_ledger
+    from fulcrum.core.store.ledger_checks import verify_ledger as verify_ledger
     from fulcrum.core.store.ledger_entries import Allowance as Allowance
     from fulcrum.core.store.ledger_entries import Assumptions as Assumptions
     from fulcrum.core.store.ledger_entries import Cost as Cost
@@ -226,7 +226,7 @@ _MODULES = {
     "tune": "simulation.tuning",
     "verified": "core.plan.verified_plan",
     "verify": "core.plan.verification",
-    "verify_ledger": "core.store.ledger",
+    "verify_ledger": "core.store.ledger_checks",
 }
 """The public names, and the module that each is in."""
 

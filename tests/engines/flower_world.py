@@ -10,9 +10,11 @@ import fulcrum
 from fulcrum.core.masking.masking_messages import answer_from_bytes
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.engines.flower.client_mod import _station_of, fulcrum_mod
-from fulcrum.engines.flower.flower_records import ARRAYS, answer_in
+from fulcrum.engines.flower.flower_records import ARRAYS
 from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.strategy import answer_in
 from fulcrum.engines.site_folders import Deployment
 
 SIZES = {"north": dict.fromkeys(("caen", "lille", "metz", "nancy"), 100), "south": dict.fromkeys(("lyon", "nice"), 80)}
@@ -81,7 +83,7 @@ class FlowerWorld:
 
     def ledger(self, silo):
         with Ledger.read(self.folder / silo / "state" / ledger_name(silo)) as ledger:
-            assert all(check.holds for check in ledger.checks())
+            assert all(check.holds for check in verify_ledger(ledger))
             return [entry.round_number for entry in ledger.entries()]
 
     def check_replies(self):

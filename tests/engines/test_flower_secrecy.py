@@ -11,7 +11,7 @@ from flower_world import START, FlowerWorld, half_a_step, record
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fulcrum.engines.flower.app import client_app
+from fulcrum.engines.flower.client_app import client_app
 from fulcrum.engines.flower.client_mod import FulcrumMod, fulcrum_mod
 from fulcrum.engines.flower.strategy import FulcrumStrategy
 

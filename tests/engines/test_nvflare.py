@@ -173,7 +173,7 @@ from nvflare.private.admin_defs import Message
 from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
-from fulcrum.engines.nvflare.processes import SiteLauncher
+from fulcrum.engines.nvflare.site_launcher import SiteLauncher
 
 SiteLauncher()
 orders = ClientRequestProcessors.request_processors

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 
 COST = Cost(shifts={"silo": 1.0, "region": 0.25})
 PLAN = Allowance(plan_digest="plan-a", rounds=5, shifts={"silo": 8.0, "region": 1.0})

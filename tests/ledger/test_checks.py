@@ -12,6 +12,7 @@ import pytest
 from ledgers import COST, PLAN, holds, opened, release, says
 
 from fulcrum.core.store.ledger import Cost, Ledger, genesis
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 
@@ -50,11 +51,11 @@ def test_the_hash_covers_the_silo_and_every_field(tmp_path):
 
 def test_a_sound_ledger_passes_every_check(path):
     with opened(path) as ledger:
-        assert all(check.holds for check in ledger.checks())
+        assert all(check.holds for check in verify_ledger(ledger))
         release(ledger, 1)
         release(ledger, 2)
         head = ledger.head
-        assert all(check.holds for check in ledger.checks(least_sequence=2, witnessed_hash=head))
+        assert all(check.holds for check in verify_ledger(ledger, least_sequence=2, witnessed_hash=head))
     seen = holds(path, least_sequence=2, witnessed_hash=head)
     assert list(seen) == [
         "file", "sequence", "chain", "sums", "rounds", "allowance", "payloads", "witness", "witnessed hash",
@@ -162,3 +163,10 @@ def test_a_restored_old_copy_is_noticed_by_whoever_saw_the_newer_number(path, tm
         release(ledger, 2, b"something else")
     assert all(holds(path, least_sequence=seen).values())
     assert not holds(path, witnessed_hash=head)["witnessed hash"]
+
+
+def test_the_method_that_made_the_checks_before_tells_of_the_function(tmp_path):
+    with opened(tmp_path / "lyon.ledger") as ledger:
+        with pytest.deprecated_call(match=r"Use fulcrum.verify_ledger\(ledger\)"):
+            before = ledger.checks(least_sequence=0)
+        assert before == verify_ledger(ledger, least_sequence=0)

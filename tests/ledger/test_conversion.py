@@ -13,7 +13,8 @@ from ledgers import COST, PLAN, holds, opened, release, says
 
 from fulcrum.core.store import earlier_ledgers as earlier_formats
 from fulcrum.core.store.earlier_ledgers import convert_ledger
-from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_entries import Allowance, Cost
 from fulcrum.errors import LedgerError
 

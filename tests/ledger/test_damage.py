@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ledgers import PLAN, holds, opened, release, says
 
-from fulcrum.core.store.ledger import verify_ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 

@@ -14,7 +14,8 @@ KILLS = int(os.environ.get("FULCRUM_KILLS", "300"))
 RELEASE_UNTIL_KILLED = '''
 import json, os, random, signal, struct, sys, time
 from pathlib import Path
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 
 folder, kills, seed, sizes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4])
 cost = Cost(shifts={"silo": 0.01, "region": 0.001})

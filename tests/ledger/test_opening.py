@@ -14,7 +14,8 @@ import pytest
 from forking import forks, in_child
 from ledgers import COST, PLAN, holds, opened, release, says
 
-from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 
@@ -42,7 +43,7 @@ def test_a_closed_ledger_still_tells_and_does_nothing(path):
         lambda: release(ledger, 2),
         lambda: ledger.stored(PLAN, 1, "model"),
         lambda: ledger.enter_plan(PLAN),
-        ledger.checks,
+        lambda: verify_ledger(ledger),
     ):
         with pytest.raises(LedgerError, match="is closed"):
             work()

@@ -14,7 +14,8 @@ import pytest
 from forking import forks, in_child
 from ledgers import holds, opened, release
 
-from fulcrum.core.store.ledger import Allowance, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerInUseError
 
 

@@ -9,7 +9,8 @@ from groups import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.core.masking.secret_sharing import PRIME, SHARE_BYTES, secret_from, shares_of, value_at_zero, values_at
+from fulcrum.aggregation.secret_recovery import secret_from, value_at_zero
+from fulcrum.core.masking.secret_sharing import PRIME, SHARE_BYTES, shares_of, values_at
 from fulcrum.errors import ParameterError
 
 

@@ -12,7 +12,7 @@ import pytest
 import fulcrum
 from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.audit.replays.played_observers import stages_of
-from fulcrum.core.plan.figures import needs_every_region
+from fulcrum.core.plan.figures import outermost_complete_tier
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verification import verify
 from fulcrum.planning.files.exports import export_plan
@@ -29,7 +29,7 @@ DEPLOYMENT = {"purpose": "deployment", "parameters": 6}
 def test_a_deployed_plan_states_the_regional_epsilon_for_the_global_sum():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0, **DEPLOYMENT)
     everyone = fulcrum.plan(HOSPITALS, rounds=10, epsilon=1.0)
-    assert not needs_every_region(plan)
+    assert outermost_complete_tier(plan) != "federation"
     assert plan.epsilon("federation").tolist() == plan.epsilon("region").tolist()
     # A round without the south shows an observer of the model the north's sum, at the north's noise.
     assert everyone.epsilon("federation").max() < 0.9 < plan.epsilon("federation").max()
@@ -37,7 +37,7 @@ def test_a_deployed_plan_states_the_regional_epsilon_for_the_global_sum():
 
 def test_a_target_on_the_global_sum_makes_every_round_hold_every_region():
     plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"region": 2.0, "federation": 1.0}, **DEPLOYMENT)
-    assert needs_every_region(plan)
+    assert outermost_complete_tier(plan) == "federation"
     assert plan.worst_epsilon("federation") <= 1.0 < plan.worst_epsilon("region")
 
 
@@ -87,7 +87,7 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
 def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
     assert aggregation_of(fulcrum.verified(plan)).joint_senders() == tuple(frozenset(regions) for regions in together)
-    assert needs_every_region(plan) is (together == ["abcd"])
+    assert (outermost_complete_tier(plan) == "federation") is (together == ["abcd"])
     words = [
         text.partition(" that has no sum")[0]
         for text in fulcrum.guarantee_of(plan).assumptions
@@ -147,7 +147,8 @@ def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():
 
 def test_a_file_that_says_nothing_of_absent_regions_has_every_region_in_every_round():
     plan = fulcrum.read_plan(EARLIER / "trusted.json")
-    assert (plan.purpose, plan.absent_regions, needs_every_region(plan)) == ("deployment", False, True)
+    assert (plan.purpose, plan.absent_regions) == ("deployment", False)
+    assert outermost_complete_tier(plan) == "federation"
     assert all(check.holds for check in verify(EARLIER / "trusted.json"))
     assert plan.epsilon("federation").max() < plan.epsilon("region").max()
 

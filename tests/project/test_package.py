@@ -51,8 +51,9 @@ OPTIONAL = {
     "ray",
 }
 LOADED_BY_ENGINES = {  # or by a script that runs recipes or apps of theirs
-    *(f"engines.nvflare.{name}" for name in ("silo", "region", "server", "admission", "processes", "job_recipe")),
-    *(f"engines.flower.{name}" for name in ("app", "flower_records", "strategy", "client_mod")),
+    *(f"engines.nvflare.{name}" for name in ("silo", "region", "server", "admission", "job_recipe")),
+    *(f"engines.nvflare.{name}" for name in ("site_launcher", "server_files")),
+    *(f"engines.flower.{name}" for name in ("client_app", "server_app", "flower_records", "strategy", "client_mod")),
 }
 CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
 
@@ -176,12 +177,15 @@ def test_every_module_is_used():
     }  # public: whoever carries their messages calls them
     run_by_kits = {"engines.flower.gate"}
     run_as_a_process = {"core.silo.worker_process"}
+    earlier_places = {"engines.flower.app", "engines.flower.server", "engines.flower.silo"}
+    earlier_places |= {"engines.nvflare.processes", "engines.nvflare.recipe"}
     loaded_by_name = {
         *LOADED_BY_ENGINES,
         "engines.built_in_training",
         *for_any_engine,
         *run_by_kits,
         *run_as_a_process,
+        *earlier_places,
     }
     assert set(MODULES) - used == loaded_by_name - used
 

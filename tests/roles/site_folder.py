@@ -24,11 +24,21 @@ def rewritten(home, old, new):
 
 
 def in_process(home, train, start=lambda options: {}):
-    """A silo that trains in its own process, as one on Flower does, by a function or by the module of its site."""
+    """A silo that trains in its own process, as one on Flower does, by a function or by the module of that name."""
     station = SiloStation(read_site(home, "silo"))
-    by_function = callable(train)
-    station._training = InProcessTraining(Learner(start=start, train=train) if by_function else train)
+    learner = Learner(start=start, train=train) if callable(train) else ImportedWhenTrained(train)
+    station._training = InProcessTraining(learner)
     return station
+
+
+class ImportedWhenTrained:
+    """A training module that is imported when it first trains, as that of the app of a silo on Flower may be."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def update(self, model, assignment):
+        return load_learner(self.module).update(model, assignment)
 
 
 def trained_by(home, monkeypatch, body):

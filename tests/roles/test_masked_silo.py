@@ -12,9 +12,10 @@ from fulcrum.core.masking.masking_group import check_sheltered
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
+from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.silo.site import ledger_name, read_site
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ReleaseError, StorageError
 from fulcrum.server.coordinator import Coordinator
@@ -303,3 +304,32 @@ def test_a_plan_that_aggregators_add_noise_to_or_without_keys_is_not_masked(tmp_
     assert "injection 'aggregator'" in refused(fulcrum.MaskedRound, injected, 1, MODEL)
     keyless = fulcrum.plan(sizes, rounds=1, epsilon=1.0, aggregation="masked")
     assert "carries no key of silo 'caen'" in refused(fulcrum.MaskedRound, keyless, 1, MODEL)
+
+
+DYING = """
+import os
+def start(options): return {}
+def train(model, assignment):
+    if assignment.silo == "lille":
+        os._exit(3)
+    return {name: array + 0.5 for name, array in model.items()}
+"""
+
+
+def test_a_module_that_ends_its_process_ends_neither_silo_nor_round(tmp_path, monkeypatch, caplog):
+    """Without functions of an engine a masked silo trains in a process of its own, by the module that its site names."""
+    masked = MaskedWorld(tmp_path)
+    (tmp_path / "dying_training.py").write_text(DYING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for home in (path.parent for path in sorted(masked.folder.glob("*/site.toml"))):
+        text = (home / "site.toml").read_text()
+        assert 'train = ""' in text
+        (home / "site.toml").write_text(text.replace('train = ""', 'train = "dying_training"'))
+        masked.silos[home.name] = MaskedSilo(read_site(home, "silo"))
+    masked.run(masked.round())
+    masked.check_ledgers()
+    assert {name for name, _, _ in masked.left} == set(masked.silos)
+    alarms = [record.getMessage() for record in caplog.records if record.name == "fulcrum.alarm"]
+    assert len(alarms) == 1
+    assert "training failed in round 1: zero plus noise is released in its place" in alarms[0]
+    assert "exit code 3" in alarms[0]

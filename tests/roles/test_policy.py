@@ -28,6 +28,12 @@ def test_a_plan_within_the_policy_passes(made):
     [
         ({"largest_epsilon_above": 0.9}, "allows epsilon 0.9 above its region, the plan spends 1"),
         ({"largest_epsilon_inside": 3.0}, "allows epsilon 3 inside its region, the plan spends"),
+        ({"largest_epsilon": {"region": 0.9}}, "allows epsilon 0.9 against the observer 'region', the plan spends 1"),
+        ({"largest_epsilon": {"federation": float("nan")}}, "allows epsilon nan against the observer 'federation'"),
+        (
+            {"largest_epsilon": {"country": 9.0}},
+            "limits epsilon against 'country', the plan's observers are silo, region, federation",
+        ),
         ({"largest_delta": 1e-6}, "allows delta 1e-06, the plan has 1e-05"),
         ({"largest_epsilon_above": float("nan")}, "allows epsilon nan above its region"),
         ({"least_colluders": 1}, "asks for 1 colluders, the plan allows 0"),
@@ -49,6 +55,19 @@ def test_every_rule_refuses_with_its_reason(made, rule, reason):
     with pytest.raises(PolicyError) as caught:
         Policy(**(LOOSE | rule)).check(made, SILO)
     assert reason in str(caught.value)
+
+
+def test_a_policy_limits_epsilon_against_observers_of_any_tier(tmp_path):
+    rows = [f"{region}-{number},100,{region},{region[0]}" for region in ("ab", "ac", "bd", "be") for number in range(4)]
+    (tmp_path / "fed.csv").write_text("silo,records,region,country\n" + "\n".join(rows) + "\n")
+    made = fulcrum.plan(tmp_path / "fed.csv", rounds=10, epsilon={"region": 1.0, "country": 0.5})
+    stated = {tier: float(made.epsilon(tier)[0]) for tier in ("region", "country", "federation")}
+    assert stated["region"] > stated["country"] > stated["federation"]
+    for tier, epsilon in stated.items():
+        loose = {"largest_epsilon_above": 1.0, "largest_epsilon_inside": 20.0}
+        Policy(**loose, largest_epsilon={tier: epsilon * 1.001}).check(made, "ab-0")
+        with pytest.raises(PolicyError, match=rf"allows epsilon \S+ against the observer '{tier}'"):
+            Policy(**loose, largest_epsilon={tier: epsilon * 0.99}).check(made, "ab-0")
 
 
 def test_a_silo_seals_to_the_key_it_knows_in_whatever_region(made):

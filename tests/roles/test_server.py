@@ -11,7 +11,7 @@ from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.sealing import seal
 from fulcrum.core.noise.noise_sources import SeededNoise
-from fulcrum.core.plan.figures import needs_every_region
+from fulcrum.core.plan.figures import outermost_complete_tier
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release, release
 from fulcrum.errors import ExchangeError, StorageError
@@ -353,7 +353,7 @@ def test_a_run_whose_past_rounds_lack_a_region_does_not_resume_under_a_plan_that
 
 def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):
     # Its epsilon for the global sum counts on every region, as the embedded engine has them.
-    assert needs_every_region(world.research)
+    assert outermost_complete_tier(world.research) == "federation"
     server = Coordinator.open(tmp_path, world.research, START)
     server.receive(sum_of(world.research, "north", values=np.ones(40)), "north")
     assert server.finish_round()["summed"] == []
@@ -361,7 +361,7 @@ def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):
 
 
 def test_a_deployed_server_goes_on_without_a_region_that_no_target_counts_on(world, tmp_path):
-    assert not needs_every_region(world.deployment)
+    assert outermost_complete_tier(world.deployment) != "federation"
     server = Coordinator.open(tmp_path, world.deployment, START)
     server.receive(sum_of(world.deployment, "north"), "north")
     assert server.finish_round()["summed"] == ["north"]

@@ -22,6 +22,7 @@ ANSWERING = """
 import logging, sys
 from pathlib import Path
 import numpy as np
+from site_folder import ImportedWhenTrained
 from fulcrum.engines.built_in_training import start
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.in_process_training import InProcessTraining
@@ -31,7 +32,7 @@ from fulcrum.core.silo.site import read_site
 logging.basicConfig(stream=sys.stderr)
 station = SiloStation(read_site(Path(sys.argv[1]), "silo"))
 if sys.argv[2] == "in process":  # as a silo on Flower trains
-    station._training = InProcessTraining("their_training")
+    station._training = InProcessTraining(ImportedWhenTrained("their_training"))
 model = {"head": np.zeros(station._site.plan.parameters)} if station._site.plan.parameters > 34 else start({})
 for number in range(1, int(sys.argv[3]) + 1):
     station.answer(pack_model(model), number)

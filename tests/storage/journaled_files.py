@@ -11,7 +11,8 @@ import pytest
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.core.masking.member_store import MaskingRecord
 from fulcrum.core.store.commit_mark import PAGE_BYTES
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError, StorageError
 
 COST = Cost(shifts={"silo": 1.0, "region": 0.25})

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from journaled_files import PLAN, Book, Watched, journal_of, opens_with, put, recording, refused, state
 
-from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="needs limits of Unix")
@@ -97,7 +98,8 @@ def test_a_mark_that_cannot_be_synced_after_the_commit_is_no_release_and_charged
 FORKED = """
 import os, sys
 from pathlib import Path
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 
 path = Path(sys.argv[1])
 plan = Allowance(plan_digest="p", rounds=9, shifts={"silo": 9.0, "region": 9.0})

@@ -14,7 +14,8 @@ from journaled_files import KINDS, PLAN, Book, Rounds
 from fulcrum.core.masking.member_store import MaskingRecord
 from fulcrum.core.store import sqlite_connection as connections
 from fulcrum.core.store.commit_mark import PAGE_BYTES
-from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 LEVELS, CHILDREN = 8, 100

@@ -9,7 +9,7 @@ import pytest
 from journaled_files import Book, journal_of, opens_with, recording, refused
 
 from fulcrum.core.store import file_holding as holding
-from fulcrum.core.store.ledger import verify_ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="needs limits of Unix, where open files may be moved")

@@ -7,7 +7,8 @@ import pytest
 from journaled_files import Book, Rounds, Sums, refused
 
 from fulcrum.core.store import sqlite_connection as connections
-from fulcrum.core.store.ledger import Ledger, verify_ledger
+from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
 NOT_OURS = "is damaged: its tables are not those that Fulcrum makes"

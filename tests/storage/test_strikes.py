@@ -15,7 +15,8 @@ import collections, hashlib, json, os, random, resource, signal, struct, sys, ti
 from pathlib import Path
 from fulcrum.core.store import ledger_file as ledger_file
 from fulcrum.errors import LedgerError
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 
 folder, trials, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cost = Cost(shifts={"silo": 0.01, "region": 0.001})

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from fulcrum.aggregation.secret_recovery import secret_from
 from fulcrum.core.masking.harary_graph import Circle
-from fulcrum.core.masking.masking_group import Group
+from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     INPUT,
@@ -47,13 +48,20 @@ from fulcrum.core.masking.member_protocol import (
     told_before_inputs,
 )
 from fulcrum.core.masking.roster import DistinctKeys
-from fulcrum.core.masking.secret_sharing import secret_from
 from fulcrum.core.messages.layout import Layout
+from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld
+from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
 
 STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
 """What is asked for, in this order."""
+
+_HEAD_BYTES = 512
+"""Of an answer, beside names: plan, model and signature, with the names of fields."""
+
+_SHARES_BYTES = 128
+"""Of two sealed shares for a neighbour, beside the neighbour's name."""
 
 
 class MaskedGroup:
@@ -255,3 +263,20 @@ class MaskedGroup:
             missing=tuple(sorted(set(self._group.regions) - set(present))),
             reason=reason,
         )
+
+
+def largest_answer(plan: VerifiedPlan) -> int | None:
+    """Returns the bytes of the longest answer of a silo in any stage of a masked round of a plan.
+
+    The carrier of messages refuses longer requests. None where the plan has no number of parameters.
+    """
+    if plan.parameters is None:
+        return None
+    return max(longest_answer_of(group_of(plan, name)) for name in senders_of(plan))
+
+
+def longest_answer_of(group: Group) -> int:
+    """Returns the bytes of the longest answer of a member: the masked input, or shares for every neighbour."""
+    name = max(len(silo.encode()) for silo in (group.name, *group.regions))
+    shares = (group.neighbours + 1) * (_SHARES_BYTES + name)
+    return _HEAD_BYTES + 2 * name + max((group.parameters or 0) * group.bits // 8, shares)

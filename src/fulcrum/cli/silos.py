@@ -24,7 +24,8 @@ from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.earlier_ledgers import convert_ledger
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger, verify_ledger
+from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import ParameterError, PolicyError
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.files.plan_issue import new_key, sign_plan

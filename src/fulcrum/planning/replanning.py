@@ -27,6 +27,7 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.silo.release_parameters import assumptions_of
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
@@ -80,7 +81,7 @@ def replan(
         with Ledger.read(path) as ledger:
             if ledger.silo != name:
                 raise PlanError("replan.ledger-of-other-silo", file=path, owner=ledger.silo, silo=name)
-            failed = next((check for check in ledger.checks() if not check.holds), None)
+            failed = next((check for check in verify_ledger(ledger) if not check.holds), None)
             if failed is not None:
                 raise PlanError("replan.ledger-untrusted", file=path, check=failed.name, detail=failed.detail)
             for tier, shift in _spent_by(ledger, changed, old, path).items():

@@ -43,12 +43,6 @@ RESEARCH_STEP = 2.0**-40
 WIDTHS = (32, 64)
 """Bits that a masked integer may have."""
 
-_HEAD_BYTES = 512
-"""Of an answer, beside names: plan, model and signature, with the names of fields."""
-
-_SHARES_BYTES = 128
-"""Of two sealed shares for a neighbour, beside the neighbour's name."""
-
 _TOLERANCE = 1e-9  # relative, of products rounded in another order
 
 
@@ -94,13 +88,6 @@ class Group:
     def dtype(self) -> str:
         """How masked integers are held and sent."""
         return f"<u{self.bits // 8}"
-
-    @property
-    def largest_answer(self) -> int:
-        """Bytes of the longest answer in any stage: the masked input, or shares for every neighbour."""
-        name = max(len(silo.encode()) for silo in (self.name, *self.regions))
-        shares = (self.neighbours + 1) * (_SHARES_BYTES + name)
-        return _HEAD_BYTES + 2 * name + max((self.parameters or 0) * self.bits // 8, shares)
 
     def session(self, round_number: int, basis: str, attempt: int = 1) -> Session:
         """Returns the session of a round, or raises `ExchangeError` where the plan has none such."""
@@ -200,17 +187,6 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         largest=largest,
         bits=_bits(largest.values(), name),
     )
-
-
-def largest_answer(plan: VerifiedPlan) -> int | None:
-    """Returns the bytes of the longest answer of a silo in any stage of a masked round of a plan.
-
-    The carrier of messages refuses longer requests. None where the plan has no number of parameters.
-    """
-    if plan.parameters is None:
-        return None
-    groups = [group_of(plan, name) for name in senders_of(plan)]
-    return max(group.largest_answer for group in groups)
 
 
 def check_sheltered(plan: PlanData, silo: str) -> None:

@@ -45,14 +45,6 @@ def outermost_complete_tier(plan: PlanData) -> str:
     return max([federation.innermost.name, *plan.epsilon_target], key=federation.tier_names.index)
 
 
-def needs_every_region(plan: PlanData) -> bool:
-    """Returns True where a round that lacks the sum of one region must add up none.
-
-    With a target on a tier between regions and federation, a round lacks whole nodes of that tier instead.
-    """
-    return outermost_complete_tier(plan) == ROOT
-
-
 def noise_variance(plan: PlanData) -> FloatArray:
     """Returns by silo the noise variance that it brings into its sum, w² sigma², in units of C².
 

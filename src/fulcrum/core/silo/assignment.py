@@ -1,12 +1,13 @@
-"""The assignment of a round: all that training is told beside the model, and the one error that training ends in."""
+"""The assignment of a round: all that training is told beside the model, the way to ask for training, and its error."""
 
 import importlib.util
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from typing import Any
+from typing import Any, Protocol
 
+from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import DataError
 
@@ -40,6 +41,18 @@ class TrainingFailedError(DataError):
     def __init__(self, reason: str, report: str = "") -> None:
         super().__init__(reason)
         self.report = report or reason
+
+
+class Training(Protocol):
+    """A way to train: `TrainingWorker` in a process of its own, `InProcessTraining` where the engine calls the user."""
+
+    def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Returns what local training changed, under the model's names and in its shapes.
+
+        Raises:
+            TrainingFailedError: Whatever went wrong, unless it is the operator's interrupt.
+        """
+        ...
 
 
 def check_installed(name: str) -> None:

@@ -11,15 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
+from fulcrum.core.silo.assignment import Assignment, Training, TrainingFailedError
 from fulcrum.core.silo.release_room import blocks_of_memory
-from fulcrum.core.silo.training_module import (
-    Learner,
-    error_in_words,
-    forked_children_end,
-    load_learner,
-    report_of,
-)
+from fulcrum.core.silo.training_result import error_in_words, forked_children_end, report_of
 
 _REPORT = 4 * 2**20
 """Bytes that are free for the report of training that failed, whatever it took."""
@@ -29,12 +23,11 @@ class InProcessTraining:
     """Trains in this process.
 
     Args:
-        learner: The functions that train, or the name of the module that holds them. The module is imported when it
-            first trains: one that reads records when it is imported may fail by what they are.
+        training: Calls the user's code, and may raise anything.
     """
 
-    def __init__(self, learner: Learner | str) -> None:
-        self._learner = learner
+    def __init__(self, training: Training) -> None:
+        self._training = training
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
         """Returns what local training changed.
@@ -46,9 +39,7 @@ class InProcessTraining:
         spare = blocks_of_memory(_REPORT)
         try:
             with _nothing_left_behind(), forked_children_end():
-                if isinstance(self._learner, str):
-                    self._learner = load_learner(self._learner)
-                return self._learner.update(model, assignment)
+                return self._training.update(model, assignment)
         except (KeyboardInterrupt, TrainingFailedError):
             raise
         except BaseException as error:

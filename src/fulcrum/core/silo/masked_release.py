@@ -4,7 +4,7 @@ The stages are those of `fulcrum.core.masking.masking_messages`. An engine hands
 back what it returns; one of the five requests asks for an update, and comes with the model. Where a method raises,
 nothing is sent.
 
-    silo = MaskedSilo(site, learner)
+    silo = MaskedSilo(site)
     if silo.asks_for_update(request):
         answer = silo.masked_update(request, model)
     else:
@@ -27,14 +27,14 @@ from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import basis_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
-from fulcrum.core.silo.assignment import check_installed
+from fulcrum.core.silo.assignment import Training, check_installed
 from fulcrum.core.silo.in_process_training import InProcessTraining
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing_silo import ReleasingSilo
 from fulcrum.core.silo.site import Site, once_free, record_name
 from fulcrum.core.silo.site_records import own_record
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.silo.training_worker import worker_of
 from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
 
 
@@ -53,7 +53,8 @@ class MaskedSilo(ReleasingSilo):
 
     Args:
         site: The silo's own folder.
-        learner: The functions that train, in this process; those of the module that the site names by default.
+        learner: Trains in this process, where an engine calls the user's code. By default the module that the site
+            names trains in a process of its own.
 
     Raises:
         FulcrumError: Plan or policy do not let this silo take part.
@@ -61,8 +62,8 @@ class MaskedSilo(ReleasingSilo):
 
     _masks = True
 
-    def __init__(self, site: Site, learner: Learner | None = None) -> None:
-        super().__init__(site, InProcessTraining(learner or site.settings.train))
+    def __init__(self, site: Site, learner: Training | None = None) -> None:
+        super().__init__(site, worker_of(site.settings) if learner is None else InProcessTraining(learner))
         if learner is None:
             check_installed(site.settings.train)
         plan, silo = site.plan, site.settings.name

@@ -22,7 +22,7 @@ from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verification import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.topology import SILO
-from fulcrum.errors import PolicyError
+from fulcrum.errors import PolicyError, listing
 from fulcrum.parsing import toml_of
 from fulcrum.rounding import display_epsilon
 
@@ -35,6 +35,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             masked as one group, against anyone outside the federation who sees the global sum.
         largest_epsilon_inside: Against whoever sees its own updates; where sums are masked, against the server together
             with silos, and with it any silo that sees the sum and knows its own noise.
+        largest_epsilon: By observer, against any observer that a plan may name: its tiers, such as "country", and
+            "federation". A plan that does not name such an observer is refused.
         largest_delta: Of the plan.
         smallest_region: Silos that must share its region, itself included; where sums are masked, silos that must be
             in every sum with it.
@@ -49,6 +51,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     largest_epsilon_above: float
     largest_epsilon_inside: float
+    largest_epsilon: dict[str, float] = {}
     largest_delta: float = 1e-5
     smallest_region: int = 1
     largest_rounds: int | None = None
@@ -93,12 +96,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         above, inside = f"above its {inner}", f"inside its {inner}"
         if is_one_group(plan):
             above, inside = "outside the federation", "inside the federation"
-        limits = (
-            (above, figures.epsilon_above, self.largest_epsilon_above),
-            (inside, figures.epsilon_inside, self.largest_epsilon_inside),
-        )
-        for where, epsilon, largest in limits:
-            spent = epsilon[index]
+        if unknown := [name for name in self.largest_epsilon if name not in plan.federation.tier_names]:
+            known = listing(plan.federation.tier_names)
+            raise PolicyError(f"silo {silo!r} limits epsilon against {unknown[0]!r}, the plan's observers are {known}")
+        limits = [
+            (above, inner, self.largest_epsilon_above),
+            (inside, SILO, self.largest_epsilon_inside),
+            *((f"against the observer {name!r}", name, largest) for name, largest in self.largest_epsilon.items()),
+        ]
+        for where, observer, largest in limits:
+            spent = figures.recomputed.epsilon(observer)[index]
             if not spent <= largest:
                 raise PolicyError(
                     f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {display_epsilon(spent):g}"
@@ -150,14 +157,12 @@ class _Figures:
     Attributes:
         plan: The plan, verified.
         members: By region, the silos of it.
-        epsilon_above: By silo.
-        epsilon_inside: By silo.
+        recomputed: The epsilons of every silo, by observer.
     """
 
     plan: VerifiedPlan
     members: dict[str, list[str]]
-    epsilon_above: list[float]
-    epsilon_inside: list[float]
+    recomputed: Recomputed
 
     @classmethod
     def of(cls, plan: SupportsContent) -> Self:
@@ -170,13 +175,8 @@ class _Figures:
         # Of the accountants, renyi is the one proven for what a deployed silo draws.
         proven = msgspec.structs.replace(content.settings, accountant="renyi")
         deployed = content.purpose == "deployment"
-        seen = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
-        return cls(
-            plan=sound,
-            members=members,
-            epsilon_above=seen.epsilon(content.federation.tiers[0]),
-            epsilon_inside=seen.epsilon(SILO),
-        )
+        recomputed = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        return cls(plan=sound, members=members, recomputed=recomputed)
 
 
 def read_policy(path: str | Path) -> Policy:

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
-from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
+from fulcrum.core.silo.assignment import Assignment, Training, TrainingFailedError
 from fulcrum.core.silo.release_room import memory_for_release, room_for_release
 from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
 from fulcrum.core.silo.site import Site, ledger_name, once_free
@@ -19,18 +18,6 @@ from fulcrum.errors import PolicyError, ReleaseError
 
 FAILED = "training failed in round"
 """What the silo's own log says, with the round after it, and nobody else is told."""
-
-
-class Training(Protocol):
-    """A way to train: `TrainingWorker` in a process of its own, `InProcessTraining` where the engine calls the user."""
-
-    def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns what local training changed, under the model's names and in its shapes.
-
-        Raises:
-            TrainingFailedError: Whatever went wrong, unless it is the operator's interrupt.
-        """
-        ...
 
 
 class ReleasingSilo:

@@ -7,7 +7,7 @@ from fulcrum.core.silo.preconditions import check_aggregation
 from fulcrum.core.silo.releasing import checked_round
 from fulcrum.core.silo.releasing_silo import ReleasingSilo
 from fulcrum.core.silo.site import Site
-from fulcrum.core.silo.training_worker import TrainingWorker
+from fulcrum.core.silo.training_worker import worker_of
 
 
 class SiloStation(ReleasingSilo):
@@ -15,12 +15,8 @@ class SiloStation(ReleasingSilo):
 
     def __init__(self, site: Site) -> None:
         check_aggregation(site.plan, "trusted")
-        settings = site.settings
-        worker = TrainingWorker(
-            settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes
-        )
-        super().__init__(site, worker)
-        check_installed(settings.train)
+        super().__init__(site, worker_of(site.settings))
+        check_installed(site.settings.train)
         self._sealer = Sealer(site.plan, site.settings.name, site.key)
 
     def answer(self, model: bytes, round_number: int) -> bytes:

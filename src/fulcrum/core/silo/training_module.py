@@ -8,13 +8,10 @@
 They run where they are installed; none travels. `fulcrum.engines.built_in_training` is the one built in.
 """
 
-import contextlib
 import importlib
 import logging
 import math
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +21,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.model_form import ModelForm, as_array, form_of
+from fulcrum.core.silo.training_result import checked_result, error_in_words, update_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line, listing
 
 _logger = logging.getLogger(__name__)
@@ -90,26 +88,17 @@ class Learner:
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
         """Returns what local training changed; names and shapes that differ from the model's are refused."""
-        trained = self._trained(model, assignment)
-        return {name: trained[name] - array for name, array in model.items()}
+        return update_of(model, self._trained(model, assignment))
 
     def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Iterator[FloatArray]:
         """Yields the model after training on each unit of privacy, as one row: the unit is a silo, so there is one."""
-        trained = self._trained(model, assignment)
+        trained = checked_result(model, self._trained(model, assignment))
         yield np.concatenate([array.ravel() for array in trained.values()])
 
-    def _trained(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns the model after local training, in double precision."""
+    def _trained(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the model after local training, as the module gave it."""
         form = self.form(assignment.options)
-        trained = form.taken(self.train(form.given(model), assignment))
-        if list(trained) != list(model):
-            raise DataError(f"train returned the arrays {sorted(trained)}, the model has {sorted(model)}")
-        for name, array in model.items():
-            found = trained[name]
-            if found.dtype.kind not in "fiu" or found.shape != array.shape:
-                told = f"{found.dtype} of shape {found.shape}"
-                raise DataError(f"train returned {name!r} as {told}, it is real numbers of shape {array.shape}")
-        return {name: array.astype(np.float64, copy=False) for name, array in trained.items()}
+        return form.taken(self.train(form.given(model), assignment))
 
     def measured(self, model: Mapping[str, FloatArray], assignment: Assignment) -> tuple[dict[str, float], list[str]]:
         """Returns what `evaluate` measures of a model, and in one line each what is left out of it and why.
@@ -190,41 +179,3 @@ def _number(value: Any) -> float | None:
     """Returns one real number as a float, whatever array or tensor it stands in; None for anything else."""
     found = as_array(value)
     return float(found) if found.ndim == 0 and found.dtype.kind in "fiub" else None
-
-
-def error_in_words(error: BaseException) -> str:
-    """Returns an error of somebody else's code for a message: most errors say too little without their names."""
-    name = type(error).__name__
-    try:
-        said = in_one_line(error)
-    except BaseException:  # its own text is somebody else's code too
-        said = ""
-    if isinstance(error, ImportError | SyntaxError) and said:
-        return said
-    return f"{name}: {said}" if said else name
-
-
-def report_of(error: BaseException) -> str:
-    """Returns the traceback of an error of somebody else's code, whose own text may fail to be made."""
-    try:
-        return "".join(traceback.format_exception(error)).strip()
-    except BaseException:
-        return type(error).__name__
-
-
-@contextlib.contextmanager
-def forked_children_end() -> Iterator[None]:
-    """Ends a process that training forked and that comes back, by returning, failing or `sys.exit`.
-
-    It would answer the round in the place of its parent.
-    """
-    process, status = os.getpid(), 1
-    try:
-        yield
-        status = 0
-    except SystemExit as ending:
-        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-        raise
-    finally:
-        if os.getpid() != process:
-            os._exit(status & 0xFF)

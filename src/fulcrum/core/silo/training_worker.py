@@ -35,6 +35,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
+from fulcrum.core.silo.site import SiteSettings
 from fulcrum.errors import in_one_line
 
 _COMMAND = """
@@ -161,6 +162,11 @@ class TrainingWorker:
         """Ends the process that runs, and returns the code of one that had ended by itself."""
         running, self._running = self._running, None
         return None if running is None else running.end()
+
+
+def worker_of(settings: SiteSettings) -> TrainingWorker:
+    """Returns the worker of the training module that a site names, within the site's limits."""
+    return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)
 
 
 class _RunningWorker:

@@ -27,13 +27,8 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.verified_plan import verified_of_issuer
 from fulcrum.core.silo.assignment import Assignment
-from fulcrum.core.silo.training_module import (
-    Learner,
-    error_in_words,
-    forked_children_end,
-    load_learner,
-    report_of,
-)
+from fulcrum.core.silo.training_module import Learner, load_learner
+from fulcrum.core.silo.training_result import error_in_words, forked_children_end, report_of
 
 _LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
 """Characters. Each is at most six bytes of JSON, so that an answer is shorter than the silo's longest line."""

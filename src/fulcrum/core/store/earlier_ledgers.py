@@ -28,7 +28,8 @@ from typing import Any, TypeAlias
 from fulcrum.core.store.database import PathLike, Statement
 from fulcrum.core.store.disk_sync import sync_file, sync_folder
 from fulcrum.core.store.file_holding import taken
-from fulcrum.core.store.ledger import chain_hash, checks_of_file, genesis
+from fulcrum.core.store.ledger import chain_hash, genesis
+from fulcrum.core.store.ledger_checks import checks_of_file
 from fulcrum.core.store.ledger_entries import INSIDE, Allowance, Cost, Entry
 from fulcrum.core.store.ledger_file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
 from fulcrum.core.store.recovery import files_beside

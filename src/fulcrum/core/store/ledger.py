@@ -19,12 +19,14 @@ are never stored, only what is sent anyway.
 """
 
 import hashlib
+import importlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from fulcrum.checks import Check
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
@@ -32,7 +34,7 @@ from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entr
 from fulcrum.core.store.ledger_file import LedgerFile, row_of
 from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 
-__all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded", "verify_ledger"]
+__all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded"]
 
 HASH_FORMAT = 2
 """Of the hashes of entries. The first format covered two observers without names."""
@@ -259,7 +261,7 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             self._check_works()
             known = self._released(allowance, round_number)
-            return self._payload(known) if known is not None and known.basis == basis else None
+            return self.payload_of(known) if known is not None and known.basis == basis else None
 
     def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
         """Charges a release and stores its bytes; when it returns they are on disk and may be sent.
@@ -286,7 +288,7 @@ class Ledger(ClosedAtTheEnd):
             self._check_works()
             known = self._released(allowance, round_number)
             if known is not None and known.basis == basis:
-                return Recorded(sequence=known.sequence, payload=self._payload(known), fresh=False)
+                return Recorded(sequence=known.sequence, payload=self.payload_of(known), fresh=False)
             reason = self.would_exceed(allowance, cost, round_number)
             if reason is not None:
                 raise RefusedReleaseError(f"{self._path}: {reason}")
@@ -309,28 +311,14 @@ class Ledger(ClosedAtTheEnd):
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
 
-    def checks(self, *, least_sequence: int | None = None, witnessed_hash: str | None = None) -> tuple[Check, ...]:
-        """Returns what `verify_ledger` does, for a ledger that is open."""
-        with self._lock:
-            if reason := self._idle(writes=False):
-                raise LedgerError(reason)
-            file_check = _file_check(self._file)
-            if not file_check.holds:
-                return (file_check,)
-            return (file_check, *self._content_checks(least_sequence, witnessed_hash))
-
-    def _content_checks(self, least_sequence: int | None, witnessed_hash: str | None) -> tuple[Check, ...]:
-        """Returns the checks of all rows and payloads, and of a witness; the pages of the file are sound."""
-        checks = [*self._entry_checks(), self._payload_check()]
-        if least_sequence is not None:
-            detail = f"{self.sequence} releases, {least_sequence} were seen by a witness"
-            checks.append(Check(name="witness", holds=self.sequence >= least_sequence, detail=detail))
-        if witnessed_hash is not None:
-            hashes = {hash_ for entry in self._entries for hash_ in (entry.chain_hash, entry.former_hash)}
-            seen = witnessed_hash in hashes | {genesis(self._silo)}
-            detail = f"hash {witnessed_hash[:12]} is {'' if seen else 'not '}in the chain"
-            checks.append(Check(name="witnessed hash", holds=seen, detail=detail))
-        return tuple(checks)
+    def checks(self, **witness: Any) -> tuple[Check, ...]:
+        """Returns the checks of the ledger; goes with version 0.3, use `fulcrum.verify_ledger(ledger)`."""
+        warnings.warn(
+            "Ledger.checks goes with version 0.3. Use fulcrum.verify_ledger(ledger)", DeprecationWarning, stacklevel=2
+        )
+        verify = importlib.import_module("fulcrum.core.store.ledger_checks").verify_ledger  # a silo does not load it
+        checks: tuple[Check, ...] = verify(self, **witness)
+        return checks
 
     def _idle(self, *, writes: bool = True) -> str | None:
         """Why this object does no work, if so."""
@@ -357,7 +345,8 @@ class Ledger(ClosedAtTheEnd):
         """The entry of a round of a plan that was entered with these numbers."""
         return self._of_round.get((allowance.plan_digest, round_number)) if self._is_entered(allowance) else None
 
-    def _payload(self, entry: Entry) -> bytes:
+    def payload_of(self, entry: Entry) -> bytes:
+        """Returns the bytes of a release, held against the digest of its entry."""
         payload = self._file.payload(entry.sequence)
         if payload is None or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
             raise LedgerError(f"{self._path} is damaged: the bytes of entry {entry.sequence} are not those released")
@@ -370,11 +359,11 @@ class Ledger(ClosedAtTheEnd):
 
     def _refuse_damage(self, remedy: str) -> None:
         """Raises LedgerError for the first check of the entries that fails."""
-        for check in self._entry_checks():
+        for check in self.entry_checks():
             if not check.holds:
                 raise LedgerError(f"{self._path} is damaged: {in_one_line(check.detail)}. {remedy}")
 
-    def _entry_checks(self) -> Iterator[Check]:
+    def entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
         entries = self._entries
         gap = next((number for number, entry in enumerate(entries, 1) if entry.sequence != number), None)
@@ -423,59 +412,6 @@ class Ledger(ClosedAtTheEnd):
             return Check(name="sums", holds=False, detail=str(error))
         more = "" if true == stated else f", stated {_listed(stated)}"
         return Check(name="sums", holds=true == stated, detail=f"costs add up to {_listed(true)}{more}")
-
-    def _payload_check(self) -> Check:
-        damaged = ""
-        for entry in self._entries:
-            try:
-                self._payload(entry)
-            except LedgerError as error:
-                damaged = damaged or str(error).removeprefix(f"{self._path} is damaged: ")
-        known = {entry.sequence for entry in self._entries}
-        known.add(self._recorded + 1)  # of a release that was interrupted before it was recorded, and sent
-        more = [number for number in self._file.payload_numbers() if number not in known]
-        detail = f"{len(self._entries)} payloads" + (f", {len(more)} too many" if more else "")
-        return Check(name="payloads", holds=not damaged and not more, detail=damaged or detail)
-
-
-def verify_ledger(
-    path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
-) -> tuple[Check, ...]:
-    """Returns the checks of a ledger file, every payload read; it holds up if all of them do.
-
-    A ledger restored from an old copy, with all files beside it, is sound in itself: only whoever saw a later state can
-    tell.
-
-    Args:
-        path: The ledger; no process may be releasing from it.
-        least_sequence: The highest `Ledger.sequence` that a witness outside the silo saw.
-        witnessed_hash: A `Ledger.head` that a witness saw, which must still be in the chain: a restored copy that
-            went on to release something else has lost it, even where its sequence has caught up.
-
-    Raises:
-        LedgerError: It cannot be read as a ledger at all.
-    """
-    return checks_of_file(LedgerFile, path, least_sequence=least_sequence, witnessed_hash=witnessed_hash)
-
-
-def checks_of_file(
-    kind: type[LedgerFile], path: PathLike, *, least_sequence: int | None = None, witnessed_hash: str | None = None
-) -> tuple[Check, ...]:
-    """Returns the checks of a file as `verify_ledger` does, for a kind of ledger file.
-
-    SQLite's own check comes first. Where it fails the rows are not read: a damaged b-tree may give any rows, and any
-    number of them.
-    """
-    with kind.reading(path) as file, closing(file):
-        file_check = _file_check(file)
-        if not file_check.holds:
-            return (file_check,)
-        return (file_check, *Ledger(file)._content_checks(least_sequence, witnessed_hash))
-
-
-def _file_check(file: LedgerFile) -> Check:
-    faults = file.integrity()
-    return Check(name="file", holds=faults == ["ok"], detail=in_one_line(" ".join(faults)))
 
 
 def _shape(payload: object) -> str:

@@ -2,5 +2,5 @@
 
 A mod stands before the app at every silo, a strategy at the server; the masking is that of `fulcrum.core.masking`.
 
-Imports from: base, core, planning, server, engines.
+Imports from: base, core, aggregation, planning, server, engines.
 """

@@ -31,7 +31,7 @@ from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.releasing import tell_log
 from fulcrum.core.silo.site import Site, read_site
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.silo.training_result import update_of
 from fulcrum.engines.flower.flower_records import (
     ARRAYS,
     CONFIG,
@@ -125,7 +125,7 @@ class _Station:
     """One site in this process; the message at hand is what its training is made of."""
 
     def __init__(self, site: Site) -> None:
-        self._silo = MaskedSilo(site, Learner(start=_started_elsewhere, train=self._train))
+        self._silo = MaskedSilo(site, self)
         self._lock = threading.Lock()
         self._calling: Callable[[], Message] | None = None
 
@@ -149,8 +149,8 @@ class _Station:
             finally:
                 self._calling = None
 
-    def _train(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the app's arrays after training, under the model's names; what else it returns is withheld."""
+    def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
+        """Returns the change that the app's training made to the model; what else the app returns is withheld."""
         del assignment
         if self._calling is None:
             raise ExchangeError("flower.training-without-message")
@@ -162,7 +162,7 @@ class _Station:
         trained = arrays_in(record)
         if missing := set(model) - set(trained):
             raise DataError("flower.reply-array-missing", array=min(missing))
-        return {name: trained[name] for name in model}
+        return update_of(model, {name: trained[name] for name in model})
 
 
 def _model_in(content: RecordDict) -> dict[str, FloatArray]:
@@ -240,8 +240,3 @@ def _station_of(folder: Path) -> _Station:
 def own_site(context: Context) -> Site:
     """Returns the site that a node acts for, for an app that trains by the module that the site names."""
     return read_site(_folder_of(context.node_config), "silo")
-
-
-def _started_elsewhere(options: Mapping[str, Any]) -> dict[str, Any]:
-    del options
-    raise DataError("flower.model-start")

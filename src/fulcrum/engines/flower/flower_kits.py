@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fulcrum.core.masking.masking_group import largest_answer
+from fulcrum.aggregation.masked_group import largest_answer
 from fulcrum.engines.flower.app_files import app_files
 from fulcrum.engines.flower.certificates import AUTHORITY, write_certificates, write_node_key
 from fulcrum.engines.flower.flower_sites import silos_of, write_sites

@@ -1,7 +1,7 @@
 """What travels in Flower's messages: the protocol's requests and answers, the model, and what is told beside it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,18 +22,14 @@ ROUND = "server-round"
 MESSAGE_TYPE = "train"
 """Of all stages: whatever is asked, the app's own train function stands behind it."""
 
-_REQUESTS = "requests"
-
-
-def request_content(requests: Iterable[bytes]) -> RecordDict:
-    """Returns the content of a message that asks for one stage, of whichever group the silo is in."""
-    return RecordDict({FULCRUM: ConfigRecord({_REQUESTS: list(requests)})})
+REQUESTS = "requests"
+"""The entry of the record `FULCRUM` that holds the requests."""
 
 
 def requests_in(content: RecordDict) -> list[bytes]:
     """Returns what is asked, or raises `ExchangeError`."""
     record = content.config_records.get(FULCRUM)
-    found = None if record is None else record.get(_REQUESTS)
+    found = None if record is None else record.get(REQUESTS)
     if not isinstance(found, list) or not all(isinstance(request, bytes) for request in found):
         raise ExchangeError("flower.request-missing")
     return [request for request in found if isinstance(request, bytes)]
@@ -76,20 +72,6 @@ def _digest(purpose: str, told: list[Any]) -> str:
 def answer_content(answer: bytes) -> RecordDict:
     """Returns the content of the reply: the answer and nothing else; as an array, which Flower sends in parts."""
     return RecordDict({FULCRUM: ArrayRecord([np.frombuffer(answer, dtype=np.uint8)])})
-
-
-def answer_in(content: RecordDict) -> bytes:
-    """Returns what a silo answered, or raises `ExchangeError`."""
-    record = content.array_records.get(FULCRUM)
-    if record is None or len(record) != 1:
-        raise ExchangeError("flower.answer-missing")
-    try:
-        found = record.to_numpy_ndarrays()[0]
-    except Exception as error:  # whatever NumPy makes of the bytes
-        raise ExchangeError("flower.answer-malformed", reason=str(error)) from None
-    if found.dtype != np.uint8:
-        raise ExchangeError("flower.answer-missing")
-    return bytes(found.tobytes())
 
 
 def arrays_in(record: ArrayRecord) -> dict[str, np.ndarray[Any, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.core.silo.site import read_site
-from fulcrum.engines.flower.flower_sites import APP, silos_of, write_sites
+from fulcrum.engines.flower.flower_sites import silos_of, write_sites
 from fulcrum.engines.flower.run_recorder import local_run
 from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
 from fulcrum.errors import EngineError, MissingExtraError, in_one_line
@@ -57,7 +57,8 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
-        app = importlib.import_module(APP)
+        client_app = importlib.import_module("fulcrum.engines.flower.client_app").client_app
+        run_plan = importlib.import_module("fulcrum.engines.flower.server_app").run_plan
     except ImportError:
         raise MissingExtraError(
             "engine.not-installed", package="Flower's simulation", extra="flower-simulation"
@@ -67,10 +68,10 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
     @server_app.main()  # type: ignore[untyped-decorator]
     def main(grid: Any, context: Any) -> None:
         del context
-        app.run_plan(grid, on_round)
+        run_plan(grid, on_round)
 
     try:
-        run_simulation(server_app, app.client_app, num_supernodes=nodes)
+        run_simulation(server_app, client_app, num_supernodes=nodes)
     except Exception as error:  # whatever Flower makes of what the server's thread raised
         raise EngineError("flower.simulation-failed", reason=in_one_line(error.__cause__ or error)) from error
     finally:

@@ -8,9 +8,6 @@ from fulcrum.engines.site_folders import Deployment, check_stays_here, new_keys,
 from fulcrum.errors import PlanError
 from fulcrum.planning.engine_limits import SERVER, refusals_on_flower
 
-APP = "fulcrum.engines.flower.app"
-"""The module of the apps that are built in."""
-
 
 def silos_of(deployment: Deployment) -> list[str]:
     """Returns the silos in the plan's order."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -25,14 +25,14 @@ from fulcrum.core.silo.site import Site, read_site
 from fulcrum.engines.flower.flower_records import (
     ARRAYS,
     CONFIG,
+    FULCRUM,
     MESSAGE_TYPE,
+    REQUESTS,
     ROUND,
-    answer_in,
     arrays_in,
     as_record,
     parameters_in,
     records_digest,
-    request_content,
 )
 from fulcrum.errors import DataError, EngineError, ExchangeError
 from fulcrum.planning.plan import Plan
@@ -244,3 +244,22 @@ def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord)
     if measured is not None:
         _logger.info("round %d: %s", number, dict(measured))
         result.evaluate_metrics_serverapp[number] = measured
+
+
+def request_content(requests: Iterable[bytes]) -> RecordDict:
+    """Returns the content of a message that asks for one stage, of whichever group the silo is in."""
+    return RecordDict({FULCRUM: ConfigRecord({REQUESTS: list(requests)})})
+
+
+def answer_in(content: RecordDict) -> bytes:
+    """Returns what a silo answered, or raises `ExchangeError`."""
+    record = content.array_records.get(FULCRUM)
+    if record is None or len(record) != 1:
+        raise ExchangeError("flower.answer-missing")
+    try:
+        found = record.to_numpy_ndarrays()[0]
+    except Exception as error:  # whatever NumPy makes of the bytes
+        raise ExchangeError("flower.answer-malformed", reason=error) from None
+    if found.dtype != np.uint8:
+        raise ExchangeError("flower.answer-missing")
+    return bytes(found.tobytes())

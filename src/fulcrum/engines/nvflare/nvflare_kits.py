@@ -211,7 +211,7 @@ _CLIENT_RESOURCES: dict[str, Any] = {
         _component(
             "resource_consumer", "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
         ),
-        _component("process_launcher", f"{_COMPONENTS}.processes.SiteLauncher"),
+        _component("process_launcher", f"{_COMPONENTS}.site_launcher.SiteLauncher"),
     ],
 }
 
@@ -223,7 +223,7 @@ _SERVER_RESOURCES: dict[str, Any] = {
         "path": "nvflare.app_common.state_persistors.storage_state_persistor.StorageStatePersistor",
         "args": {
             "uri_root": "/",
-            "storage": {"path": f"{_COMPONENTS}.processes.KitStorage", "args": {}},
+            "storage": {"path": f"{_COMPONENTS}.server_files.KitStorage", "args": {}},
         },
     },
     "components": [
@@ -237,7 +237,7 @@ _SERVER_RESOURCES: dict[str, Any] = {
             max_schedule_interval=10,
             max_schedule_count=1000,
         ),
-        _component("job_manager", f"{_COMPONENTS}.processes.KitJobs"),
+        _component("job_manager", f"{_COMPONENTS}.server_files.KitJobs"),
         _component("job_store", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"),
         _component(
             "process_launcher", "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher"

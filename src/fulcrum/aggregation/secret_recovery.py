@@ -1,0 +1,49 @@
+"""A secret recovered from its shares, by the server: the value at 0 of the polynomial through them (Lagrange).
+
+>>> from fulcrum.core.masking.secret_sharing import shares_of
+>>> shares = shares_of(bytes(31) + b"k", threshold=3, points=(1, 2, 3, 4))
+>>> secret_from({point: shares[point] for point in (4, 1, 3)})[-1:]
+b'k'
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from fulcrum.core.masking.secret_sharing import PRIME, SECRET_BYTES, SHARE_BYTES
+from fulcrum.errors import ExchangeError
+
+
+def secret_from(shares: Mapping[int, bytes]) -> bytes:
+    """Returns the secret that these shares give, all of them used; raises `ExchangeError` where they give none."""
+    values = [int.from_bytes(share, "big") for share in shares.values()]
+    if not values or any(len(share) != SHARE_BYTES for share in shares.values()) or max(values) >= PRIME:
+        raise ExchangeError("mask.shares-malformed")
+    found = value_at_zero(tuple(shares), values)
+    if found >= 2 ** (8 * SECRET_BYTES):
+        raise ExchangeError("mask.shares-not-of-one-secret")
+    return found.to_bytes(SECRET_BYTES, "big")
+
+
+def value_at_zero(points: Sequence[int], values: Sequence[int], prime: int = PRIME) -> int:
+    """Returns the value at 0 of the polynomial of least degree through these points."""
+    return sum(map(int.__mul__, _factors(tuple(points), prime), values)) % prime
+
+
+@lru_cache(maxsize=256)
+def _factors(points: tuple[int, ...], prime: int) -> tuple[int, ...]:
+    """What each value is multiplied by (Lagrange). Members who lost the same holders share one computation."""
+    product = math.prod(points)
+    below = [point * math.prod([other - point for other in points if other != point]) for point in points]
+    return tuple(product * inverse % prime for inverse in _inverses(below, prime))
+
+
+def _inverses(numbers: Sequence[int], prime: int) -> list[int]:
+    """Returns the inverse of every number, from that of their product (Montgomery)."""
+    before = list(accumulate(numbers, lambda one, other: one * other % prime, initial=1))
+    inverse, found = pow(before.pop(), -1, prime), []
+    for number, those_before in zip(reversed(numbers), reversed(before), strict=True):
+        found.append(inverse * those_before % prime)
+        inverse = inverse * number % prime
+    return found[::-1]

@@ -1,0 +1,77 @@
+"""The result of the user's training: arrays that fit the model, or a failure in words.
+
+>>> import numpy as np
+>>> update_of({"weights": np.zeros(2)}, {"weights": np.ones(2)})
+{'weights': array([1., 1.])}
+>>> error_in_words(ValueError("no records"))
+'ValueError: no records'
+"""
+
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fulcrum.arrays import FloatArray
+from fulcrum.errors import DataError, in_one_line
+
+
+def checked_result(
+    model: Mapping[str, FloatArray], trained: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, FloatArray]:
+    """Returns the arrays that training gave, in double precision; names and shapes must be those of the model."""
+    if list(trained) != list(model):
+        raise DataError(f"train returned the arrays {sorted(trained)}, the model has {sorted(model)}")
+    for name, array in model.items():
+        found = trained[name]
+        if found.dtype.kind not in "fiu" or found.shape != array.shape:
+            told = f"{found.dtype} of shape {found.shape}"
+            raise DataError(f"train returned {name!r} as {told}, it is real numbers of shape {array.shape}")
+    return {name: array.astype(np.float64, copy=False) for name, array in trained.items()}
+
+
+def update_of(model: Mapping[str, FloatArray], trained: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, FloatArray]:
+    """Returns the change that training made to the model; the result of training is checked first."""
+    result = checked_result(model, trained)
+    return {name: result[name] - array for name, array in model.items()}
+
+
+def error_in_words(error: BaseException) -> str:
+    """Returns an error of somebody else's code for a message: most errors say too little without their names."""
+    name = type(error).__name__
+    try:
+        said = in_one_line(error)
+    except BaseException:  # its own text is somebody else's code too
+        said = ""
+    if isinstance(error, ImportError | SyntaxError) and said:
+        return said
+    return f"{name}: {said}" if said else name
+
+
+def report_of(error: BaseException) -> str:
+    """Returns the traceback of an error of somebody else's code, whose own text may fail to be made."""
+    try:
+        return "".join(traceback.format_exception(error)).strip()
+    except BaseException:
+        return type(error).__name__
+
+
+@contextlib.contextmanager
+def forked_children_end() -> Iterator[None]:
+    """Ends a process that training forked and that comes back, by returning, failing or `sys.exit`.
+
+    It would answer the round in the place of its parent.
+    """
+    process, status = os.getpid(), 1
+    try:
+        yield
+        status = 0
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        raise
+    finally:
+        if os.getpid() != process:
+            os._exit(status & 0xFF)

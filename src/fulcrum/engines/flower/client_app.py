@@ -1,0 +1,46 @@
+"""The ClientApp that is built in: a silo that trains by the module its site names, in a process of its own.
+
+An app names it in its pyproject.toml as a component: `fulcrum.engines.flower.client_app:client_app`. It imports nothing
+of the server or the planner.
+"""
+
+import functools
+import importlib
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.silo.training_worker import TrainingWorker, worker_of
+from fulcrum.engines.flower.client_mod import SITE, fulcrum_mod, own_site
+from fulcrum.engines.flower.flower_records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
+
+client_app = ClientApp(mods=[fulcrum_mod])
+"""Trains by the module that the silo's site names."""
+
+
+@client_app.train()  # type: ignore[untyped-decorator]
+def train(message: Message, context: Context) -> Message:
+    """Returns the model after local training, which at a SuperNode runs in a process of its own."""
+    site = own_site(context)
+    assignment = Assignment(
+        silo=site.settings.name,
+        round_number=int(message.content[CONFIG][ROUND]),
+        plan=site.plan,
+        seed=site.settings.seed,
+        options=site.settings.options,
+    )
+    model = arrays_in(message.content[ARRAYS])
+    if SITE in context.node_config:
+        trained = _worker_of(site.folder).trained(model, assignment)
+    else:  # a virtual node of a simulation, which imports and runs the module in this process
+        trained = dict(importlib.import_module(site.settings.train).train(model, assignment))
+    return Message(RecordDict({ARRAYS: as_record(trained)}), reply_to=message)
+
+
+@functools.cache
+def _worker_of(folder: Path) -> TrainingWorker:
+    """Returns the training process of a site, which lives as long as the process of the app."""
+    return worker_of(read_site(folder, "silo").settings)

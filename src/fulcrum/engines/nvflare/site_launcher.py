@@ -1,0 +1,131 @@
+"""The job process of a silo or region: started again when a signal kills it, and when the whole site comes back."""
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FLContextKey, JobConstants
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+
+from fulcrum.core.silo.site import read_site
+from fulcrum.core.store.durable_files import write_whole
+from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
+from fulcrum.engines.nvflare.job_messages import FOLDER
+from fulcrum.errors import EngineError
+
+_RESTARTS = 20
+_CREDENTIALS = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
+
+_logger = logging.getLogger(__name__)
+
+
+class _RestartedJob(JobHandleSpec):  # type: ignore[misc]
+    """A job process that is launched again when a signal killed it, unless it was meant to end."""
+
+    def __init__(self, launch: Callable[[], Any], ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._launch = launch
+        self._ended = ended
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()  # a process that is started again must not miss that it was to end
+        self._process = launch()
+
+    def terminate(self) -> None:
+        self._stopping.set()
+        with self._lock:
+            self._process.terminate()
+
+    def poll(self) -> Any:
+        return self._process.poll()
+
+    def wait(self) -> None:
+        try:
+            for _ in range(_RESTARTS):
+                self._process.wait()
+                code = self._process.adapter.poll()
+                with self._lock:
+                    if self._stopping.is_set() or code is None or code >= 0:
+                        break
+                    _logger.warning("the job process was killed by signal %d: started again", -code)
+                    self._process = self._launch()
+            self._process.wait()
+        finally:
+            self._ended()
+
+
+class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
+    """Launches job processes, and after a restart of the site rejoins the job that was running.
+
+    A site that comes back is given new credentials, which a running job does not know. So the job's own are kept in
+    the site's folder while it runs, for the owner's eyes alone, as the site's key is.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._guarded = False
+        take_few_orders()
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
+        """Launches the job and notes that it runs."""
+        note, job_id = _note(fl_ctx), job_meta[JobConstants.JOB_ID]
+        arguments = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        brought = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_custom_dir(job_id)
+        known = is_job(job_id) and arguments[JobProcessArgs.JOB_ID][1] == job_id
+        if not self._guarded or not known or (brought and Path(brought).exists()):
+            raise EngineError("flare.job-not-of-kit")
+        kept = _read(note)
+        if kept.get("job_id") == job_id:
+            arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}
+        credentials = {name: arguments[name] for name in _CREDENTIALS if name in arguments}
+        write_whole(note, json.dumps({"job_id": job_id, "credentials": credentials}).encode(), private=True)
+        launch = super().launch_job
+        try:
+            return _RestartedJob(lambda: launch(job_meta, fl_ctx), lambda: note.unlink(missing_ok=True))
+        except BaseException:
+            note.unlink(missing_ok=True)
+            raise
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Rejoins when the site's own process is up and registered."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+            site = read_site(Path(workspace.get_site_config_dir()) / FOLDER)
+            listen_to_few(fl_ctx.get_engine().get_cell(), site)
+            self._guarded = True
+        elif event_type == EventType.SYSTEM_START:
+            self._rejoin(fl_ctx)
+
+    def _rejoin(self, fl_ctx: FLContext) -> None:
+        note = _note(fl_ctx)
+        job_id = _read(note).get("job_id")
+        if job_id is None:
+            return
+        try:
+            meta = Path(fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_job_meta_path(job_id))
+            self.logger.warning("rejoining job %s, which was running when this site went down", job_id)
+            fl_ctx.get_engine().start_app(job_id, json.loads(meta.read_text()))
+        except Exception:
+            self.logger.exception("job %s cannot be rejoined", job_id)
+            note.unlink(missing_ok=True)
+
+
+def _note(fl_ctx: FLContext) -> Path:
+    """The file in a site's folder that names the job it is in."""
+    workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+    return Path(workspace.get_root_dir()) / "running-job.json"
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(note.read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -36,7 +36,7 @@ from peers.environments import installed
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants
 from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import torch_model
 
@@ -82,7 +82,7 @@ def task_of(network: str) -> Task:
 def job_of(silos: int, rounds: int) -> Job:
     """Silos in regions of a hundred, each with noise; there are not so many records, so silos share a pool."""
     regions = -(-silos // REGION)
-    arms = Arms(
+    arms = Variants(
         silo_name=str,
         weights=np.full((silos, 1), 1 / silos),
         region_of=np.arange(silos) // REGION,
@@ -100,7 +100,7 @@ def job_of(silos: int, rounds: int) -> Job:
         counts=np.full(silos, networks.RECORDS),
         shares=np.zeros(silos),
     )
-    return Job(seed=0, partition=part, arms=arms)
+    return Job(seed=0, partition=part, variants=arms)
 
 
 def engine_seconds(network: str, silos: int, device: str, draws: str = "device") -> tuple[float, float]:

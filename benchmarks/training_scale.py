@@ -14,7 +14,7 @@ from _workloads import clouds
 
 import fulcrum
 from fulcrum.simulation.data.partition import Partition
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 
@@ -37,9 +37,9 @@ def measure(silos: int) -> None:
         counts=np.full(silos, RECORDS),
         shares=np.full(silos, 0.5),
     )
-    arms = Arms.from_plans([fulcrum.plan(federation, rounds=ROUNDS, epsilon=1.0)])
+    arms = Variants.from_plans([fulcrum.plan(federation, rounds=ROUNDS, epsilon=1.0)])
     start = time.perf_counter()
-    train_jobs([Job(seed=0, partition=part, arms=arms)], task, LocalTraining(learning_rate=0.2), every_round=False)
+    train_jobs([Job(seed=0, partition=part, variants=arms)], task, LocalTraining(learning_rate=0.2), every_round=False)
     spent = (time.perf_counter() - start) / silos
     sys.stdout.write(f"{spent} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}\n")
 

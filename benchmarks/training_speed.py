@@ -21,7 +21,7 @@ import numpy as np
 import fulcrum
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 
@@ -56,7 +56,7 @@ def jobs_of(task: Task, seeds: int, allocations: tuple[str, ...]) -> list[Job]:
 def _job(task: Task, seed: int, arms: Sequence[Mapping[str, Any]]) -> Job:
     federation = fulcrum.read_federation("severe")
     plans = [fulcrum.plan(federation, rounds=ROUNDS, **arm) for arm in arms]
-    return Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), arms=Arms.from_plans(plans))
+    return Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), variants=Variants.from_plans(plans))
 
 
 def recipe_ratios(task: Task, training: LocalTraining) -> dict[str, float]:

@@ -29,7 +29,7 @@ import torch
 import fulcrum
 from fulcrum.core.store.durable_files import check_writable
 from fulcrum.simulation.data.partition import Partition, coupled_partition
-from fulcrum.simulation.embedded.batched_engine import Arms, Job
+from fulcrum.simulation.embedded.batched_engine import Job, Variants
 from fulcrum.simulation.model_engines import model_of, train_model
 
 WAYS = {
@@ -108,9 +108,9 @@ def learnt(
             fulcrum.plan(federation, rounds=options.rounds, epsilon=epsilon, parameters=model.parameters, **WAYS[way])
             for epsilon, way in ways
         ]
-        arms = Arms.from_plans(plans).with_reference()
+        arms = Variants.from_plans(plans).with_reference()
         jobs = [
-            Job(seed=seed, partition=shared_partition(task, federation, seed=seed), arms=arms)
+            Job(seed=seed, partition=shared_partition(task, federation, seed=seed), variants=arms)
             for seed in range(options.seeds)
         ]
 

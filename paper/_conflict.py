@@ -18,7 +18,7 @@ def swap_labels(task: Task, job: Job) -> Task:
     """Returns the task of one job, with the two classes swapped in the records of the largest region's silos."""
     if len(task.classes) != 2:
         raise ValueError(f"labels are swapped between two classes, and {task.name} has {len(task.classes)}")
-    region_of = job.arms.region_of
+    region_of = job.variants.region_of
     owner = np.repeat(region_of, job.partition.counts)
     records = job.partition.records[owner == largest_region(region_of)]
     labels = task.labels_train.copy()
@@ -49,7 +49,7 @@ def worst_region_under_swap(job: Job, run: FederationRun, task: Task) -> FloatAr
         run: Its outcome; its recall is by the labels of the test split.
         task: The task before labels were swapped.
     """
-    region_of = job.arms.region_of
+    region_of = job.variants.region_of
     mixes = class_mixes(job.partition, task.labels_train, region_of, classes=2)
     accuracy = mixes @ run.recall
     place = largest_region(region_of)

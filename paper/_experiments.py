@@ -33,7 +33,7 @@ from fulcrum.planning.comparison import least_influence
 from fulcrum.readers.profiles import RECORDS, profile
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task, load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants, train_jobs
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.training_runs import LEARNING_RATE, worst_region_of
 
@@ -368,10 +368,10 @@ class Study:
 
     def _job(self, setting: Setting, seed: int) -> Job:
         if setting.arms == (NO_PRIVACY,):
-            arms = Arms.from_plans([self.plan(setting, UNIFORM, seed)]).without_privacy()
+            arms = Variants.from_plans([self.plan(setting, UNIFORM, seed)]).without_privacy()
         else:
-            arms = Arms.from_plans([self.plan(setting, arm, seed) for arm in setting.arms])
-        return Job(seed=seed, partition=self.partition(setting, seed), arms=arms)
+            arms = Variants.from_plans([self.plan(setting, arm, seed) for arm in setting.arms])
+        return Job(seed=seed, partition=self.partition(setting, seed), variants=arms)
 
     def _trained(self, setting: Setting, jobs: Sequence[Job]) -> list[FederationRun]:
         """Returns what came of every job."""

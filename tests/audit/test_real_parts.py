@@ -104,7 +104,7 @@ def test_a_fault_in_the_engines_noise_is_found_in_every_region(monkeypatch, chan
 
 def test_an_engine_that_does_not_clip_is_found(monkeypatch):
     plan = made()
-    open_ended = dataclasses.replace(engine.Arms.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
+    open_ended = dataclasses.replace(engine.Variants.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
     clipped = mechanism.clip_factor
     used = []
 

@@ -4,7 +4,7 @@ import pytest
 from fulcrum.core.choices import HEADS
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
-from fulcrum.simulation.embedded.server_variants import PoolingArms
+from fulcrum.simulation.embedded.server_variants import PoolingVariants
 
 REGIONS = 4
 
@@ -34,7 +34,7 @@ def test_arms_together_do_what_each_does_alone(classes, spread, rows):
     width = classes or 1
     shape = (rows, width)
     chosen = list(rules(stream, 6))
-    together = PoolingArms(chosen, coordinates=rows * width, classes=classes)
+    together = PoolingVariants(chosen, coordinates=rows * width, classes=classes)
     states = [rule.begin(np.zeros(shape)) for rule in chosen]
     for _ in range(5):
         signal = 0.2 + spread * stream.standard_normal((REGIONS, *shape, 1))
@@ -50,7 +50,7 @@ def test_arms_together_do_what_each_does_alone(classes, spread, rows):
 
 def test_a_model_that_has_not_moved_keeps_its_step():
     rule = next(rules(np.random.default_rng(0), 1))
-    together = PoolingArms([rule], coordinates=6, classes=2)
+    together = PoolingVariants([rule], coordinates=6, classes=2)
     state = rule.begin(np.zeros((3, 2)))
     for sums in (np.zeros((REGIONS, 3, 2)), np.full((REGIONS, 3, 2), 0.5) * [1, -1]):
         moved = together.advance(sums.reshape(REGIONS, 6, 1))

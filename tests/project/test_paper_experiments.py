@@ -324,7 +324,7 @@ def test_under_swapped_labels_every_region_is_measured_by_its_own(fair):
     def worst_of(own, others):
         """Of the test records, those that are right for a region, mixed by class as the region's records are."""
         worst = np.ones(len(setting.arms))
-        owner = np.repeat(job.arms.region_of, job.partition.counts)
+        owner = np.repeat(job.variants.region_of, job.partition.counts)
         for region in range(5):
             held = task.labels_train[job.partition.records[owner == region]]
             answers = own if region == 0 else others

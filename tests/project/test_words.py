@@ -48,7 +48,6 @@ UNREVISED = {
     "readers",
     "rules",
     "server",
-    "simulation",
     "views",
     "words",
     "npz",

@@ -20,7 +20,7 @@ from fulcrum.errors import StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
-from fulcrum.simulation.embedded.server_variants import PoolingArms
+from fulcrum.simulation.embedded.server_variants import PoolingVariants
 
 HEAD = {"head": np.zeros((20, 2))}
 HEAD_LAYOUT = Layout(names=("head",), shapes=((20, 2),))
@@ -74,7 +74,7 @@ def test_a_server_that_pools_moves_the_model_by_what_the_estimator_makes_of_all_
 def test_a_model_that_is_no_head_takes_the_steps_that_it_takes_in_the_embedded_engine(world, tmp_path):
     plan = joint(world, "research")
     server = Coordinator.open(tmp_path, plan, HEAD)
-    embedded = PoolingArms([plan.server_rule], coordinates=40, classes=None)
+    embedded = PoolingVariants([plan.server_rule], coordinates=40, classes=None)
     for number in (1, 2):
         answers = [said(plan, region, number) for region in SIZES]
         for region, answer in zip(SIZES, answers, strict=True):

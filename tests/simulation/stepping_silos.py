@@ -19,4 +19,4 @@ def steps_of(model, task):
         for name, part in fitted.split(torch.as_tensor(fitted.start).to(fitted.dtype)).items()
     }
     inputs, targets = fitted.as_tensor(task.features_train)[chosen], fitted.as_tensor(task.labels_train)[chosen]
-    return SiloSteps(fitted, fitted.fixed()), (leaves, inputs, targets)
+    return SiloSteps(fitted, fitted.fixed_tensors()), (leaves, inputs, targets)

@@ -11,7 +11,7 @@ from fulcrum.simulation.data import partition
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded import batched_engine as engine
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, batch_picks, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead
 from fulcrum.simulation.reference_engine import train_slowly
 
@@ -41,7 +41,7 @@ def many_classes():
 def job_of(task, profile="consortium", *, seed=3, rounds=3, allocations=("optimal", "uniform"), **target):
     federation = fulcrum.read_federation(profile)
     plans = [fulcrum.plan(federation, rounds=rounds, epsilon=3.0, allocation=name, **target) for name in allocations]
-    return Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), arms=Arms.from_plans(plans))
+    return Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), variants=Variants.from_plans(plans))
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 2.0])
@@ -50,7 +50,7 @@ def job_of(task, profile="consortium", *, seed=3, rounds=3, allocations=("optima
 def test_the_batched_engine_agrees_with_the_slow_one(request, kind, injection, clip_norm):
     task = request.getfixturevalue(kind)
     job = job_of(task, injection=injection, clip_norm=clip_norm)
-    job = dataclasses.replace(job, arms=job.arms.with_reference())
+    job = dataclasses.replace(job, variants=job.variants.with_reference())
     head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
     fast = train_jobs([job], task, TRAINING, keep_regional_sums=True)[0]
     slow = train_slowly(job, task, TRAINING, head.as_model(learning_rate=0.3), keep_regional_sums=True)
@@ -115,8 +115,8 @@ def test_the_noise_in_the_sums_is_what_the_plan_says_and_no_other_scale(digits, 
 def test_no_silo_moves_its_sum_by_more_than_its_weight_times_the_clip_norm(digits):
     federation = fulcrum.read_federation("isic-paper")
     plan = fulcrum.plan(federation, rounds=2, epsilon=3.0, clip_norm=0.05)
-    bare = dataclasses.replace(Arms.from_plans([plan]), noise_multiplier=np.zeros((6, 1)))
-    job = Job(seed=0, partition=coupled_partition(digits, federation, seed=0), arms=bare)
+    bare = dataclasses.replace(Variants.from_plans([plan]), noise_multiplier=np.zeros((6, 1)))
+    job = Job(seed=0, partition=coupled_partition(digits, federation, seed=0), variants=bare)
     wild = LocalTraining(learning_rate=50.0, steps=4, batch=16)
     sums = train_jobs([job], digits, wild, keep_regional_sums=True)[0].regional_sums
     for region in range(4):
@@ -192,7 +192,7 @@ def test_without_privacy_the_head_comes_near_a_logistic_regression_on_the_pooled
     from sklearn.linear_model import LogisticRegression
 
     job = job_of(digits, rounds=30)
-    bare = Job(seed=0, partition=job.partition, arms=job.arms.without_privacy())
+    bare = Job(seed=0, partition=job.partition, variants=job.variants.without_privacy())
     run = train_jobs([bare], digits, LocalTraining(learning_rate=0.5))[0]
     pooled = LogisticRegression().fit(digits.features_train, digits.labels_train)
     assert run.accuracy[-1, 0] == pytest.approx(pooled.score(digits.features_test, digits.labels_test), abs=0.03)
@@ -202,11 +202,11 @@ def test_blocks_do_not_change_what_a_region_is(digits, monkeypatch):
     # Other blocks mean other draws; with neither noise nor chance the sums must stay the same.
     federation = fulcrum.read_federation("severe")
     arms = dataclasses.replace(
-        Arms.from_plans([fulcrum.plan(federation, rounds=1, epsilon=3.0)]), noise_multiplier=np.zeros((96, 1))
+        Variants.from_plans([fulcrum.plan(federation, rounds=1, epsilon=3.0)]), noise_multiplier=np.zeros((96, 1))
     )
     partition = coupled_partition(digits, federation, seed=0)
     one_each = dataclasses.replace(partition, counts=np.ones_like(partition.counts))
-    job = Job(seed=0, partition=one_each, arms=arms)
+    job = Job(seed=0, partition=one_each, variants=arms)
     first = train_jobs([job], digits, TRAINING, keep_regional_sums=True)[0].regional_sums
     monkeypatch.setattr(engine, "SILOS_A_BLOCK", 7)
     second = train_jobs([job], digits, TRAINING, keep_regional_sums=True)[0].regional_sums
@@ -219,9 +219,9 @@ def test_arms_must_share_federation_and_rounds():
     foreign = fulcrum.plan("severe", rounds=2, epsilon=1.0)
     for plans in ([one, other], [one, foreign]):
         with pytest.raises(ParameterError, match="same federation and rounds"):
-            Arms.from_plans(plans)
+            Variants.from_plans(plans)
     again = fulcrum.plan("mild", rounds=2, epsilon=1.0)  # read anew, but the same federation
-    assert Arms.from_plans([one, again]).clip_norm.tolist() == [1.0, 1.0]
+    assert Variants.from_plans([one, again]).clip_norm.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 0.0}, {"learning_rate": np.nan}, {"steps": 0}, {"batch": 0}])

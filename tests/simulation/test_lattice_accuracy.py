@@ -10,7 +10,14 @@ from fulcrum.core.noise.mechanism import clip_factor
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, accuracy_of, batch_picks, block_noise
+from fulcrum.simulation.embedded.batched_engine import (
+    Job,
+    LocalTraining,
+    Variants,
+    accuracy_of,
+    batch_picks,
+    block_noise,
+)
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 
 TRAINING = LocalTraining(learning_rate=0.3)
@@ -19,8 +26,8 @@ TRAINING = LocalTraining(learning_rate=0.3)
 def accuracies(task, plan, seed, *, lattice):
     """Algorithm 1 with the same draws, released in floating point or as integers on each region's lattice."""
     head = SoftmaxHead(features=task.features_train.shape[1], classes=2)
-    federation, arms = plan.federation, Arms.from_plans([plan])
-    job = Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), arms=arms)
+    federation, arms = plan.federation, Variants.from_plans([plan])
+    job = Job(seed=seed, partition=coupled_partition(task, federation, seed=seed), variants=arms)
     inputs, model = with_bias(task.features_train), np.zeros((head.features + 1, 2, 1))
     steps = plan.lattice_steps[federation.innermost.parent_of][:, None]
     for round_number in range(1, plan.rounds + 1):

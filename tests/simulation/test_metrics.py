@@ -5,7 +5,7 @@ import pytest
 
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.metrics import METRICS, measured, measured_by_silo
+from fulcrum.simulation.embedded.metrics import METRICS, measure, measure_by_silo
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def test_numbers_that_are_all_alike_have_no_variance_to_explain():
 def test_a_metric_that_fails_is_told_in_one_line(task, metric, told):
     outputs = [np.zeros((len(task.labels_test), 2))]
     with pytest.raises(ParameterError) as caught:
-        measured(outputs, task, metric)
+        measure(outputs, task, metric)
     assert str(caught.value).startswith(told.format("the test records"))
     silos = dataclasses.replace(task, silo_test=("lyon",) * len(task.labels_test))
     with pytest.raises(ParameterError) as caught:
-        measured_by_silo(outputs, silos, metric)
+        measure_by_silo(outputs, silos, metric)
     assert str(caught.value).startswith(told.format("the test records of silo 'lyon'"))
 
 
@@ -47,9 +47,9 @@ def test_every_silo_is_measured_on_its_own_records(task):
     names = tuple(f"s{place % 7}" for place in range(len(task.labels_test)))
     named = dataclasses.replace(task, silo_test=names)
     outputs = [np.random.default_rng(arm).random((len(names), 2)) for arm in range(2)]
-    found = measured_by_silo(outputs, named)
+    found = measure_by_silo(outputs, named)
     for place in range(7):
         own = np.array(names) == f"s{place}"
         for arm, said in enumerate(outputs):
             assert found[place, arm] == METRICS["classes"](said[own], task.labels_test[own])
-    assert measured_by_silo(outputs, task).shape == (0, 2)
+    assert measure_by_silo(outputs, task).shape == (0, 2)

@@ -4,7 +4,7 @@ import pytest
 import fulcrum
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, recall_of, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, recall_of, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
 from fulcrum.simulation.reference_engine import train_slowly
@@ -17,7 +17,7 @@ TRAINING = LocalTraining(learning_rate=0.3, steps=3)
 def trained():
     task, federation = load_task("digits"), fulcrum.read_federation("mild")
     plans = [fulcrum.plan(federation, rounds=2, epsilon=20.0, allocation=name) for name in ("optimal", "uniform")]
-    job = Job(seed=0, partition=coupled_partition(task, federation, seed=0), arms=Arms.from_plans(plans))
+    job = Job(seed=0, partition=coupled_partition(task, federation, seed=0), variants=Variants.from_plans(plans))
     return task, job, train_jobs([job], task, TRAINING)[0]
 
 
@@ -28,7 +28,7 @@ def test_the_worst_region_is_the_least_accuracy_on_records_drawn_as_a_region_hol
     scores = with_bias(task.features_test) @ run.models.reshape(len(run.models), -1)
     right = scores.reshape(-1, 2, 2).argmax(axis=1) == task.labels_test[:, None]
     of_region = []
-    owner = np.repeat(job.arms.region_of, job.partition.counts)
+    owner = np.repeat(job.variants.region_of, job.partition.counts)
     for region in range(5):
         wanted = task.labels_train[job.partition.records[owner == region]]
         picks = [drawn.choice(np.flatnonzero(task.labels_test == label)) for label in np.tile(wanted, 30)]

@@ -8,8 +8,8 @@ import fulcrum
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, train_jobs
-from fulcrum.simulation.training_runs import chosen_seeds, save_run, train
+from fulcrum.simulation.embedded.batched_engine import Job, Variants, train_jobs
+from fulcrum.simulation.training_runs import save_run, seeds_of, train
 from fulcrum.simulation.trials import compare_trained
 
 
@@ -30,13 +30,13 @@ def test_a_run_tells_accuracy_by_round_and_its_reference(run):
 def test_seeds_are_a_number_or_a_list(run):
     again = train(fulcrum.plan("mild", rounds=4, epsilon=5.0), "digits", seeds=[2])
     assert (again.accuracy[0] == run.accuracy[2]).all()
-    assert chosen_seeds(2) == [0, 1]
+    assert seeds_of(2) == [0, 1]
     assert run.seeds == (0, 1, 2)
     with pytest.raises(ParameterError, match="seeds must differ"):
-        chosen_seeds([1, 2, 1])
+        seeds_of([1, 2, 1])
     for bad in (0, [], [-1]):
         with pytest.raises(ParameterError, match="seeds must be at least one"):
-            chosen_seeds(bad)
+            seeds_of(bad)
 
 
 def test_a_run_is_written_whole(run, tmp_path):
@@ -60,9 +60,9 @@ def test_sums_are_kept_on_request(tmp_path):
 
 
 def test_the_reference_is_what_training_without_privacy_alone_gives(run):
-    arms = Arms.from_plans([run.plan]).without_privacy()
+    arms = Variants.from_plans([run.plan]).without_privacy()
     part = coupled_partition(run.task, run.plan.federation, seed=1)
-    alone = train_jobs([Job(seed=1, partition=part, arms=arms)], run.task, run.training)[0]
+    alone = train_jobs([Job(seed=1, partition=part, variants=arms)], run.task, run.training)[0]
     assert run.reference[1] == alone.accuracy[-1, 0]
 
 

@@ -13,13 +13,13 @@ from fulcrum.core.noise import mechanism
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch import torch_engine
 from fulcrum.simulation.torch.torch_draws import SharedDraws
 from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch.torch_model import one_thread, torch_model
+from fulcrum.simulation.torch.torch_model import torch_model, use_one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -90,14 +90,14 @@ def task():
 
 def job_of(task, *plans, seed=0):
     part = coupled_partition(task, plans[0].federation, seed=seed)
-    return Job(seed=seed, partition=part, arms=Arms.from_plans(plans).with_reference())
+    return Job(seed=seed, partition=part, variants=Variants.from_plans(plans).with_reference())
 
 
 def differences(task, model, *, job=None, training=TRAINING, **options):
     """How far the models of the two engines are from each other."""
     job, fitted = job or job_of(task, PLAN), torch_model(model, **options).on(task)
     fast = train_on_tensors(job, task, training, fitted)
-    with one_thread():
+    with use_one_thread():
         slow = train_slowly(job, task, training, fitted.as_model(learning_rate=training.learning_rate))
     assert np.abs(slow.models - fitted.start[:, None, None]).max() > 0.01
     return np.abs(fast.models - slow.models).max()
@@ -165,7 +165,9 @@ def test_the_size_of_chunks_changes_nothing_but_rounding(draws):
 
 def test_draws_on_the_device_are_others_of_the_same_kind(task):
     fitted, job = torch_model(Net).on(task), job_of(task, PLAN)
-    quiet = dataclasses.replace(job, arms=dataclasses.replace(job.arms, weights=job.arms.weights * 0 + 1e-3))
+    quiet = dataclasses.replace(
+        job, variants=dataclasses.replace(job.variants, weights=job.variants.weights * 0 + 1e-3)
+    )
     runs = {
         (draws, seed): train_on_tensors(
             dataclasses.replace(quiet, seed=seed), task, TRAINING, fitted, device=TorchDevice(draws=draws)

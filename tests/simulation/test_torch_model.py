@@ -59,10 +59,25 @@ def test_parameters_travel_as_one_row_and_come_back():
         flat = torch.arange(6.0 * model.parameters).reshape(2, 3, -1)
         parts = model.split(flat)
         assert {name: tuple(part.shape[2:]) for name, part in parts.items()} == dict(model.shapes)
-        assert torch.equal(model.joined(parts, 2), flat)
+        assert torch.equal(model.join(parts, 2), flat)
         start = model.split(torch.as_tensor(model.start))
         for name, part in start.items():
             assert torch.equal(part.float(), model.module.get_parameter(name))
+
+
+def test_former_names_of_methods_still_work_with_a_warning():
+    model, device = torch_model(net), fulcrum.TorchDevice(name="cpu")
+    parts = model.split(torch.as_tensor(model.start))
+    with pytest.warns(DeprecationWarning, match="TorchModel.joined goes with version 0.3. Use join"):
+        assert torch.equal(model.joined(parts), torch.as_tensor(model.start))
+    for former, name in (("fixed", "fixed_tensors"), ("stepping", "stepper"), ("telling", "report_failures")):
+        with pytest.warns(DeprecationWarning, match=f"Use {name}"):
+            assert getattr(model, former) == getattr(model, name)
+    with pytest.warns(DeprecationWarning, match="Use draws_kind"):
+        assert device.drawn == device.draws_kind == "shared"
+    for owner in (model, device):
+        with pytest.raises(AttributeError, match="has no attribute 'colour'"):
+            owner.colour  # noqa: B018
 
 
 def test_a_class_makes_the_same_start_for_everybody_and_touches_no_other_draws():

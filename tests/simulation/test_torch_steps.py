@@ -7,7 +7,7 @@ import pytest
 import fulcrum
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants
 from fulcrum.simulation.torch import torch_engine
 from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import torch_model
@@ -138,7 +138,7 @@ def test_threads_and_records_change_nothing(task, model, monkeypatch):
     job = Job(
         seed=0,
         partition=coupled_partition(task, plan.federation, seed=0),
-        arms=Arms.from_plans([plan]).with_reference(),
+        variants=Variants.from_plans([plan]).with_reference(),
     )
     training, fitted = LocalTraining(learning_rate=0.3, steps=2, batch=8), torch_model(model).on(task)
     before, found = torch.get_num_threads(), []
@@ -212,7 +212,7 @@ class Capped(Net):
 
 def test_a_variable_that_counts_only_far_from_the_start_ends_records_too(task, monkeypatch):
     plan = fulcrum.plan("severe", rounds=4, epsilon=20.0)
-    job = Job(seed=0, partition=coupled_partition(task, plan.federation, seed=0), arms=Arms.from_plans([plan]))
+    job = Job(seed=0, partition=coupled_partition(task, plan.federation, seed=0), variants=Variants.from_plans([plan]))
     training, fitted, found = LocalTraining(learning_rate=0.5, steps=5, batch=8), torch_model(Capped).on(task), []
 
     def lower(round_number, _):

@@ -10,7 +10,7 @@ from fulcrum.errors import DataError, ParameterError, PlanError
 from fulcrum.simulation import tuning
 from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
-from fulcrum.simulation.training_runs import TrainedArms
+from fulcrum.simulation.training_runs import TrainedVariants
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 
@@ -50,10 +50,10 @@ def answers(monkeypatch, by_recipe):
     """Stands the accuracies of recipes in for training, by seed."""
 
     def trained(plans_by_seed, task, *, seeds, training):
-        found = [[by_recipe(tuning._own(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds]
-        return TrainedArms(accuracy=np.array(found), worst_region=np.array(found), reference=np.ones(len(seeds)))
+        found = [[by_recipe(tuning._own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds]
+        return TrainedVariants(accuracy=np.array(found), worst_region=np.array(found), reference=np.ones(len(seeds)))
 
-    monkeypatch.setattr(tuning, "train_arms", trained)
+    monkeypatch.setattr(tuning, "train_variants", trained)
 
 
 def test_chance_alone_makes_no_new_plan(made, monkeypatch):

@@ -18,7 +18,7 @@ from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of
-from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, compared_on, save_comparison, sized
+from fulcrum.simulation.trials import SIZE_LAWS, compare_trained, comparison_on_task, draw_sizes, save_comparison
 from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
     comparison_rows,
@@ -77,10 +77,10 @@ def compare_command(
                 **arguments,
             )
         result = [(False, learned(trained))]
-        first = sized(found, size_law, 0)
+        first = draw_sizes(found, size_law, 0)
         part = partition_of(task, first, seed=0, records=learning.records)
         told = notes_on(task, first, part, learning.training, records=learning.records)
-        side_by_side = compared_on(task, found, target.allocation, arguments, model)
+        side_by_side = comparison_on_task(task, found, target.allocation, arguments, model)
         told += () if model is None else model.notes
         told += () if metric == "accuracy" else (f"What is called accuracy is the {metric}, as the data asks for.",)
         if output is not None:

@@ -15,7 +15,7 @@ from fulcrum.core.silo.assignment import Assignment
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_from_file import plan_of
 from fulcrum.simulation.data.tasks import Task, load_task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, batch_picks
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.training_runs import LEARNING_RATE, partition_of
 
@@ -84,5 +84,5 @@ def _job(task: Task, assignment: Assignment) -> Job:
     key = (f"{task.name} {records}", plan.digest, seed)
     if key not in _JOBS:
         part = partition_of(task, plan.federation, seed=seed, records=records)
-        _JOBS[key] = Job(seed=seed, partition=part, arms=Arms.from_plans([plan_of(plan.content())]))
+        _JOBS[key] = Job(seed=seed, partition=part, variants=Variants.from_plans([plan_of(plan.content())]))
     return _JOBS[key]

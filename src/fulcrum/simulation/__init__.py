@@ -1,6 +1,6 @@
-"""The embedded engine: a plan trained in one process with seeded noise, for research.
+"""The embedded engine: training of a plan in a single process with seeded noise, for research.
 
-Change it for another way of training.
+Change the folder for another way of training.
 
 Imports from: base, core, rules, readers, planning, server.
 """

@@ -1,4 +1,4 @@
-"""Which engine trains what: the built-in head in batches, a PyTorch module on tensors, any other model silo by silo."""
+"""The engine of a model: the built-in head in batches, a PyTorch module on tensors, any other model silo by silo."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,12 +13,12 @@ from fulcrum.simulation.embedded.metrics import METRICS, name_of
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
-from fulcrum.simulation.torch.torch_model import TorchModel, as_by_default, one_thread, seeded, torch_model
+from fulcrum.simulation.torch.torch_model import TorchModel, torch_model, use_default_modes, use_one_thread, use_seed
 
 
-def model_of(given: Any) -> Model | TorchModel | None:
-    """Returns a model as the engines take it; a PyTorch module, or what makes one, becomes a `TorchModel`."""
-    return given if given is None or isinstance(given, Model) else torch_model(given)
+def model_of(model: Any) -> Model | TorchModel | None:
+    """Returns a model for the engines; a PyTorch module, or a function that makes a module, becomes a `TorchModel`."""
+    return model if model is None or isinstance(model, Model) else torch_model(model)
 
 
 def parameters_of(model: Model | TorchModel | None, task: Task) -> int:
@@ -29,7 +29,7 @@ def parameters_of(model: Model | TorchModel | None, task: Task) -> int:
 
 
 def metric_of(model: Model | TorchModel | None, task: Task) -> str:
-    """Returns what is measured on the test split, in words."""
+    """Returns the name of the metric on the test split, in words."""
     return name_of((model and model.metric) or METRICS[task.targets])
 
 
@@ -46,72 +46,74 @@ def train_model(
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> tuple[list[FederationRun], tuple[str, ...]]:
-    """Returns the runs of some jobs, and what a reader should know of how the model was trained.
+    """Returns the runs of several jobs, and notes for a reader on the training of the model.
 
-    Jobs of the built-in head advance side by side, those of any other model one after the other.
+    Jobs of the built-in head advance side by side, jobs of any other model in sequence.
 
     Args:
-        jobs: What to train; all have the same number of rounds.
+        jobs: The jobs to train, all with the same number of rounds.
         task: The records, and the test split.
-        training: How silos train.
-        model: As `model_of` gives it; None for the built-in head.
-        device: Where a PyTorch module trains; the processor by default.
-        keep_regional_sums: Whether to keep what the observer saw.
-        every_round: Whether to test after every round, or after the last alone.
-        on_round: Called with the round and the accuracies by arm of each job. Where jobs train one after the other,
-            with the rounds done on average over the jobs and the accuracies of the job in work.
+        training: Settings of local training.
+        model: A result of `model_of`; None for the built-in head.
+        device: Device of a PyTorch module; the processor by default.
+        keep_regional_sums: True keeps the sums seen by an observer above the regions.
+        every_round: True tests after every round, False after the last round alone.
+        on_round: Called with the round and the accuracies by variant of every job. For jobs in sequence: with the
+            rounds done on average over the jobs, and the accuracies of the job in work.
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction, over all jobs.
-        on_note: Called at once with what makes training slow.
+        on_note: Called at once with a note on slow training.
     """
     if device is not None and not isinstance(model, TorchModel):
         raise ParameterError("model.device-unneeded")
     if model is None:
-        together = train_jobs(
+        runs_of_head = train_jobs(
             jobs, task, training, keep_regional_sums=keep_regional_sums, every_round=every_round, on_round=on_round
         )
-        return together, ()
-    fitted = model.on(task) if isinstance(model, TorchModel) else model
-    notes = fitted.notes if isinstance(fitted, TorchModel) else ()
+        return runs_of_head, ()
+    trained_model = model.on(task) if isinstance(model, TorchModel) else model
+    notes = trained_model.notes if isinstance(trained_model, TorchModel) else ()
     where = device if isinstance(device, TorchDevice) else TorchDevice(name="cpu" if device is None else str(device))
-    rounds, runs = jobs[0].arms.rounds, list[FederationRun]()
+    rounds, runs = jobs[0].variants.rounds, list[FederationRun]()
 
-    def note(said: str) -> None:
+    def note(text: str) -> None:
         nonlocal notes
-        if said not in notes:  # jobs that are slow are slow for the same reason
-            notes += (said,)
+        if text not in notes:  # several slow jobs have the same reason
+            notes += (text,)
             if on_note is not None:
-                on_note(said)
+                on_note(text)
 
     for number, job in enumerate(jobs):
-        arms, place = job.arms.distinct()
+        variants, place = job.variants.distinct()
 
-        def tell(done: int, found: FloatArray, number: int = number, place: IntArray = place) -> None:
+        def report_round(done: int, accuracy: FloatArray, number: int = number, place: IntArray = place) -> None:
             if on_round is not None:
-                on_round((number * rounds + done) // len(jobs), [found[place]])
+                on_round((number * rounds + done) // len(jobs), [accuracy[place]])
 
-        def tell_part(done: float, number: int = number) -> None:
+        def report_part(done: float, number: int = number) -> None:
             if on_part is not None:
                 on_part((number * rounds + done) / len(jobs))
 
         options: dict[str, Any] = {
             "keep_regional_sums": keep_regional_sums,
             "every_round": every_round,
-            "on_round": tell,
-            "on_part": tell_part,
+            "on_round": report_round,
+            "on_part": report_part,
         }
-        alone = replace(job, arms=arms)
-        if isinstance(fitted, TorchModel):
+        distinct_job = replace(job, variants=variants)
+        if isinstance(trained_model, TorchModel):
             try:
-                run = train_on_tensors(alone, task, training, fitted, device=where, on_note=note, **options)
+                run = train_on_tensors(
+                    distinct_job, task, training, trained_model, device=where, on_note=note, **options
+                )
             except NotBatchedError as error:
-                note(f"{fitted.name} is trained silo by silo on the processor, which is slow: {error}.")
-                fitted = fitted.as_model(learning_rate=training.learning_rate)
-        if isinstance(fitted, Model):
-            with ExitStack() as held:
+                note(f"{trained_model.name} is trained silo by silo on the processor, which is slow: {error}.")
+                trained_model = trained_model.as_model(learning_rate=training.learning_rate)
+        if isinstance(trained_model, Model):
+            with ExitStack() as stack:
                 if isinstance(model, TorchModel):
-                    held.enter_context(as_by_default())
-                    held.enter_context(one_thread())
-                    held.enter_context(seeded(job.seed))
-                run = train_slowly(alone, task, training, fitted, **options)
-        runs.append(run.by_arm(place))
+                    stack.enter_context(use_default_modes())
+                    stack.enter_context(use_one_thread())
+                    stack.enter_context(use_seed(job.seed))
+                run = train_slowly(distinct_job, task, training, trained_model, **options)
+        runs.append(run.by_variant(place))
     return runs, notes

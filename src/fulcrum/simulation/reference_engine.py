@@ -1,6 +1,7 @@
-"""The slow engine: one silo after the other, a user's own three functions, and a name for the silo that fails.
+"""The slow engine: a user's own three functions, silo after silo, and an error with the name of a failing silo.
 
-It draws the batches and the noise of the batched engine, so for the built-in head the two agree up to rounding.
+The slow engine draws the batches and the noise of the batched engine, so for the built-in head both agree up to
+rounding.
 """
 
 from collections.abc import Callable
@@ -35,43 +36,45 @@ def train_slowly(
     on_round: Callable[[int, FloatArray], None] | None = None,
     on_part: Callable[[float], None] | None = None,
 ) -> FederationRun:
-    """Trains one job silo by silo; parameters and sums come back as flat vectors, (parameters, 1, arms).
+    """Trains a job silo by silo; parameters and sums come back as flat vectors, (parameters, 1, variants).
 
     Args:
-        job: What to train.
+        job: The job to train.
         task: The records, and the test split.
-        training: Steps and batch; the learning rate is the model's own affair.
-        model: What a silo runs.
-        keep_regional_sums: Whether to keep what the observer saw.
-        every_round: Whether to test after every round, or after the last alone.
-        on_round: Called after each round with its number and the accuracies by arm, where every round is tested.
-        on_part: Called after each silo with the rounds done, as a fraction.
+        training: Steps and batch; the model has a learning rate of its own.
+        model: The model of a silo.
+        keep_regional_sums: True keeps the sums seen by an observer above the regions.
+        every_round: True tests after every round, False after the last round alone.
+        on_round: Called after every tested round with the round and the accuracies by variant.
+        on_part: Called after every silo with the rounds done, as a fraction.
     """
-    arms = job.arms
+    variants = job.variants
 
     def sums(models: FloatArray, round_number: int) -> FloatArray:
         observed = aggregator_noise(job, round_number, model.parameters)
-        for block in range(-(-len(arms.weights) // SILOS_A_BLOCK)):
+        for block in range(-(-len(variants.weights) // SILOS_A_BLOCK)):
             picks = batch_picks(job, block, round_number, training)
             noise = block_noise(job, block, round_number, model.parameters)
             for place in range(picks.shape[1]):
                 silo = block * SILOS_A_BLOCK + place
-                for arm in range(len(arms.clip_norm)):
-                    update = _update(model, models[:, arm], task, picks[:, place], arms.silo_name(silo), round_number)
+                for variant in range(len(variants.clip_norm)):
+                    update = _update(
+                        model, models[:, variant], task, picks[:, place], variants.silo_name(silo), round_number
+                    )
                     mechanism = GaussianMechanism(
-                        clip_norm=float(arms.clip_norm[arm]),
-                        clip_share=float(arms.clip_share[arm]),
-                        weight=float(arms.weights[silo, arm]),
-                        noise_multiplier=float(arms.noise_multiplier[silo, arm]),
+                        clip_norm=float(variants.clip_norm[variant]),
+                        clip_share=float(variants.clip_share[variant]),
+                        weight=float(variants.weights[silo, variant]),
+                        noise_multiplier=float(variants.noise_multiplier[silo, variant]),
                         draw=noise[place].reshape,
                     )
-                    observed[arms.region_of[silo], :, arm] += apply_mechanism(mechanism, update)
+                    observed[variants.region_of[silo], :, variant] += apply_mechanism(mechanism, update)
                 if on_part is not None:
-                    on_part(round_number - 1 + (silo + 1) / len(arms.weights))
+                    on_part(round_number - 1 + (silo + 1) / len(variants.weights))
         return observed
 
     return run_rounds(
-        arms,
+        variants,
         task,
         model,
         sums=sums,
@@ -83,7 +86,7 @@ def train_slowly(
 
 
 def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: str, round_number: int) -> FloatArray:
-    """Runs one silo's local training; whatever goes wrong there is told with the silo's name."""
+    """Returns a silo's update after local training; any error of the training names the silo."""
     try:
         state = model.init(start.copy())
         for chosen in picks:

@@ -1,4 +1,4 @@
-"""A plan trained on some data under several seeds, and what came of it.
+"""Training of a plan on data under several seeds, with the results.
 
 >>> from fulcrum.planning.planner import plan
 >>> run = train(plan("mild", rounds=3, epsilon=5.0), "digits", seeds=2)
@@ -28,7 +28,7 @@ from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.partition import Partition, check_silos_known, coupled_partition, declared_partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, FederationRun, Job, LocalTraining
+from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants
 from fulcrum.simulation.embedded.metrics import tested_silos
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy, worst_region_of_silos
@@ -38,27 +38,27 @@ from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.version import package_version
 
 LEARNING_RATE = 0.3
-"""The best of a grid on the uniform arm of the balanced profile, used unchanged everywhere: docs/experiments.md."""
+"""The best rate of a grid for uniform noise on the balanced profile, used unchanged everywhere: docs/experiments.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingRun:
-    """What came of training one plan.
+    """The results of training a plan.
 
     Attributes:
-        plan: What was run.
-        task: On what.
-        training: How silos trained.
-        seeds: Under which seeds.
-        records: Mean records a silo, where it was said.
-        accuracy: On the test split, (seeds, rounds); of a model that is measured otherwise, its metric.
+        plan: The plan that was trained.
+        task: The task with the data.
+        training: Settings of local training.
+        seeds: The seeds of the runs.
+        records: Mean records a silo, if requested.
+        accuracy: On the test split, (seeds, rounds); for a model with another metric, the metric.
         reference: The accuracy without clip and noise, by seed.
         models: The final parameters, (seeds, features + 1, classes), or (seeds, parameters, 1) of a user's own model.
-        regional_sums: What an observer above the regions saw, (seeds, rounds, regions, ...); None where not kept.
-        notes: What a reader should know of the data and of how the model was trained.
-        metric: What was measured, in words.
-        by_silo: The same on each silo's own test records after the last round, mean over seeds, where the data says
-            whose they are.
+        regional_sums: The sums seen by an observer above the regions, (seeds, rounds, regions, ...); None if not kept.
+        notes: Notes for a reader on the data and on the training of the model.
+        metric: The name of the metric, in words.
+        by_silo: The metric on every silo's own test records after the last round, mean over seeds; empty if the data
+            does not name the silos of test records.
     """
 
     plan: Plan
@@ -75,14 +75,14 @@ class TrainingRun:
     by_silo: Mapping[str, float] = field(default_factory=dict)
 
     def by_round(self) -> list[dict[str, float]]:
-        """Returns mean accuracy and its standard error after each round."""
+        """Returns the mean accuracy after every round, with the standard error."""
         return [
-            {"round": number, "accuracy": float(found.mean()), "accuracy_se": standard_error(found)}
-            for number, found in enumerate(self.accuracy.T, 1)
+            {"round": number, "accuracy": float(values.mean()), "accuracy_se": standard_error(values)}
+            for number, values in enumerate(self.accuracy.T, 1)
         ]
 
     def summary(self) -> dict[str, Any]:
-        """Returns what a file or a program needs to know of the run."""
+        """Returns settings and results of the run, for a file or a program."""
         return {
             "version": package_version(),
             "plan_digest": self.plan.digest,
@@ -111,20 +111,20 @@ def standard_error(values: FloatArray) -> float:
 
 
 def save_run(run: TrainingRun, folder: str | Path, *, command: str = "") -> None:
-    """Writes run.json, and observed.npz with the models and what an observer above the regions saw, if it was kept.
+    """Writes run.json, and observed.npz with the models and the kept sums seen by an observer above the regions.
 
     Args:
-        run: As `train` gives it.
-        folder: Where to, made if it is not there.
-        command: What trained it, where that was a command.
+        run: A result of `train`.
+        folder: The folder to write to, made if missing.
+        command: The command that trained the run, if any.
     """
     target = run_folder(folder)
     arrays = io.BytesIO()
-    seen = {} if run.regional_sums is None else {"regional_sums": run.regional_sums}
-    np.savez_compressed(arrays, allow_pickle=False, models=run.models, accuracy=run.accuracy, **seen)
+    kept_sums = {} if run.regional_sums is None else {"regional_sums": run.regional_sums}
+    np.savez_compressed(arrays, allow_pickle=False, models=run.models, accuracy=run.accuracy, **kept_sums)
     write_whole(target / "observed.npz", arrays.getvalue())
-    told = run.summary() | {"command": command}
-    write_whole(target / "run.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    summary = run.summary() | {"command": command}
+    write_whole(target / "run.json", msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
 
 
 def train(
@@ -142,45 +142,48 @@ def train(
     on_note: Callable[[str], None] | None = None,
     **options: Any,
 ) -> TrainingRun:
-    """Trains a plan on some data with seeded noise, and returns accuracies, models and what an observer saw.
+    """Trains a plan on data with seeded noise; returns accuracies, models and the sums seen by an observer.
+
+    Seeded noise can be reproduced, and so protects no silo: the function is for research on data that may be seen.
 
     Args:
-        plan: What to run.
-        data: A `Task`, a `torch.utils.data.Dataset` whose items are records, targets and silos, or anything `load_task`
-            takes.
-        seeds: How many, or which; a seed decides partition, batches and noise.
+        plan: The plan to train.
+        data: A `Task`, a `torch.utils.data.Dataset` with records, targets and silos as items, or a source for
+            `load_task`.
+        seeds: Number of seeds, or the seeds; a seed decides partition, batches and noise.
         training: Learning rate, local steps and batch.
-        model: A user's own: a `torch.nn.Module`, its class or what makes one, or `torch_model` of it, trained for all
-            silos together; or a `Model`, silo by silo. The softmax head by default.
-        device: Where a PyTorch module trains, as torch calls it, such as "cuda"; the processor by default.
+        model: A user's own model: a `torch.nn.Module`, a class or function that makes a module, or the result of
+            `torch_model`, trained for all silos together; or a `Model`, trained silo by silo. The softmax head by
+            default.
+        device: Device of a PyTorch module in torch's words, such as "cuda"; the processor by default.
         records: Mean records a silo.
-        keep_regional_sums: Whether to keep what the observer saw.
-        on_round: Called after each round with its number and the accuracies.
-        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
-        on_note: Called at once with what makes training slow.
-        **options: As `load_task` takes them.
+        keep_regional_sums: True keeps the sums seen by an observer above the regions.
+        on_round: Called after every round with the round and the accuracies.
+        on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
+        on_note: Called at once with a note on slow training.
+        **options: Options of `load_task`.
     """
     plan = with_figures(plan)
-    task, own = read_data(data, **options), model_of(model)
-    check_parameters_fit([plan], own)
+    task, user_model = read_data(data, **options), model_of(model)
+    check_parameters_fit([plan], user_model)
     training = training or LocalTraining(learning_rate=LEARNING_RATE)
-    chosen = chosen_seeds(seeds)
-    arms = Arms.from_plans([plan]).with_reference()
+    chosen = seeds_of(seeds)
+    variants = Variants.from_plans([plan]).with_reference()
     parts = [partition_of(task, plan.federation, seed=seed, records=records) for seed in chosen]
-    jobs = [Job(seed=seed, partition=part, arms=arms) for seed, part in zip(chosen, parts, strict=True)]
+    jobs = [Job(seed=seed, partition=part, variants=variants) for seed, part in zip(chosen, parts, strict=True)]
 
-    def tell(number: int, found: list[FloatArray]) -> None:
+    def report_round(number: int, accuracies: list[FloatArray]) -> None:
         if on_round is not None:
-            on_round(number, [accuracy[:1] for accuracy in found])
+            on_round(number, [accuracy[:1] for accuracy in accuracies])
 
-    runs, told = train_model(
+    runs, model_notes = train_model(
         jobs,
         task,
         training,
-        own,
+        user_model,
         device=device,
         keep_regional_sums=keep_regional_sums,
-        on_round=tell,
+        on_round=report_round,
         on_part=on_part,
         on_note=on_note,
     )
@@ -196,21 +199,23 @@ def train(
         reference=np.array([run.accuracy[-1, 1] for run in runs]),
         models=np.array([run.models[..., 0] for run in runs]),
         regional_sums=np.array(sums) if keep_regional_sums else None,
-        notes=notes_on(task, plan.federation, parts[0], training, records=records) + told + _on_size(plan, own, task),
-        metric=metric_of(own, task),
+        notes=notes_on(task, plan.federation, parts[0], training, records=records)
+        + model_notes
+        + _size_note(plan, user_model, task),
+        metric=metric_of(user_model, task),
         by_silo=dict(zip(tested_silos(task), tested, strict=True)),
     )
 
 
 def check_parameters_fit(plans: Sequence[Plan], model: Model | TorchModel | None) -> None:
-    """Raises `ParameterError` where a plan was made for another number of parameters than a user's own model has."""
+    """Raises `ParameterError` if a plan's number of parameters differs from the number of a user's own model."""
     for plan in plans:
         if model is not None and plan.parameters is not None and plan.parameters != model.parameters:
             raise ParameterError("model.plan-parameters", planned=plan.parameters, parameters=model.parameters)
 
 
-def _on_size(plan: Plan, model: Model | TorchModel | None, task: Task) -> tuple[str, ...]:
-    """Returns what to say where a plan is for another number of parameters, a PyTorch module's say, than is trained."""
+def _size_note(plan: Plan, model: Model | TorchModel | None, task: Task) -> tuple[str, ...]:
+    """Returns a note if the plan's number of parameters, of a PyTorch module for example, is not the trained number."""
     trained = parameters_of(model, task)
     if plan.parameters in (None, trained):
         return ()
@@ -221,14 +226,14 @@ def _on_size(plan: Plan, model: Model | TorchModel | None, task: Task) -> tuple[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrainedArms:
-    """How well arms did, on the test split after the last round.
+class TrainedVariants:
+    """The accuracy of variants on the test split after the last round.
 
     Attributes:
-        accuracy: (seeds, arms).
-        worst_region: The same for the region that it is least for; see `regional`.
+        accuracy: (seeds, variants).
+        worst_region: The accuracy for the worst region, (seeds, variants); see `regional_metrics`.
         reference: The accuracy without clip and noise, by seed.
-        notes: What a reader should know of how the model was trained.
+        notes: Notes for a reader on the training of the model.
     """
 
     accuracy: FloatArray
@@ -237,7 +242,7 @@ class TrainedArms:
     notes: tuple[str, ...] = ()
 
 
-def train_arms(
+def train_variants(
     plans_by_seed: Sequence[Sequence[Plan]],
     task: Task,
     *,
@@ -249,27 +254,27 @@ def train_arms(
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
-) -> TrainedArms:
-    """Returns how well every arm did under every seed; arms of a seed are paired.
+) -> TrainedVariants:
+    """Returns the accuracy of every variant under every seed; the variants of a seed are paired.
 
     Args:
-        plans_by_seed: For each seed its arms, all on one federation.
+        plans_by_seed: For every seed the plans of the variants, all on the same federation.
         task: The records.
-        seeds: One for each list of arms.
-        training: How silos train.
+        seeds: A seed for every list of plans.
+        training: Settings of local training.
         records: Mean records a silo.
-        model: A user's own, as `model_of` gives it.
-        device: Where a PyTorch module trains.
-        on_round: Called after each round.
-        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
-        on_note: Called at once with what makes training slow.
+        model: A user's own model, a result of `model_of`.
+        device: Device of a PyTorch module.
+        on_round: Called after every round.
+        on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
+        on_note: Called at once with a note on slow training.
     """
     check_parameters_fit([plan for plans in plans_by_seed for plan in plans], model)
     jobs = [
         Job(
             seed=seed,
             partition=partition_of(task, plans[0].federation, seed=seed, records=records),
-            arms=Arms.from_plans(plans).with_reference(),
+            variants=Variants.from_plans(plans).with_reference(),
         )
         for seed, plans in zip(seeds, plans_by_seed, strict=True)
     ]
@@ -286,30 +291,30 @@ def train_arms(
     )
     last = np.array([run.accuracy[-1] for run in runs])
     worst = np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)])
-    return TrainedArms(accuracy=last[:, :-1], worst_region=worst[:, :-1], reference=last[:, -1], notes=notes)
+    return TrainedVariants(accuracy=last[:, :-1], worst_region=worst[:, :-1], reference=last[:, -1], notes=notes)
 
 
 def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
-    """Returns by arm the final accuracy for the region that it is least for.
+    """Returns by variant the final accuracy for the worst region.
 
-    It is measured on the test records of the region's silos where the data says whose they are, else by the classes
-    that they hold, and NaN where there are none.
+    The accuracy of a region is measured on the test records of the region's silos if the data names the silos, else by
+    the classes of the region's silos, and is NaN without classes.
     """
     if task.silo_test is not None:
         names = tested_silos(task)
-        numbers = {job.arms.silo_name(silo): int(region) for silo, region in enumerate(job.arms.region_of)}
-        held = Counter(task.silo_test)
-        counts = np.array([held[name] for name in names])
+        numbers = {job.variants.silo_name(silo): int(region) for silo, region in enumerate(job.variants.region_of)}
+        held_by = Counter(task.silo_test)
+        counts = np.array([held_by[name] for name in names])
         return worst_region_of_silos(run.by_silo, names, counts, numbers)
     if np.isnan(run.recall).all():  # no classes, or outputs that say none
         return np.full(run.recall.shape[1], np.nan)
     classes = len(task.classes)
-    mixes = class_mixes(job.partition, task.labels_train, job.arms.region_of, classes=classes)
+    mixes = class_mixes(job.partition, task.labels_train, job.variants.region_of, classes=classes)
     return worst_region_accuracy(run.recall, mixes)
 
 
-def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """Returns 0 .. n-1 for a number n, or the seeds as given."""
+def seeds_of(seeds: int | Sequence[int]) -> list[int]:
+    """Returns 0 .. n-1 for a number n, or a list of the seeds."""
     chosen = list(range(seeds)) if isinstance(seeds, (int, np.integer)) else [int(seed) for seed in seeds]
     if not chosen or min(chosen) < 0:
         raise ParameterError("training.seeds-range", seeds=seeds)
@@ -319,7 +324,7 @@ def chosen_seeds(seeds: int | Sequence[int]) -> list[int]:
 
 
 def partition_of(task: Task, federation: Topology, *, seed: int, records: float | None = None) -> Partition:
-    """Returns the data's own partition where it names silos, else the coupled one."""
+    """Returns the data's own partition if the data names silos, else the coupled partition."""
     if task.silo is not None:
         if records is not None:
             raise ParameterError("training.records-unneeded", data=task.name, records=records)
@@ -331,30 +336,30 @@ def partition_of(task: Task, federation: Topology, *, seed: int, records: float 
 def notes_on(
     task: Task, federation: Topology, partition: Partition, training: LocalTraining, *, records: float | None = None
 ) -> tuple[str, ...]:
-    """Returns what a reader of the accuracies should know."""
-    found = ["Components and scale were fitted on the pooled training split, outside every epsilon."]
+    """Returns notes for a reader of the accuracies."""
+    notes = ["Components and scale were fitted on the pooled training split, outside every epsilon."]
     if not task.fitted:
-        found.clear()
+        notes.clear()
     wanted = records or task.records or float(federation.sizes.mean())
-    held = float(partition.counts.mean())
-    if task.silo is None and held < 0.99 * wanted:
-        found.append(f"{task.name} has too few records for {wanted:g} a silo: each holds {held:.3g} on average.")
+    mean_count = float(partition.counts.mean())
+    if task.silo is None and mean_count < 0.99 * wanted:
+        notes.append(f"{task.name} has too few records for {wanted:g} a silo: each holds {mean_count:.3g} on average.")
     if task.silo is None and len(task.classes) > 2 and len(task.sensitive) == 1:
-        found.append(
+        notes.append(
             f"{task.name} names no silos: about half of every silo's records are of its last class, "
             f"{task.classes[task.sensitive[0]]!r}, as the paper deals two classes. Name silos where they are known."
         )
-    off = np.abs(np.log(partition.counts / held * federation.sizes.mean() / federation.sizes))
+    off = np.abs(np.log(partition.counts / mean_count * federation.sizes.mean() / federation.sizes))
     if task.silo is not None and off.max() > math.log(2):
         name = federation.silo_name(int(off.argmax()))
-        found.append(
+        notes.append(
             f"The silos of {task.name} are not of the sizes that {federation.name} declares, least of all {name!r}: "
             "weights follow what is declared."
         )
     small = int(np.argmin(partition.counts))
     if partition.counts[small] < training.batch:
-        found.append(
+        notes.append(
             f"Silo {federation.silo_name(small)!r} holds {partition.counts[small]} records, fewer than a batch of "
             f"{training.batch}: batches repeat records."
         )
-    return tuple(found)
+    return tuple(notes)

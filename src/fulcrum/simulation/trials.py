@@ -40,9 +40,9 @@ from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
     LEARNING_RATE,
-    chosen_seeds,
+    seeds_of,
     standard_error,
-    train_arms,
+    train_variants,
 )
 from fulcrum.version import package_version
 
@@ -52,16 +52,16 @@ SIZE_LAWS = ("declared", "lognormal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedComparison(Comparison):
-    """What one allocation costs, gives and learns.
+    """Cost, guarantee and accuracy of an allocation.
 
     Attributes:
         accuracy: On the test split, mean over seeds.
-        accuracy_se: Its standard error; NaN with one seed.
+        accuracy_se: The standard error of the accuracy; NaN with a single seed.
         gain: Accuracy above uniform's at weights by size, mean of the paired differences.
         gain_se: The standard error of the paired difference.
-        worst_region: The accuracy on test records mixed as the records of a region's silos are, for the region that it
-            is least for, mean over seeds.
-        worst_region_se: Its standard error; NaN with one seed.
+        worst_region: The accuracy for the worst region, on test records mixed like the records of the region's silos,
+            mean over seeds.
+        worst_region_se: The standard error of `worst_region`; NaN with a single seed.
         reference: The accuracy without clip and noise on the same batches, mean over seeds; the same in every row.
     """
 
@@ -94,76 +94,81 @@ def compare_trained(
     """Returns the rows of `compare`, all trained on the same batches and noise draws.
 
     Args:
-        federation: A `Federation`, or anything `read_federation` takes.
-        data: As `train` takes it.
-        seeds: How many, or which.
+        federation: A `Federation`, or a source for `read_federation`.
+        data: Data for `train`.
+        seeds: Number of seeds, or the seeds.
         training: Learning rate, local steps and batch.
-        model: A user's own, as `train` takes it; the softmax head by default.
-        device: Where a PyTorch module trains.
+        model: A user's own model for `train`; the softmax head by default.
+        device: Device of a PyTorch module.
         records: Mean records a silo.
-        size_law: One of `SIZE_LAWS`.
-        allocation: One more to compare.
-        on_round: Called after each round.
-        on_part: Called within the rounds of a user's own model with how many are done, as a fraction.
-        on_note: Called at once with what makes training slow.
+        size_law: A name of `SIZE_LAWS`.
+        allocation: A further allocation to compare.
+        on_round: Called after every round.
+        on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
+        on_note: Called at once with a note on slow training.
         data_options: Further arguments of `load_task`.
-        **target: What every row must meet, as in `plan`; `parameters` are the model's where not given.
+        **target: The targets of every row, as in `plan`; `parameters` are the model's by default.
     """
     check_known("size law", size_law, SIZE_LAWS)
     if target.get("seed", 0) != 0:
         raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
     federation = read_federation(federation)
-    task, own = read_data(data, **(data_options or {})), model_of(model)
+    task, user_model = read_data(data, **(data_options or {})), model_of(model)
     if task.silo is not None and size_law != "declared":
         raise ParameterError("comparison.sizes-named", data=task.name)
-    chosen = chosen_seeds(seeds)
-    rows = compared_on(task, federation, allocation, target, own)
+    seed_list = seeds_of(seeds)
+    rows = comparison_on_task(task, federation, allocation, target, user_model)
     plans = [
-        [row_plan(drawn, row, _on(task, name, target, own) | {"seed": seed}) for name, row in rows.rows.items()]
-        for seed, drawn in ((seed, sized(federation, size_law, seed)) for seed in chosen)
+        [
+            row_plan(sized_federation, row, _row_target(task, name, target, user_model) | {"seed": seed})
+            for name, row in rows.rows.items()
+        ]
+        for seed, sized_federation in ((seed, draw_sizes(federation, size_law, seed)) for seed in seed_list)
     ]
-    found = train_arms(
+    results = train_variants(
         plans,
         task,
-        seeds=chosen,
+        seeds=seed_list,
         training=training or LocalTraining(learning_rate=LEARNING_RATE),
         records=records,
-        model=own,
+        model=user_model,
         device=device,
         on_round=on_round,
         on_part=on_part,
         on_note=on_note,
     )
-    uniform = found.accuracy[:, list(rows.rows).index("uniform")]
+    uniform = results.accuracy[:, list(rows.rows).index("uniform")]
     return tuple(
         _row(
-            [comparison_row(made[arm], name) for made in plans],
-            accuracy=found.accuracy[:, arm],
-            gain=found.accuracy[:, arm] - uniform,
-            worst_region=found.worst_region[:, arm],
-            reference=found.reference,
+            [comparison_row(seed_plans[variant], name) for seed_plans in plans],
+            accuracy=results.accuracy[:, variant],
+            gain=results.accuracy[:, variant] - uniform,
+            worst_region=results.worst_region[:, variant],
+            reference=results.reference,
         )
-        for arm, name in enumerate(rows.rows)
+        for variant, name in enumerate(rows.rows)
     )
 
 
-def compared_on(
+def comparison_on_task(
     task: Task,
     federation: Topology,
     own: str | AllocationRule | None,
     target: Mapping[str, Any],
     model: Model | TorchModel | None = None,
 ) -> ComparedPlans:
-    """Returns what `compare_plans` sets side by side on a task; the model tells the number of parameters."""
-    known = compare_plans(federation, own, target)
+    """Returns the rows to compare on a task; the model gives the number of parameters unless the target does."""
+    without_parameters = compare_plans(federation, own, target)
     if target.get("parameters") is not None:
-        return known
-    more = compare_plans(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
-    return replace(known, rows={**known.rows, **more.rows}, left_out=more.left_out)
+        return without_parameters
+    with_parameters = compare_plans(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
+    return replace(
+        without_parameters, rows={**without_parameters.rows, **with_parameters.rows}, left_out=with_parameters.left_out
+    )
 
 
-def _on(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
-    """Returns the target of a row; what goes beyond the paper follows from the number of parameters."""
+def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
+    """Returns the target of a row, with the number of parameters for rows beyond the paper."""
     if target.get("parameters") is not None or name not in (*BEYOND, AS_ASKED):
         return dict(target)
     return dict(target) | {"parameters": parameters_of(model, task)}
@@ -180,19 +185,19 @@ def save_comparison(
     command: str = "",
     **target: Any,
 ) -> None:
-    """Writes comparison.json: the rows, and the federation and target that they hold for.
+    """Writes comparison.json: the rows, with the federation and the target.
 
     Args:
-        rows: As `compare_trained` gives them.
-        folder: Where to, made if it is not there.
-        federation: Who was trained.
-        task: On what.
-        seeds: How many, or which.
-        size_law: One of `SIZE_LAWS`.
-        command: What trained them, where that was a command.
-        **target: What every allocation met, as in `plan`.
+        rows: The rows of `compare_trained`.
+        folder: The folder to write to, made if missing.
+        federation: The federation of the comparison.
+        task: The name of the data.
+        seeds: Number of seeds, or the seeds.
+        size_law: A name of `SIZE_LAWS`.
+        command: The command that trained the rows, if any.
+        **target: The targets of every allocation, as in `plan`.
     """
-    told = {
+    document = {
         "version": package_version(),
         "federation_digest": federation.digest,
         "rounds": target["rounds"],
@@ -204,18 +209,18 @@ def save_comparison(
         "information": target.get("information"),
         "budget": target.get("budget"),
         "task": task,
-        "seeds": chosen_seeds(seeds),
+        "seeds": seeds_of(seeds),
         "size_law": size_law,
         "rows": [asdict(row) for row in rows],
         "command": command,
     }
     write_whole(
-        run_folder(folder) / "comparison.json", msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n"
+        run_folder(folder) / "comparison.json", msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
     )
 
 
-def sized(federation: Topology, size_law: str, seed: int) -> Topology:
-    """Returns the federation that a seed trains: as declared, or with sizes drawn anew."""
+def draw_sizes(federation: Topology, size_law: str, seed: int) -> Topology:
+    """Returns the federation of a seed: with declared sizes, or with sizes drawn anew."""
     return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
 
 
@@ -227,7 +232,7 @@ def _row(
     worst_region: FloatArray,
     reference: FloatArray,
 ) -> TrainedComparison:
-    """One row over all seeds: budgets and means averaged, worst cases taken over all."""
+    """Returns a row over all seeds: means of budgets and means, extremes of worst cases."""
 
     def every(name: str) -> list[float]:
         return [getattr(part, name) for part in parts]

@@ -1,13 +1,13 @@
-"""Rounds, learning rate and recipe tried on public data, and the plan made anew with what did best.
+"""Tuning of rounds, learning rate and recipe on public data; the plan is made anew with the best combination.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("mild", rounds=3, epsilon=5.0)
->>> tuned = tune(made, "digits", rounds=[1, 3], learning_rates=[0.3], seeds=2)
+>>> first = plan("mild", rounds=3, epsilon=5.0)
+>>> tuned = tune(first, "digits", rounds=[1, 3], learning_rates=[0.3], seeds=2)
 >>> len(tuned.tries), tuned.plan.epsilon_target["region"]
 (6, 5.0)
 
-What is tried on the silos' own data tells of that data, and no epsilon here counts it. So data that names silos is
-refused: tune on public or synthetic data of the same kind and size. The new plan makes the same promise.
+A trial on the silos' own data reveals information about the data, outside every epsilon here. Data with names of silos
+is therefore refused: tune on public or synthetic data of the same kind and size. The new plan makes the same promise.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,36 +27,36 @@ from fulcrum.planning.variants import plan_with_recipe
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import parameters_of
-from fulcrum.simulation.training_runs import LEARNING_RATE, chosen_seeds, standard_error, train_arms
+from fulcrum.simulation.training_runs import LEARNING_RATE, seeds_of, standard_error, train_variants
 
 AS_PLANNED = "as planned"
-"""The recipe that the plan has, where it is none of `TRIED`."""
+"""The name of the plan's own recipe, if the recipe is not in `TRIED`."""
 
 TRIED = {
     "paper": RECIPES["paper"],
     "joint": RECIPES["joint"],
     "joint, not shrunk": replace(RECIPES["joint"], shrink=False),
 }
-"""The recipes that are tried."""
+"""The recipes to try, by name."""
 
 LEARNING_RATES = (0.1, LEARNING_RATE, 1.0)
-"""The learning rates that are tried unless told otherwise."""
+"""The learning rates to try by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One combination, trained.
+    """A trained combination of recipe, rounds and learning rate.
 
     Attributes:
-        recipe: One of `TRIED`, or `AS_PLANNED`.
+        recipe: A name of `TRIED`, or `AS_PLANNED`.
         rounds: T.
-        learning_rate: Of the local steps.
+        learning_rate: Learning rate of the local steps.
         noise_budget: The noise variance entering the model, in units of C².
         accuracy: On the public test split, mean over seeds.
-        accuracy_se: Its standard error; NaN with one seed.
-        behind: How far behind the best, mean of the paired differences.
-        behind_se: The standard error of the paired difference; NaN with one seed.
-        changes: How many of recipe, rounds and learning rate differ from what was planned.
+        accuracy_se: The standard error of the accuracy; NaN with a single seed.
+        behind: The distance to the best accuracy, mean of the paired differences.
+        behind_se: The standard error of the paired difference; NaN with a single seed.
+        changes: The number of changes to the plan, out of recipe, rounds and learning rate.
     """
 
     recipe: str
@@ -72,13 +72,13 @@ class Try:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What came of tuning.
+    """The results of tuning.
 
     Attributes:
         plan: The plan made anew, with the same promise.
-        best: The combination that it was made with.
-        tries: All that were tried, best first.
-        left_out: By recipe that cannot keep the plan's targets, why.
+        best: The combination of the new plan.
+        tries: All combinations, best first.
+        left_out: The recipes that cannot keep the plan's targets, with the reasons.
     """
 
     plan: Plan
@@ -100,70 +100,70 @@ def tune(
 ) -> Tuned:
     """Returns the plan made anew with the rounds, learning rate and recipe that do best on public data.
 
-    Every combination is trained by the embedded engine, with the same seeds. The most accurate is taken, unless what
-    was planned is behind it by no more than two standard errors of their paired difference: chance alone changes
-    nothing. More rounds buy little, since each then needs more noise.
+    Every combination is trained by the embedded engine, with the same seeds. The most accurate combination is chosen,
+    unless the planned combination is behind by at most two standard errors of the paired difference: chance alone
+    changes nothing. More rounds add little, because every round then needs more noise.
 
     Args:
-        plan: What to tune; a first plan, with a built-in allocation. It may be for deployment: what is trained here is
-            the public data alone, with seeded noise.
-        data: Public or synthetic data: a `Task`, or anything `load_task` takes. Data that names silos is refused.
-        rounds: The numbers of rounds to try; 1, 3 and the plan's by default. The plan's is always tried.
-        learning_rates: Those of the local steps to try, beside that of `training`.
-        seeds: How many, or which.
+        plan: The plan to tune; a first plan, with a built-in allocation. A plan for deployment is allowed, because only
+            the public data is trained here, with seeded noise.
+        data: Public or synthetic data: a `Task`, or a source for `load_task`. Data with names of silos is refused.
+        rounds: The numbers of rounds to try; 1, 3 and the plan's by default. The plan's number is always tried.
+        learning_rates: The learning rates of local steps to try, besides the rate of `training`.
+        seeds: Number of seeds, or the seeds.
         training: Local steps and batch, and the learning rate that counts as planned.
-        on_try: Called with how many combinations were trained, and of how many.
-        **options: As `load_task` takes them.
+        on_try: Called with the number of trained combinations, and the total.
+        **options: Options of `load_task`.
     """
     task = data if isinstance(data, Task) else load_task(data, **options)
     training = training or LocalTraining(learning_rate=LEARNING_RATE)
     d = _check(plan, task)
-    chosen = chosen_seeds(seeds)
+    seed_list = seeds_of(seeds)
     recipes, left_out = _recipes(plan, d)
-    grid = [  # a learning rate that is none is refused here, before anything is trained
+    grid = [  # a wrong learning rate is refused here, before any training
         (count, replace(training, learning_rate=rate))
         for count in sorted({*(rounds if rounds is not None else (1, 3)), plan.rounds})
         for rate in sorted({*learning_rates, training.learning_rate})
     ]
-    found: list[tuple[Plan, Try, FloatArray]] = []
+    trained: list[tuple[Plan, Try, FloatArray]] = []
     for count, local in grid:
-        plans = {name: _anew(plan, recipe, count, d) for name, recipe in recipes.items()}
-        accuracy = train_arms(
-            [list(plans.values())] * len(chosen),
+        plans = {name: _replan(plan, recipe, count, d) for name, recipe in recipes.items()}
+        accuracy = train_variants(
+            [list(plans.values())] * len(seed_list),
             task,
-            seeds=chosen,
+            seeds=seed_list,
             training=local,
         ).accuracy
-        for place, (name, made) in enumerate(plans.items()):
-            changed = (name != _own(plan), count != plan.rounds, local != training)
+        for place, (name, new_plan) in enumerate(plans.items()):
+            changed = (name != _own_recipe(plan), count != plan.rounds, local != training)
             tried = Try(
                 recipe=name,
                 rounds=count,
                 learning_rate=local.learning_rate,
-                noise_budget=made.model_noise,
+                noise_budget=new_plan.model_noise,
                 accuracy=float(accuracy[:, place].mean()),
                 accuracy_se=standard_error(accuracy[:, place]),
                 behind=0.0,
                 behind_se=0.0,
                 changes=sum(changed),
             )
-            found.append((made, tried, accuracy[:, place]))
+            trained.append((new_plan, tried, accuracy[:, place]))
         if on_try is not None:
-            on_try(len(found), len(grid) * len(recipes))
-    best = max(found, key=lambda one: one[1].accuracy)[2]
-    compared = [
-        (made, replace(tried, behind=float((best - mine).mean()), behind_se=standard_error(best - mine)))
-        for made, tried, mine in found
+            on_try(len(trained), len(grid) * len(recipes))
+    best = max(trained, key=lambda trial: trial[1].accuracy)[2]
+    trials = [
+        (new_plan, replace(tried, behind=float((best - values).mean()), behind_se=standard_error(best - values)))
+        for new_plan, tried, values in trained
     ]
-    planned_so = next(one for one in compared if not one[1].changes)
-    level = planned_so[1].behind <= 2 * np.nan_to_num(planned_so[1].behind_se)
-    taken = planned_so if level else max(compared, key=lambda one: one[1].accuracy)
-    tries = sorted((tried for _, tried in compared), key=lambda tried: -tried.accuracy)
-    return Tuned(plan=taken[0], best=taken[1], tries=tuple(tries), left_out=left_out)
+    as_planned = next(trial for trial in trials if not trial[1].changes)
+    level = as_planned[1].behind <= 2 * np.nan_to_num(as_planned[1].behind_se)
+    chosen = as_planned if level else max(trials, key=lambda trial: trial[1].accuracy)
+    tries = sorted((tried for _, tried in trials), key=lambda tried: -tried.accuracy)
+    return Tuned(plan=chosen[0], best=chosen[1], tries=tuple(tries), left_out=left_out)
 
 
 def _check(plan: Plan, task: Task) -> int:
-    """Returns d, or raises where this plan cannot be tuned or this data may not be used."""
+    """Returns d, or raises for a plan that cannot be tuned or data that may not be used."""
     if task.silo is not None:
         raise DataError("tuning.silos-named", data=task.name)
     if plan.continues_previous_plan:
@@ -176,7 +176,7 @@ def _check(plan: Plan, task: Task) -> int:
     return d
 
 
-def _own(plan: Plan) -> str:
+def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
     mine = (plan.weights_rule, plan.clip_share < 1, plan.server, plan.shrink)
     for name, recipe in TRIED.items():
@@ -186,9 +186,9 @@ def _own(plan: Plan) -> str:
 
 
 def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Returns the recipes that can keep the plan's targets, and why the others cannot."""
+    """Returns the recipes that can keep the plan's targets, and the reasons against the others."""
     recipes = dict(TRIED)
-    if _own(plan) == AS_PLANNED:
+    if _own_recipe(plan) == AS_PLANNED:
         weights: Any = plan.weights_rule
         if weights in (DECLARED, BY_SILO):
             weights = dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
@@ -197,13 +197,13 @@ def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
     left_out: dict[str, str] = {}
     for name, recipe in TRIED.items():
         try:
-            _anew(plan, recipe, plan.rounds, d)
+            _replan(plan, recipe, plan.rounds, d)
         except (ParameterError, UnreachableTargetError) as error:
             left_out[name] = str(error)
             del recipes[name]
     return recipes, left_out
 
 
-def _anew(plan: Plan, recipe: Recipe, rounds: int, d: int) -> Plan:
-    """Returns the plan of the same promise with another recipe and number of rounds; d where the clip needs it."""
+def _replan(plan: Plan, recipe: Recipe, rounds: int, d: int) -> Plan:
+    """Returns a plan of the same promise with another recipe and number of rounds; an automatic clip needs d."""
     return plan_with_recipe(plan, recipe, rounds=rounds, parameters=d if recipe.clip_norm == "auto" else None)

@@ -21,7 +21,7 @@ from fulcrum.npz import ArrayHeader, read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, block_sums, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, block_sums, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.training_runs import partition_of
@@ -120,12 +120,12 @@ def noise_of_sums(
     """
     head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
     inputs, shape = with_bias(task.features_train), (head.features + 1, head.classes)
-    arms = job.arms
+    arms = job.variants
     weights = arms.weights.copy()
     weights[list(but)] = 0.0
     quiet = replace(
         job,
-        arms=replace(
+        variants=replace(
             arms,
             weights=weights,
             noise_multiplier=np.zeros_like(arms.noise_multiplier),
@@ -141,7 +141,7 @@ def noise_of_sums(
             found, added = block_sums(quiet, block, number, models, head, inputs, task.labels_train, training)
             expected[found] += added
         noise[number - 1] = (seen - expected[..., 0]).reshape(arms.regions, -1)
-        models = servers.moved(models, seen[..., None])
+        models = servers.advance(models, seen[..., None])
     return noise
 
 
@@ -214,4 +214,4 @@ def probes_of_noise(plan: Plan, noise: Sequence[FloatArray], errors: Errors, *, 
 
 def _job(plan: Plan, task: Task, seed: int, records: float | None) -> Job:
     partition = partition_of(task, plan.federation, seed=seed, records=records)
-    return Job(seed=seed, partition=partition, arms=Arms.from_plans([plan]))
+    return Job(seed=seed, partition=partition, variants=Variants.from_plans([plan]))

@@ -31,7 +31,7 @@ from fulcrum.planning.targets import group_by_silo
 from fulcrum.planning.theory.prior import lateral_floor, prior_entropy
 from fulcrum.simulation.data.partition import partition_by_share
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
 
 COUPLING = 20.0
 """The coupling of the prior where the plan declares none, the paper's."""
@@ -142,15 +142,15 @@ def _shadow(
     group_of = group_by_silo(federation)
     wanted = drawn_concentrations(group_of, coupling, seed)
     partition = partition_by_share(task, federation, wanted, seed=seed)
-    arms = Arms.from_plans(plans)
+    arms = Variants.from_plans(plans)
     for plan in bare:
-        arms = arms.beside(replace(arms.without_privacy(), weights=plan.weights[:, None]))
-    job = Job(seed=seed, partition=partition, arms=arms)
+        arms = arms.concatenate(replace(arms.without_privacy(), weights=plan.weights[:, None]))
+    job = Job(seed=seed, partition=partition, variants=arms)
     [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
     shares = partition.shares
     sums, signal, left, own = [], [], [], []
     for arm, plan in enumerate([*plans, *bare]):
-        alone = replace(job, arms=_one_arm(arms, arm))
+        alone = replace(job, variants=_one_arm(arms, arm))
         seen = run.regional_sums[..., arm] if run.regional_sums is not None else np.empty(0)
         noise = noise_of_sums(alone, task, training, seen)
         with_own = noise_of_sums(alone, task, training, seen, but=targets)
@@ -167,7 +167,7 @@ def _shadow(
     )
 
 
-def _one_arm(arms: Arms, arm: int) -> Arms:
+def _one_arm(arms: Variants, arm: int) -> Variants:
     return replace(
         arms,
         weights=arms.weights[:, [arm]],

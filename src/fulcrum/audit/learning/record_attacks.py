@@ -28,7 +28,7 @@ from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Arms, Job, LocalTraining, batch_picks, train_jobs
+from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.training_runs import partition_of
@@ -64,7 +64,9 @@ def record_findings(
     if not plan.noise_multiplier.any():
         return []
     open_plan = replace(plan, purpose="research")
-    job = Job(seed=seed, partition=partition_of(task, plan.federation, seed=seed), arms=Arms.from_plans([open_plan]))
+    job = Job(
+        seed=seed, partition=partition_of(task, plan.federation, seed=seed), variants=Variants.from_plans([open_plan])
+    )
     models = _models(job, task, training)
     silos = _attacked(plan)
     error = (1 - confidence) / (2 * len(silos))
@@ -84,11 +86,11 @@ def _models(job: Job, task: Task, training: LocalTraining) -> list[FloatArray]:
     """Returns the model before each round of a run, (features + 1, classes, 1)."""
     [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
     shape = (task.features_train.shape[1] + 1, len(task.classes))
-    servers, model = Servers(job.arms.rules, shape, classes=len(task.classes)), np.zeros((*shape, 1))
+    servers, model = Servers(job.variants.rules, shape, classes=len(task.classes)), np.zeros((*shape, 1))
     found = []
     for sums in [] if run.regional_sums is None else run.regional_sums:
         found.append(model)
-        model = servers.moved(model, sums)
+        model = servers.advance(model, sums)
     return found
 
 

@@ -91,7 +91,7 @@ def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> 
                 path.released(path, silo, number, sent if silo == stage.silo else nothing, seed) for silo in members
             ]
             sums.append(path.sent_up(path, region, releases, number, seed)[0].reshape(coordinates, replays) * path.step)
-        models = servers.moved(models, np.array(sums))
+        models = servers.advance(models, np.array(sums))
         gone = along @ models
         shown.append(gone - before)
         before = gone

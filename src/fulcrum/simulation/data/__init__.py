@@ -1,6 +1,6 @@
-"""The records that simulated silos train on: read, checked, embedded, parted among silos.
+"""The records that simulated silos train on: reading, checks, embedding, and division among silos.
 
-Change it for another kind of data, or another partition.
+Change the folder for another kind of data, or another partition.
 
 Imports from: base, core.
 """

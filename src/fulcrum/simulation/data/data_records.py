@@ -1,4 +1,4 @@
-"""Records as they were read: features, labels and silos, checked against each other, and parted to train and test."""
+"""Examples as read from a source: features, labels and silos, checked against each other; split into train and test."""
 
 import math
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ _TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Records:
-    """Features, labels and silos as they were read, each checked against the others."""
+class Examples:
+    """Features, labels and silos of all examples of a source, checked against each other."""
 
     where: str
     features: FloatArray
     labels: list[Any]
     silo: list[str] | None = None
 
-    def part(self, chosen: _Array) -> "Records":
-        """Returns the chosen records."""
+    def part(self, chosen: _Array) -> "Examples":
+        """Returns the chosen examples."""
         rows = np.flatnonzero(chosen).tolist()
         if not rows:
             raise DataError("data.split-empty", data=self.where)
-        return Records(
+        return Examples(
             where=self.where,
             features=self.features[chosen],
             labels=[self.labels[row] for row in rows],
@@ -37,7 +37,7 @@ class Records:
         )
 
 
-def checked_records(
+def check_examples(
     where: str,
     what: str,
     features: _Array,
@@ -45,34 +45,35 @@ def checked_records(
     silo: _Array | None = None,
     *,
     targets: str = "classes",
-) -> Records:
-    """Checks features against their labels and silos; what is missing or does not fit is refused."""
+) -> Examples:
+    """Returns features with their labels and silos, or refuses missing and unfitting values with `DataError`."""
     if features.ndim < 2 or features.dtype.kind not in "fiu":
         raise DataError("data.features-type", data=where, dtype=features.dtype, shape=features.shape)
     if not math.prod(features.shape[1:]):
         raise DataError("data.features-missing", data=where)
     if not len(features):
         raise DataError("data.records-missing", data=where, part=what)
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for name, values in (("label", labels), ("silo", silo)):
         if values is None:
             continue
         if name == "label" and targets != "classes":
-            found[name] = _numbers(where, what, targets, values, len(features))
+            columns[name] = _numbers(where, what, targets, values, len(features))
             continue
         if values.ndim != 1:
-            otherwise = ". For numbers or several labels a record give --targets" if name == "label" else ""
-            raise DataError("data.column-shape", data=where, column=name, shape=values.shape, advice=otherwise)
+            advice = ". For numbers or several labels a record give --targets" if name == "label" else ""
+            raise DataError("data.column-shape", data=where, column=name, shape=values.shape, advice=advice)
         if len(values) != len(features):
             raise DataError(
                 "data.column-length", data=where, records=len(features), part=what, count=len(values), column=name
             )
-        found[name] = [word_of(value) for value in values.tolist()]
-        if "" in found[name]:
-            missing = found[name].index("") + 1
+        columns[name] = [word_of(value) for value in values.tolist()]
+        if "" in columns[name]:
+            missing = columns[name].index("") + 1
             raise DataError("data.cell-missing", data=where, part=what, record=missing, column=name)
-    # Rows are scaled in double precision. Anything else stays as it is, in single, and bytes become 0 to 1.
-    with np.errstate(over="ignore"):  # what overflows is refused below
+    # Rows of features are scaled later, in double precision. Images and other shapes are not scaled, and single
+    # precision halves their memory; bytes become 0 to 1.
+    with np.errstate(over="ignore"):  # an overflow is refused below, as a feature that is not finite
         numbers: _Array = features.astype(np.float64 if features.ndim == 2 else np.float32)
     if features.ndim > 2 and features.dtype == np.uint8:
         numbers /= 255
@@ -82,11 +83,11 @@ def checked_records(
         raise DataError(
             "data.feature-not-finite", data=where, part=what, record=int(np.argmax(broken)) + 1, precision=single
         )
-    return Records(where=where, features=numbers, labels=found["label"], silo=found.get("silo"))
+    return Examples(where=where, features=numbers, labels=columns["label"], silo=columns.get("silo"))
 
 
 def _numbers(where: str, what: str, targets: str, values: _Array, records: int) -> list[Any]:
-    """Checks targets that are no classes, and returns them by record."""
+    """Checks targets of the kinds numbers and labels, and returns the targets by example."""
     shape = "(records,) or (records, numbers)" if targets == "numbers" else "(records, labels)"
     if values.dtype.kind not in "fiub" or values.ndim not in ((1, 2) if targets == "numbers" else (2,)):
         raise DataError(
@@ -105,7 +106,7 @@ def _numbers(where: str, what: str, targets: str, values: _Array, records: int) 
 
 
 def word_of(value: Any) -> str:
-    """Returns a label or a silo's name as text: whole numbers without a point, nothing for what is missing.
+    """Returns a label or a silo's name as text: a whole number without a point, a missing value as an empty text.
 
     >>> word_of(3.0), word_of(" lyon "), word_of(b"lyon"), word_of(float("nan"))
     ('3', 'lyon', 'lyon', '')
@@ -118,28 +119,30 @@ def word_of(value: Any) -> str:
     return "" if text == "nan" else text
 
 
-def parted_at_random(records: Records, seed: int) -> tuple[Records, Records]:
-    """Returns records to train on, and a fifth of them held out; see `held_out`."""
-    out = held_out(
-        records.labels if isinstance(records.labels[0], str) else None, records.silo, len(records.labels), seed
+def split_at_random(examples: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Returns examples to train on, and a fifth to test on, chosen by `choose_test_records`."""
+    tested = choose_test_records(
+        examples.labels if isinstance(examples.labels[0], str) else None, examples.silo, len(examples.labels), seed
     )
-    return records.part(~out), records.part(out)
+    return examples.part(~tested), examples.part(tested)
 
 
-def held_out(labels: Sequence[Any] | None, silo: Sequence[str] | None, records: int, seed: int) -> BoolArray:
-    """Returns which records are tested on: a fifth at random, but not the first drawn of a class or of a silo.
+def choose_test_records(labels: Sequence[Any] | None, silo: Sequence[str] | None, records: int, seed: int) -> BoolArray:
+    """Returns a mask of the records to test on: a fifth at random, but not the first draw of a class or of a silo.
+
+    The exceptions keep every class and every silo in the training split.
 
     Args:
-        labels: The class of each, where there are classes.
-        silo: The silo of each, where it is known.
-        records: How many there are.
-        seed: Of the draw.
+        labels: The class of every record; None for a task without classes.
+        silo: The silo of every record; None if the silos are unknown.
+        records: Number of records.
+        seed: Seed of the draw.
     """
     order = np.random.default_rng(seed).permutation(records).tolist()
-    stays: set[int] = set()
+    trained_on: set[int] = set()
     for values in (labels, silo):
-        stays |= set({values[row]: row for row in reversed(order)}.values()) if values is not None else set()
-    free = [row for row in order if row not in stays]
+        trained_on |= set({values[row]: row for row in reversed(order)}.values()) if values is not None else set()
+    free = [row for row in order if row not in trained_on]
     chosen = np.zeros(records, dtype=bool)
     chosen[free[max(0, len(free) - round(_TEST_SHARE * records)) :]] = True
     return chosen

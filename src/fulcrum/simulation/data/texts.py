@@ -1,4 +1,4 @@
-"""Texts as records: a folder of silos and classes, one text a line."""
+"""Texts as records: a folder of silos and classes, with a text on every line."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +11,13 @@ _ENDING = ".txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Texts:
-    """Texts, and what their files and folders say of them.
+    """Texts, with the labels, silos and splits named by files and folders.
 
     Attributes:
-        texts: One a record.
-        labels: The class of each.
-        silo: The silo of each, where folders say it.
-        split: "train" or "test" of each, where folders say it.
+        texts: The text of every record.
+        labels: The class of every record.
+        silo: The silo of every record; None if no folder names silos.
+        split: "train" or "test" for every record; None if no folder names a split.
     """
 
     texts: list[str]
@@ -27,12 +27,12 @@ class Texts:
 
 
 def holds_texts(root: Path) -> bool:
-    """Whether a folder holds texts: files that end in .txt directly, or in its folders, or in theirs."""
+    """Returns true for a folder with .txt files at most two folders deep."""
     return any(any(root.glob(f"{'*/' * depth}[!.]*{_ENDING}")) for depth in range(3))
 
 
 def read_text_folder(root: Path) -> Texts:
-    """Returns the texts of class.txt or silo/class.txt, below train and test where these are the two folders."""
+    """Returns the texts of class.txt or silo/class.txt, below train and test if the folder has exactly these two."""
     below = {folder.name for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith(".")}
     parts = [root / name for name in sorted(below)] if below == _SPLITS else [root]
     by_silo = any(any(part.glob(f"*/[!.]*{_ENDING}")) for part in parts)

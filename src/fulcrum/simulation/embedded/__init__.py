@@ -1,6 +1,6 @@
 """The embedded engine: all silos, seeds and allocations of a comparison trained together in NumPy.
 
-Change it for another way of training many silos at once.
+Change the folder for another way of training many silos at once.
 
 Imports from: base, core, rules, planning, simulation.data.
 """

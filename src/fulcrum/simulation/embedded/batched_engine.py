@@ -1,9 +1,9 @@
-"""The batched federation: Algorithm 1 of the paper for all silos, seeds and arms of a comparison together.
+"""The batched federation: Algorithm 1 of the paper for all silos, seeds and variants of a comparison together.
 
-Silos are worked through in blocks of fixed size, whose batches and noise depend on seed, round and block alone; so the
-same seed gives the same bits however many blocks advance at once, at a fixed number of BLAS threads, and memory is
-bounded by the blocks in work. The arms of one seed see the same batches and the same noise draws: they differ in the
-noise scale alone, so they are paired. Arms that are equal are trained once, so they stay equal to the bit.
+Silos are worked through in blocks of fixed size. Batches and noise of a block depend on seed, round and block alone.
+The same seed therefore gives the same bits for any number of blocks at a time, at a fixed number of BLAS threads, and
+memory is bounded by the blocks in work. The variants of a seed see the same batches and the same noise draws: variants
+differ in the noise scale alone, and so are paired. Equal variants are trained once, and so stay equal to the bit.
 """
 
 import os
@@ -24,12 +24,12 @@ from fulcrum.rules.server_rule import ServerRule
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.metrics import measured_by_silo, recall_of
+from fulcrum.simulation.embedded.metrics import measure_by_silo, recall_of
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
 
 AGGREGATOR_BLOCK = 1 << 62
-"""The block of the noise that aggregators draw."""
+"""The block number of the noise drawn by aggregators."""
 
 _AHEAD = 4  # blocks for each thread that may wait or be done before they are added up
 _BATCH_STREAM = 0x6261746368  # keeps the choice of batches apart from every other use of the same seed
@@ -37,7 +37,7 @@ _BATCH_STREAM = 0x6261746368  # keeps the choice of batches apart from every oth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTraining:
-    """How a silo trains between two releases."""
+    """Settings of a silo's training between two releases."""
 
     learning_rate: float
     steps: int = 10
@@ -52,20 +52,20 @@ class LocalTraining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Arms:
-    """The noise of every arm on one federation; all else is the same for every arm.
+class Variants:
+    """The noise of every variant on a federation; all else is the same for every variant.
 
     Attributes:
-        silo_name: The name of a silo by its index, for messages.
-        weights: Aggregation weight by silo and arm.
+        silo_name: The name of a silo by index, for messages.
+        weights: Aggregation weight by silo and variant.
         region_of: Region by silo.
         regions: Number of regions.
         rounds: T.
-        noise_multiplier: By silo and arm.
-        aggregator_noise_multiplier: By region and arm, on the regional sum; zero where silos inject.
-        clip_norm: By arm; infinite where nothing is clipped.
-        clip_share: By arm, the share of the clip norm at which updates are clipped before they are scaled up.
-        rules: By arm, what the server does with the sums.
+        noise_multiplier: By silo and variant.
+        aggregator_noise_multiplier: By region and variant, on the regional sum; zero if silos inject.
+        clip_norm: By variant; infinite without a clip.
+        clip_share: By variant, the share of the clip norm at which updates are clipped before scaling up.
+        rules: Server rule by variant.
     """
 
     silo_name: Callable[[int], str]
@@ -80,8 +80,8 @@ class Arms:
     rules: tuple[ServerRule, ...]
 
     @classmethod
-    def from_plans(cls, plans: Sequence[Plan]) -> "Arms":
-        """Returns the arms of some plans for one federation."""
+    def from_plans(cls, plans: Sequence[Plan]) -> "Variants":
+        """Returns the variants of several plans for the same federation."""
         first = plans[0]
         others = [plan for plan in plans if plan.federation is not first.federation]
         foreign = any(plan.federation.digest != first.federation.digest for plan in others)
@@ -104,11 +104,11 @@ class Arms:
 
     @property
     def noise_norm(self) -> FloatArray:
-        """What noise multipliers are relative to, by arm: the clip norm, or 0 where nothing is clipped."""
+        """The unit of noise multipliers, by variant: the clip norm, or 0 without a clip."""
         return noise_norm(self.clip_norm)
 
     def factors(self, sizes: FloatArray, silos: slice) -> tuple[FloatArray, FloatArray]:
-        """Returns by silo and arm what updates of these norms, and standard normal draws, enter the sums with."""
+        """Returns by silo and variant the factors of updates with these norms, and of normal draws, in the sums."""
         return batch_factors(
             sizes,
             weight=self.weights[silos],
@@ -117,8 +117,8 @@ class Arms:
             clip_share=self.clip_share,
         )
 
-    def without_privacy(self) -> "Arms":
-        """Returns one arm on the same federation with neither clip nor noise: the reference."""
+    def without_privacy(self) -> "Variants":
+        """Returns a single variant on the same federation with neither clip nor noise: the reference."""
         return replace(
             self,
             weights=self.weights[:, :1],
@@ -129,12 +129,12 @@ class Arms:
             rules=(SumRule(),),
         )
 
-    def with_reference(self) -> "Arms":
-        """Returns these arms and, after them, the one without privacy."""
-        return self.beside(self.without_privacy())
+    def with_reference(self) -> "Variants":
+        """Returns these variants, followed by the variant without privacy."""
+        return self.concatenate(self.without_privacy())
 
-    def beside(self, others: "Arms") -> "Arms":
-        """Returns these arms and, after them, others on the same federation."""
+    def concatenate(self, others: "Variants") -> "Variants":
+        """Returns these variants, followed by further variants on the same federation."""
         injected = [self.aggregator_noise_multiplier, others.aggregator_noise_multiplier]
         return replace(
             self,
@@ -146,8 +146,8 @@ class Arms:
             rules=(*self.rules, *others.rules),
         )
 
-    def distinct(self) -> tuple["Arms", IntArray]:
-        """Returns the arms without repetition, in their order, and where each of these arms stands among them."""
+    def distinct(self) -> tuple["Variants", IntArray]:
+        """Returns the variants without repetition, in order, and the index of every variant in the result."""
         columns = np.vstack(
             [self.clip_norm, self.clip_share, self.weights, self.noise_multiplier, self.aggregator_noise_multiplier]
         )
@@ -162,33 +162,33 @@ class Arms:
             aggregator_noise_multiplier=self.aggregator_noise_multiplier[:, first],
             clip_norm=self.clip_norm[first],
             clip_share=self.clip_share[first],
-            rules=tuple(self.rules[arm] for arm in first.tolist()),
+            rules=tuple(self.rules[variant] for variant in first.tolist()),
         )
         return chosen, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """One federation to train: a seed, who holds which records, and the arms."""
+    """A federation to train: a seed, the records of every silo, and the variants."""
 
     seed: int
     partition: Partition
-    arms: Arms
+    variants: Variants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FederationRun:
-    """What came of one job.
+    """The results of a job.
 
     Attributes:
-        models: The final global models, (features + 1, classes, arms).
-        accuracy: On the test split after each round, (rounds, arms).
-        recall: Of the final models, the share of each class of the test split that they name rightly, (classes, arms);
-            NaN where the split has no record of a class; (0, arms) where there are no classes.
-        by_silo: The metric of the final models on each silo's own test records, (silos, arms), in the order of
-            `metrics.tested_silos`; (0, arms) where the data does not say whose they are.
-        regional_sums: What an observer above the regions saw, (rounds, regions, features + 1, classes, arms), or None
-            where it was not asked for.
+        models: The final global models, (features + 1, classes, variants).
+        accuracy: On the test split after every round, (rounds, variants).
+        recall: The share of correctly named test records of every class, for the final models, (classes, variants); NaN
+            for a class without test records; (0, variants) for a task without classes.
+        by_silo: The metric of the final models on every silo's own test records, (silos, variants), in the order of
+            `metrics.tested_silos`; (0, variants) if the data does not name the silos of test records.
+        regional_sums: The sums seen by an observer above the regions, (rounds, regions, features + 1, classes,
+            variants), or None if not requested.
     """
 
     models: FloatArray
@@ -197,8 +197,8 @@ class FederationRun:
     by_silo: FloatArray
     regional_sums: FloatArray | None
 
-    def by_arm(self, place: IntArray) -> "FederationRun":
-        """Returns the run with a copy for every arm of what was found for the distinct ones of `Arms.distinct`."""
+    def by_variant(self, place: IntArray) -> "FederationRun":
+        """Returns the run with a copy for every variant of a result that `Variants.distinct` has once."""
         if self.models.shape[-1] == len(place):
             return self
         return FederationRun(
@@ -220,38 +220,41 @@ def train_jobs(
     threads: int | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
 ) -> list[FederationRun]:
-    """Trains all jobs side by side, round by round, and returns their runs.
+    """Trains all jobs side by side, round by round, and returns the runs.
 
     Args:
-        jobs: What to train; all have the same number of rounds.
+        jobs: The jobs to train, all with the same number of rounds.
         task: The records, and the test split.
-        training: How silos train.
-        keep_regional_sums: Whether to keep what the observer saw.
-        every_round: Whether to test after every round, or after the last alone.
-        threads: How many blocks advance at once; the processor count by default. It does not change the result.
-        on_round: Called with the round and the accuracies of each job by arm, where every round is tested.
+        training: Settings of local training.
+        keep_regional_sums: True keeps the sums seen by an observer above the regions.
+        every_round: True tests after every round, False after the last round alone.
+        threads: Number of blocks at a time; the processor count by default. The number does not change the result.
+        on_round: Called after every tested round with the round and the accuracies by variant of every job.
     """
-    if len({job.arms.rounds for job in jobs}) != 1:
+    if len({job.variants.rounds for job in jobs}) != 1:
         raise ParameterError("training.rounds-differ")
     head = SoftmaxHead(features=task.width, classes=len(task.classes))
     inputs, test_inputs = with_bias(task.features_train), with_bias(task.features_test)
-    rounds, threads = jobs[0].arms.rounds, threads or os.cpu_count() or 1
-    distinct, places = zip(*(job.arms.distinct() for job in jobs), strict=True)
-    jobs = [replace(job, arms=arms) for job, arms in zip(jobs, distinct, strict=True)]
-    shapes = [(head.features + 1, head.classes, len(arms.clip_norm)) for arms in distinct]
+    rounds, threads = jobs[0].variants.rounds, threads or os.cpu_count() or 1
+    distinct, places = zip(*(job.variants.distinct() for job in jobs), strict=True)
+    jobs = [replace(job, variants=variants) for job, variants in zip(jobs, distinct, strict=True)]
+    shapes = [(head.features + 1, head.classes, len(variants.clip_norm)) for variants in distinct]
     models = [np.zeros(shape) for shape in shapes]
     accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
     recall: list[FloatArray] = []
     by_silo: list[FloatArray] = []
     sums = [
-        np.empty((rounds if keep_regional_sums else 0, arms.regions, *shape))
-        for arms, shape in zip(distinct, shapes, strict=True)
+        np.empty((rounds if keep_regional_sums else 0, variants.regions, *shape))
+        for variants, shape in zip(distinct, shapes, strict=True)
     ]
     servers = [
-        Servers(arms.rules, shape[:2], classes=head.classes) for arms, shape in zip(distinct, shapes, strict=True)
+        Servers(variants.rules, shape[:2], classes=head.classes)
+        for variants, shape in zip(distinct, shapes, strict=True)
     ]
     work = [
-        (index, block) for index, job in enumerate(jobs) for block in range(-(-len(job.arms.weights) // SILOS_A_BLOCK))
+        (index, block)
+        for index, job in enumerate(jobs)
+        for block in range(-(-len(job.variants.weights) // SILOS_A_BLOCK))
     ]
     last_block = dict(work)
     pool = ThreadPoolExecutor(threads)
@@ -265,12 +268,12 @@ def train_jobs(
                 aggregator_noise(job, number, head.parameters).reshape(-1, *shape)
                 for job, shape in zip(jobs, shapes, strict=True)
             ]
-            for (index, block), (found, added) in zip(work, in_order(pool, pieces, _AHEAD * threads), strict=True):
-                observed[index][found] += added
+            for (index, block), (regions, added) in zip(work, in_order(pool, pieces, _AHEAD * threads), strict=True):
+                observed[index][regions] += added
                 if block < last_block[index]:
                     continue
                 # All of this job's silos are in: its server moves the model while blocks of later jobs are at work.
-                models[index] = servers[index].moved(models[index], observed[index])
+                models[index] = servers[index].advance(models[index], observed[index])
                 if keep_regional_sums:
                     sums[index][number - 1] = observed[index]
                 if every_round or number == rounds:
@@ -279,9 +282,9 @@ def train_jobs(
                     if number == rounds:
                         recall.append(recall_of(right, task.labels_test, classes=head.classes))
                         scores = head.scores(models[index], test_inputs if task.silo_test else test_inputs[:0])
-                        by_silo.append(measured_by_silo(list(np.moveaxis(scores, 2, 0)), task))
+                        by_silo.append(measure_by_silo(list(np.moveaxis(scores, 2, 0)), task))
             if on_round is not None and every_round:
-                on_round(number, [found[number - 1, place] for found, place in zip(accuracy, places, strict=True)])
+                on_round(number, [values[number - 1, place] for values, place in zip(accuracy, places, strict=True)])
     finally:
         pool.shutdown(cancel_futures=True)
     return [
@@ -291,13 +294,13 @@ def train_jobs(
             recall=recall[index],
             by_silo=by_silo[index],
             regional_sums=sums[index] if keep_regional_sums else None,
-        ).by_arm(place)
+        ).by_variant(place)
         for index, place in enumerate(places)
     ]
 
 
 def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: int) -> Iterator[Any]:
-    """Yields what the calls return in their order, whatever their timing; at most `ahead` are in work or wait."""
+    """Yields the results of calls in the order of the calls; at most `ahead` calls are in work or wait."""
     waiting: deque[Future[Any]] = deque()
     interrupted = False
     try:
@@ -307,7 +310,7 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except KeyboardInterrupt:  # nothing else will be tried
+    except KeyboardInterrupt:  # no further call follows, so there is no need to wait
         interrupted = True
         raise
     finally:  # where one failed, the others have ended before anything else is tried
@@ -317,20 +320,20 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
 
 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:
-    """Returns the accuracy of every arm's model."""
+    """Returns the accuracy of every variant's model."""
     return np.asarray(right_answers(head, models, inputs, labels).mean(axis=0))
 
 
 def right_answers(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> BoolArray:
-    """Returns by record and arm whether the model names the class."""
+    """Returns by record and variant true for a correctly named class."""
     if head.classes == 2:  # the sign of the difference decides: half the work
         return np.asarray((inputs @ (models[:, 1] - models[:, 0]) > 0) == labels[:, None].astype(bool))
     return np.asarray(head.scores(models, inputs).argmax(axis=1) == labels[:, None])
 
 
 def batch_picks(job: Job, block: int, round_number: int, training: LocalTraining) -> IntArray:
-    """Returns the records of each batch of a block's silos, (steps, silos, batch), drawn with replacement."""
-    silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(job.arms.weights)))
+    """Returns the records of every batch of a block's silos, (steps, silos, batch), drawn with replacement."""
+    silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(job.variants.weights)))
     starts, counts = job.partition.starts[silos], job.partition.counts[silos]
     stream = np.random.default_rng([_BATCH_STREAM, job.seed, round_number, block])
     drawn = stream.integers(0, 1 << 32, (training.steps, len(counts), training.batch), dtype=np.uint32)
@@ -340,21 +343,21 @@ def batch_picks(job: Job, block: int, round_number: int, training: LocalTraining
 
 
 def block_noise(job: Job, block: int, round_number: int, parameters: int) -> FloatArray:
-    """Returns the standard normal draws of a block's silos, (silos, parameters), shared by all arms."""
-    silos = min(SILOS_A_BLOCK, len(job.arms.weights) - block * SILOS_A_BLOCK)
+    """Returns the standard normal draws of a block's silos, (silos, parameters), shared by all variants."""
+    silos = min(SILOS_A_BLOCK, len(job.variants.weights) - block * SILOS_A_BLOCK)
     return SeededNoise(seed=job.seed).standard_normal(round_number=round_number, block=block, shape=(silos, parameters))
 
 
 def aggregator_noise(job: Job, round_number: int, parameters: int) -> FloatArray:
-    """Returns the noise that aggregators add to their sums, (regions, parameters, arms); zero where silos inject."""
-    arms = job.arms
-    scale = arms.aggregator_noise_multiplier
+    """Returns the noise added by aggregators to sums, (regions, parameters, variants); zero if silos inject."""
+    variants = job.variants
+    scale = variants.aggregator_noise_multiplier
     if not scale.any():
-        return np.zeros((arms.regions, parameters, len(arms.clip_norm)))
+        return np.zeros((variants.regions, parameters, len(variants.clip_norm)))
     drawn = SeededNoise(seed=job.seed).standard_normal(
-        round_number=round_number, block=AGGREGATOR_BLOCK, shape=(arms.regions, parameters)
+        round_number=round_number, block=AGGREGATOR_BLOCK, shape=(variants.regions, parameters)
     )
-    return np.asarray(drawn[:, :, None] * (scale * arms.noise_norm)[:, None, :])
+    return np.asarray(drawn[:, :, None] * (scale * variants.noise_norm)[:, None, :])
 
 
 def block_sums(
@@ -367,9 +370,13 @@ def block_sums(
     labels: IntArray,
     training: LocalTraining,
 ) -> tuple[IntArray, FloatArray]:
-    """Trains, clips, perturbs and weights a block of silos; returns its regions and what it adds to their sums."""
-    arms = job.arms
-    silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(arms.weights)))
+    """Trains, clips, perturbs and weights a block of silos; returns the regions and the block's part of their sums.
+
+    Every release is weight * (clip(update) + noise), with noise of standard deviation noise_multiplier * clip_norm for
+    every coordinate. The noise is seeded, and so protects no silo: the function is for simulations alone.
+    """
+    variants = job.variants
+    silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(variants.weights)))
     picks = batch_picks(job, block, round_number, training)
     with np.errstate(over="ignore", invalid="ignore"):  # a silo that diverges is named below
         updates = head.local_updates(models, inputs, labels, picks, training.learning_rate)
@@ -379,15 +386,15 @@ def block_sums(
         silo = silos.start + int(np.argmin(np.isfinite(sizes).all(axis=1)))
         raise DivergedUpdateError(
             "training.update-diverged",
-            silo=arms.silo_name(silo),
+            silo=variants.silo_name(silo),
             round=round_number,
             learning_rate=training.learning_rate,
         )
-    signal, noise = arms.factors(sizes, silos)
+    signal, noise = variants.factors(sizes, silos)
     flat *= signal[:, None, :]
     if noise.any():
         flat += block_noise(job, block, round_number, head.parameters)[:, :, None] * noise[:, None, :]
-    region_of = arms.region_of[silos]
-    found, member_of = np.unique(region_of, return_inverse=True)
-    belongs = (member_of == np.arange(len(found))[:, None]).astype(np.float64)
-    return found, (belongs @ updates.reshape(len(updates), -1)).reshape(len(found), *updates.shape[1:])
+    region_of = variants.region_of[silos]
+    regions, member_of = np.unique(region_of, return_inverse=True)
+    belongs = (member_of == np.arange(len(regions))[:, None]).astype(np.float64)
+    return regions, (belongs @ updates.reshape(len(updates), -1)).reshape(len(regions), *updates.shape[1:])

@@ -1,4 +1,4 @@
-"""How well a model does on the test split: a metric for each kind of target, and recall where there are classes.
+"""Metrics of a model on the test split: a metric for every kind of target, and recall by class.
 
 >>> outputs = np.array([[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]])
 >>> METRICS["classes"](outputs, np.array([1, 0, 1]))
@@ -16,18 +16,18 @@ from fulcrum.errors import ParameterError, in_one_line
 from fulcrum.simulation.data.tasks import Task
 
 Metric = Callable[[Any, Any], Any]
-"""Outputs (records, ...) and targets (records, ...), as NumPy arrays, to one number."""
+"""A function from outputs (records, ...) and targets (records, ...), as NumPy arrays, to a number."""
 
 
 def accuracy(outputs: FloatArray, targets: Any) -> float:
-    """Returns the share of records whose largest output is that of their class; NaN is of no class."""
-    return float((_named(outputs) == targets).mean())
+    """Returns the share of records with the largest output at the true class; a record with NaN counts as wrong."""
+    return float((_predicted_classes(outputs) == targets).mean())
 
 
 def explained_variance(outputs: FloatArray, targets: FloatArray) -> float:
-    """Returns one minus the squared error over the squared error of the targets' mean: 1 is best, 0 is the mean's.
+    """Returns 1 - (squared error) / (squared error of the targets' mean): 1 is best, 0 is as good as the mean.
 
-    Targets that are all alike, such as a single one, have no variance to explain: NaN.
+    Equal targets, such as a single target, have no variance to explain: NaN.
     """
     missed = np.square(outputs.reshape(targets.shape) - targets).sum()
     spread = np.square(targets - targets.mean(axis=0)).sum()
@@ -35,83 +35,93 @@ def explained_variance(outputs: FloatArray, targets: FloatArray) -> float:
 
 
 def right_labels(outputs: FloatArray, targets: FloatArray) -> float:
-    """Returns the share of labels that are said rightly; an output above 0 says that a record has the label."""
+    """Returns the share of correct labels; an output above 0 means that a record has the label."""
     return float((((outputs > 0) == (targets > 0.5)) & ~np.isnan(outputs)).mean())
 
 
 METRICS: dict[str, Metric] = {"classes": accuracy, "numbers": explained_variance, "labels": right_labels}
-"""What is measured by kind of target, unless a model has a metric of its own."""
+"""The metric by kind of target, for models without a metric of their own."""
 
 
-def measured(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> tuple[FloatArray, FloatArray]:
-    """Returns the metric by arm, and recall by class and arm; a task without classes has no recall, (0, arms).
+def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> tuple[FloatArray, FloatArray]:
+    """Returns the metric by variant, and recall by class and variant; recall is (0, variants) without classes.
 
     Args:
-        outputs: What the model of each arm says of the test records, (records, ...).
-        task: What is true of them.
-        metric: The model's own; one of `METRICS` by default.
+        outputs: The outputs of every variant's model for the test records, (records, ...).
+        task: The task with the true labels.
+        metric: The model's own metric; by default the metric of `METRICS`.
     """
     chosen = metric or METRICS[task.targets]
-    found = []
-    for said in outputs:
-        found.append(_value(chosen, said, task.labels_test, "the test records"))
+    values = []
+    for scores in outputs:
+        values.append(_value(chosen, scores, task.labels_test, "the test records"))
     if task.targets != "classes":
-        return np.array(found), np.empty((0, len(found)))
-    if any(said.shape != (len(task.labels_test), len(task.classes)) for said in outputs):
-        return np.array(found), np.full((len(task.classes), len(found)), np.nan)  # outputs that only a metric reads
-    right = np.stack([_named(said) == task.labels_test for said in outputs], axis=1)
-    return np.array(found), recall_of(right, task.labels_test, classes=len(task.classes))
+        return np.array(values), np.empty((0, len(values)))
+    if any(scores.shape != (len(task.labels_test), len(task.classes)) for scores in outputs):
+        return np.array(values), np.full(
+            (len(task.classes), len(values)), np.nan
+        )  # outputs without a score for every class
+    right = np.stack([_predicted_classes(scores) == task.labels_test for scores in outputs], axis=1)
+    return np.array(values), recall_of(right, task.labels_test, classes=len(task.classes))
 
 
-def measured_by_silo(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> FloatArray:
-    """Returns the metric on each silo's own test records, (silos, arms), silos in the order of `tested_silos`.
+def measure_by_silo(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> FloatArray:
+    """Returns the metric on every silo's own test records, (silos, variants), silos in the order of `tested_silos`.
 
     Args:
-        outputs: What the model of each arm says of the test records.
-        task: What is true of them, and whose they are; (0, arms) where it does not say.
-        metric: The model's own; one of `METRICS` by default.
+        outputs: The outputs of every variant's model for the test records.
+        task: The task with the true labels and the silos of the test records; the result is (0, variants) without
+            silos.
+        metric: The model's own metric; by default the metric of `METRICS`.
     """
     chosen, names = metric or METRICS[task.targets], tested_silos(task)
     number = {name: place for place, name in enumerate(names)}
     owner = np.array([number[name] for name in task.silo_test or ()], dtype=np.intp)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(names)))
-    found = [
-        [_value(chosen, said[own], task.labels_test[own], f"the test records of silo {name!r}") for said in outputs]
-        for name, own in zip(names, np.split(order, ends[:-1]), strict=False)  # no names, and one empty part
+    values = [
+        [
+            _value(chosen, scores[rows], task.labels_test[rows], f"the test records of silo {name!r}")
+            for scores in outputs
+        ]
+        for name, rows in zip(
+            names, np.split(order, ends[:-1]), strict=False
+        )  # without names np.split gives a single empty part
     ]
-    return np.array(found).reshape(len(names), len(outputs))
+    return np.array(values).reshape(len(names), len(outputs))
 
 
-def _named(outputs: FloatArray) -> Any:
-    """Returns the class that each record is said to be of, and -1 where an output is NaN."""
+def _predicted_classes(outputs: FloatArray) -> Any:
+    """Returns the predicted class of every record, and -1 for a record with an output NaN."""
     return np.where(np.isnan(outputs).any(axis=1), -1, outputs.argmax(axis=1))
 
 
-def _value(metric: Metric, outputs: FloatArray, targets: Any, where: str) -> float:
-    """Returns what a metric says; one that fails, or says no single number, raises `ParameterError`."""
+def _value(metric: Metric, outputs: FloatArray, targets: Any, records: str) -> float:
+    """Returns a metric as a number; raises `ParameterError` for a metric that fails or gives several numbers."""
     try:
-        value = np.asarray(metric(outputs.copy(), targets.copy()))  # a user's own may write to what it is given
-        said = float(value.item()) if value.size == 1 else None
-    except Exception as error:  # whatever a user's metric does
-        told = f"{type(error).__name__}: {in_one_line(error)}"
-        raise ParameterError("metric.function-failed", metric=name_of(metric), records=where, reason=told) from error
-    if said is None:
+        value = np.asarray(metric(outputs.copy(), targets.copy()))  # a user's own metric may write to the arrays
+        number = float(value.item()) if value.size == 1 else None
+    except Exception as error:  # a user's metric may raise anything
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        raise ParameterError(
+            "metric.function-failed", metric=name_of(metric), records=records, reason=reason
+        ) from error
+    if number is None:
         raise ParameterError("metric.shape-wrong", metric=name_of(metric), shape=value.shape)
-    return said
+    return number
 
 
 def tested_silos(task: Task) -> tuple[str, ...]:
-    """Returns the silos that have test records of their own, sorted."""
+    """Returns the silos with test records of their own, sorted."""
     return tuple(sorted(set(task.silo_test or ())))
 
 
 def name_of(metric: Metric) -> str:
-    """Returns what a metric is called."""
+    """Returns the name of a metric in words."""
     return str(getattr(metric, "__name__", type(metric).__name__)).replace("_", " ")
 
 
 def recall_of(right: Any, labels: Any, *, classes: int) -> FloatArray:
-    """Returns by class and arm the share of its records that were named rightly; NaN where it has none."""
-    nobody = np.full(right.shape[1], np.nan)
+    """Returns by class and variant the share of correctly named records; NaN for a class without records."""
+    untested = np.full(right.shape[1], np.nan)
     of_class = [right[labels == number] for number in range(classes)]
-    return np.array([found.mean(axis=0) if len(found) else nobody for found in of_class])
+    return np.array([answers.mean(axis=0) if len(answers) else untested for answers in of_class])

@@ -1,10 +1,10 @@
-"""What a silo trains: a softmax head, built in and batched, or a user's own model as three pure functions.
+"""Models for silos: a softmax head, built in and batched, or a user's own model as three pure functions.
 
 >>> head = SoftmaxHead(features=32, classes=2)
 >>> head.parameters
 66
 
-A model's parameters travel as one flat vector. Local training is plain SGD on the cross-entropy.
+A model's parameters travel as a flat vector. Local training is plain SGD on the cross-entropy.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,20 @@ from fulcrum.errors import ParameterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A user's own model, for one silo: three pure functions, and how to score what was trained.
+    """A user's own model, for a single silo: three pure functions, and a function that scores the trained parameters.
 
     Attributes:
         parameters: The length d of the parameter vector.
         init: Parameters to a training state.
-        step: State, features (batch, p) and labels (batch,) to the next state: one local step.
+        step: State, features (batch, p) and labels (batch,) to the next state: a single local step.
         final: State to parameters.
-        scores: Parameters and features (n, p) to a score for each class (n, classes).
+        scores: Parameters and features (n, p) to a score for every class (n, classes).
         start: The parameters before the first round, d numbers; zeros by default. At zeros all units of a hidden layer
-            get the same gradient, so a network needs a start of its own.
-        classes: Where the parameters are a softmax head, (inputs, classes) in one row, how many classes; None for any
-            other model. A server that pools knows by it what such a head ignores, and shrinks it.
-        metric: Scores and targets of the test split to one number; by default what the task measures, accuracy where it
-            has classes.
+            get the same gradient, and so a network needs a start of its own.
+        classes: Number of classes if the parameters are a softmax head, (inputs, classes) in a row; None for any other
+            model. With this number a server that pools knows the direction ignored by the head, and shrinks the head.
+        metric: Scores and targets of the test split to a number; by default the metric of the task, accuracy for
+            classes.
     """
 
     parameters: int
@@ -64,7 +64,7 @@ class SoftmaxHead:
         return (self.features + 1) * self.classes
 
     def as_model(self, *, learning_rate: float) -> Model:
-        """Returns the head as three pure functions of one silo, the plain way."""
+        """Returns the head as three pure functions of a single silo, the plain way."""
         shape = (self.features + 1, self.classes)
 
         def step(weights: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
@@ -83,20 +83,20 @@ class SoftmaxHead:
         )
 
     def scores(self, models: FloatArray, inputs: FloatArray) -> FloatArray:
-        """Returns (n, classes, arms) scores of models (features + 1, classes, arms) on inputs that carry the bias."""
+        """Returns scores (n, classes, variants) of models (features + 1, classes, variants) on inputs with the bias."""
         return (inputs @ models.reshape(len(models), -1)).reshape(len(inputs), *models.shape[1:])
 
     def local_updates(
         self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
     ) -> FloatArray:
-        """Returns the update of every silo under every arm: (silos, features + 1, classes, arms).
+        """Returns the update of every silo under every variant: (silos, features + 1, classes, variants).
 
         Args:
-            models: The global models, (features + 1, classes, arms).
+            models: The global models, (features + 1, classes, variants).
             inputs: All records with the bias column, (records, features + 1).
-            labels: Their classes.
-            picks: The records of each batch, (steps, silos, batch).
-            learning_rate: Of the local steps.
+            labels: The class of every record.
+            picks: The records of every batch, (steps, silos, batch).
+            learning_rate: Learning rate of the local steps.
         """
         updates = self._two_class_updates if self.classes == 2 else self._many_class_updates
         return updates(models, inputs, labels, picks, learning_rate)
@@ -104,11 +104,14 @@ class SoftmaxHead:
     def _two_class_updates(
         self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
     ) -> FloatArray:
-        """With two classes one column's gradient is minus the other's, so only their difference is trained."""
+        """Returns the updates of a head with two classes, by training the difference of both columns alone.
+
+        The gradient of a column is minus the gradient of the second column, so the difference determines both.
+        """
         steps, silos, batch = picks.shape
-        width, arms = len(models), models.shape[2]
+        width, variants = len(models), models.shape[2]
         start = models[:, 1] - models[:, 0]
-        difference = np.broadcast_to(start, (silos, width, arms)).copy()
+        difference = np.broadcast_to(start, (silos, width, variants)).copy()
         targets = labels.astype(np.float64)
         gathered = np.empty((silos * batch, width))
         rate = 2 * learning_rate / batch  # both columns move, the difference by twice as much
@@ -124,24 +127,24 @@ class SoftmaxHead:
             gradient = features.transpose(0, 2, 1) @ residual
             gradient *= rate
             difference -= gradient
-        moved = (difference - start) / 2
-        return np.stack([-moved, moved], axis=2)
+        half_difference = (difference - start) / 2
+        return np.stack([-half_difference, half_difference], axis=2)
 
     def _many_class_updates(
         self, models: FloatArray, inputs: FloatArray, labels: IntArray, picks: IntArray, learning_rate: float
     ) -> FloatArray:
         steps, silos, batch = picks.shape
-        width, classes, arms = models.shape
-        weights = np.broadcast_to(models.reshape(width, -1), (silos, width, classes * arms)).copy()
+        width, classes, variants = models.shape
+        weights = np.broadcast_to(models.reshape(width, -1), (silos, width, classes * variants)).copy()
         one_hot = np.eye(classes)
         for step in range(steps):
             features = inputs[picks[step]]
-            logits = (features @ weights).reshape(silos, batch, classes, arms)
+            logits = (features @ weights).reshape(silos, batch, classes, variants)
             residual = _softmax(logits, axis=2)
             residual -= one_hot[labels[picks[step]]][..., None]
-            gradient = features.transpose(0, 2, 1) @ residual.reshape(silos, batch, classes * arms)
+            gradient = features.transpose(0, 2, 1) @ residual.reshape(silos, batch, classes * variants)
             weights -= learning_rate / batch * gradient
-        return weights.reshape(silos, width, classes, arms) - models
+        return weights.reshape(silos, width, classes, variants) - models
 
 
 def with_bias(features: FloatArray) -> FloatArray:

@@ -1,6 +1,6 @@
 """PyTorch modules trained for all silos of a chunk together, on the processor or a GPU.
 
-Change it for another layer or device.
+Change the folder for another layer or device.
 
 Imports from: base, core, simulation.data, simulation.embedded.
 """

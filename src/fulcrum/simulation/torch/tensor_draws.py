@@ -1,7 +1,8 @@
-"""Seeded draws on the device where silos train, for simulations too large to be fed from the processor.
+"""Seeded draws on the device that trains silos, for simulations too large to be fed from the processor.
 
-The draws of a silo depend on seed, round and silo alone, on one kind of device: silos are drawn in runs whose length
-depends on how much each draws, and a piece of a run is cut out of the whole. They protect nobody, as all seeded noise.
+On a given kind of device the draws of a silo depend on seed, round and silo alone: silos are drawn in runs of a length
+that depends on the number of draws of a silo, and a piece of a run is cut out of the whole run. The draws protect no
+silo, like all seeded noise.
 """
 
 import hashlib
@@ -11,9 +12,9 @@ from typing import Any
 
 _STREAM = "tensor"  # keeps these draws apart from every other use of the same seed
 _USES = ("batch", "noise")
-_RUN_BITS = 20  # of the number of a run, after which the round follows
+_RUN_BITS = 20  # low bits of a stream's number, for the run; the round has the bits above
 _HALF = (1 << 16) - 1
-_RUN = {"cpu": (1 << 18, 48), "": (1 << 24, 4_096)}  # draws and silos at most, where a single silo draws fewer
+_RUN = {"cpu": (1 << 18, 48), "": (1 << 24, 4_096)}  # most draws and most silos of a run; at least a single silo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +22,9 @@ class TensorDraws:
     """Draws on a device that depend on seed, round and silo alone.
 
     Attributes:
-        torch: The library, which this floor does not import.
-        device: Where, as torch calls it.
-        seed: Of every draw.
+        torch: The library, not imported by this module.
+        device: Device in torch's words.
+        seed: Seed of every draw.
     """
 
     torch: Any
@@ -35,12 +36,12 @@ class TensorDraws:
         drawn = self.torch.empty((last - first, width), device=self.device, dtype=dtype)
         filled = 0
         for run, begin, end, generator in self._runs("noise", round_number, first, last, width):
-            here = drawn[filled : filled + end - begin]
+            target = drawn[filled : filled + end - begin]
             if end - begin == run:
-                self.torch.randn((run, width), generator=generator, out=here)
+                self.torch.randn((run, width), generator=generator, out=target)
             else:
-                whole = self.torch.randn((run, width), device=self.device, dtype=dtype, generator=generator)
-                here.copy_(whole[begin:end])
+                whole_run = self.torch.randn((run, width), device=self.device, dtype=dtype, generator=generator)
+                target.copy_(whole_run[begin:end])
             filled += end - begin
         return drawn
 
@@ -56,7 +57,7 @@ class TensorDraws:
     def _runs(
         self, use: str, round_number: int, first: int, last: int, width: int
     ) -> Iterator[tuple[int, int, int, Any]]:
-        """Yields the runs that a piece meets: their length, from where to where it lies in them, and a generator."""
+        """Yields every run that a piece meets: length, begin and end of the common part, and a generator."""
         draws, silos = _RUN.get(self.device.partition(":")[0], _RUN[""])
         run = max(min(draws // width, silos), 1)
         for number in range(first // run, -(-last // run)):
@@ -66,10 +67,11 @@ class TensorDraws:
 
 
 def stream_of(seed: int, use: str, round_number: int, run: int) -> int:
-    """Returns the 32 bits that begin a stream: on a processor torch looks at no more.
+    """Returns the 32 bits that begin a stream; torch reads no more bits on a processor.
 
-    Two hashes of 32 bits would often be the same, in a large simulation. So the streams of a seed are numbered, and the
-    numbers permuted (a Feistel network of four steps): no two are the same up to 2,048 rounds of 2^20 runs.
+    Hashes of 32 bits would often coincide in a large simulation, and equal streams would give two silos the same noise.
+    The streams of a seed are therefore numbered, and the numbers permuted by a Feistel network of four steps: no two
+    streams coincide up to 2,048 rounds of 2^20 runs.
     """
     number = (round_number << _RUN_BITS | run) << 1 | _USES.index(use)
     left, right = number >> 16 & _HALF, number & _HALF

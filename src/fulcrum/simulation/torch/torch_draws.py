@@ -1,4 +1,4 @@
-"""Batches and noise for a chunk of silos, as tensors: those of the other engines, or drawn where silos train."""
+"""Batches and noise for a chunk of silos, as tensors: shared with the NumPy engines, or drawn on the device."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -12,39 +12,39 @@ from fulcrum.simulation.torch.tensor_draws import TensorDraws
 from fulcrum.simulation.torch.torch_model import TorchModel, require_torch
 
 DRAWS = ("shared", "device")
-"""Batches and noise as of the other engines, or drawn on the device."""
+"""Kinds of draws: shared with the NumPy engines, or made on the device."""
 
-_BLOCKS_KEPT = 2  # of which chunks in work use parts
+_BLOCKS_KEPT = 2  # blocks drawn once and used in parts by several chunks
 _BATCH_BITS = 31
 _SILOS_A_PIECE = 1_008
 
 
 class ChunkDraws(Protocol):
-    """What a chunk of silos draws in a round; it depends on seed, round and silo, and not on the chunk."""
+    """The draws of a chunk of silos in a round; draws depend on seed, round and silo, and not on the chunk."""
 
     def picks(self, first: int, last: int, round_number: int) -> Any:
-        """Returns the records of each batch, (steps, silos, batch)."""
+        """Returns the records of every batch, (steps, silos, batch)."""
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
 
 
 def draws_of(kind: str, job: Job, training: LocalTraining, model: TorchModel, device: str) -> ChunkDraws:
-    """Returns what draws batches and noise.
+    """Returns the source of batches and noise.
 
     Args:
-        kind: One of `DRAWS`.
+        kind: A name of `DRAWS`.
         job: Seed, partition and silos.
         training: Steps and batch.
-        model: How many parameters, and of what kind of number.
-        device: Where the draws are needed, as torch calls it.
+        model: The model, with the number and the dtype of parameters.
+        device: The device that needs the draws, in torch's words.
     """
-    drawn = SharedDraws if kind == "shared" else DeviceDraws
-    return drawn(job, training, model, device)
+    draws = SharedDraws if kind == "shared" else DeviceDraws
+    return draws(job, training, model, device)
 
 
 class SharedDraws:
-    """The draws of the other engines, to the bit."""
+    """The draws of the NumPy engines, to the bit."""
 
     def __init__(self, job: Job, training: LocalTraining, model: TorchModel, device: str) -> None:
         self._job, self._training, self._device, self._width = job, training, device, model.parameters
@@ -52,27 +52,27 @@ class SharedDraws:
         self._lock = threading.Lock()
 
     def picks(self, first: int, last: int, round_number: int) -> Any:
-        """Returns the records of each batch, (steps, silos, batch)."""
+        """Returns the records of every batch, (steps, silos, batch)."""
 
         def draw(block: int) -> Any:
             return batch_picks(self._job, block, round_number, self._training).swapaxes(0, 1)
 
-        drawn = [part for _, _, part in self._drawn("picks", draw, first, last, round_number)]
+        drawn = [part for _, _, part in self._draw_blocks("picks", draw, first, last, round_number)]
         return require_torch().as_tensor(np.concatenate(drawn).swapaxes(0, 1)).to(self._device)
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
 
         def draw(block: int) -> Any:
             return block_noise(self._job, block, round_number, self._width)
 
-        for begin, end, part in self._drawn("noise", draw, first, last, round_number):
+        for begin, end, part in self._draw_blocks("noise", draw, first, last, round_number):
             yield begin, end, require_torch().as_tensor(part).to(self._device)
 
-    def _drawn(
+    def _draw_blocks(
         self, use: str, draw: Callable[[int], Any], first: int, last: int, round_number: int
     ) -> Iterator[tuple[int, int, Any]]:
-        """Yields what blocks draw for a run of silos, silos first; a block used in parts is kept for the next."""
+        """Yields the draws of blocks for a range of silos, silos first; keeps a partly used block for the next part."""
         for block in range(first // SILOS_A_BLOCK, -(-last // SILOS_A_BLOCK)):
             start = block * SILOS_A_BLOCK
             begin, end = max(first, start), min(last, start + SILOS_A_BLOCK)
@@ -82,9 +82,9 @@ class SharedDraws:
             key = use, round_number, block
             with self._lock:
                 if key not in self._in_parts:
-                    others = [each for each in self._in_parts if each[0] == use]
-                    for old in others[: len(others) + 1 - _BLOCKS_KEPT]:
-                        del self._in_parts[old]
+                    cached = [cached_key for cached_key in self._in_parts if cached_key[0] == use]
+                    for oldest in cached[: len(cached) + 1 - _BLOCKS_KEPT]:
+                        del self._in_parts[oldest]
                     self._in_parts[key] = draw(block)
                 part = self._in_parts[key][begin - start : end - start]
             yield begin, end, part
@@ -102,7 +102,7 @@ class DeviceDraws:
         )
 
     def picks(self, first: int, last: int, round_number: int) -> Any:
-        """Returns the records of each batch, (steps, silos, batch)."""
+        """Returns the records of every batch, (steps, silos, batch)."""
         steps, batch = self._training.steps, self._training.batch
         drawn = self._draws.integers(
             round_number=round_number, first=first, last=last, width=steps * batch, bits=_BATCH_BITS
@@ -111,7 +111,7 @@ class DeviceDraws:
         return self._records[places].reshape(-1, steps, batch).transpose(0, 1)
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all arms in pieces: first silo, last, and (silos, parameters)."""
+        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
         drawn = self._draws.standard_normal(
             round_number=round_number, first=first, last=last, width=self._width, dtype=self._dtype
         )

@@ -1,9 +1,9 @@
 """The federation on tensors: a user's own PyTorch module, all silos of a chunk together, on the processor or a GPU.
 
-Every silo and arm has parameters of its own, stacked on leading axes; `torch.func` maps the module over them, so that a
-chunk of silos takes the kernels of one. Silos go through in chunks that fit in memory, and a chunk that does not is
-halved. Batches and noise are those of the other engines (`draws="shared"`), to the bit; or drawn on the device
-(`draws="device"`), the same for the same seed on the same kind of device, whatever the chunks.
+Every silo has its own parameters for every variant, stacked on leading axes. `torch.func` maps the module over the
+stack, so a chunk of silos takes the kernels of a single silo. Silos go through in chunks that fit in memory, and a
+chunk too large is halved. Batches and noise are shared with the NumPy engines (`draws="shared"`), to the bit; or drawn
+on the device (`draws="device"`), equal for the same seed on the same kind of device, for any chunks.
 """
 
 import re
@@ -27,45 +27,58 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, aggregator_noise, in_order
 from fulcrum.simulation.torch.model_rounds import run_rounds
 from fulcrum.simulation.torch.torch_draws import DRAWS, draws_of
-from fulcrum.simulation.torch.torch_model import Tensors, TorchModel, as_by_default, one_thread, require_torch, seeded
+from fulcrum.simulation.torch.torch_model import (
+    Tensors,
+    TorchModel,
+    require_torch,
+    use_default_modes,
+    use_one_thread,
+    use_seed,
+)
 from fulcrum.simulation.torch.torch_steps import SiloSteps, rows
 
-_GPU_SHARE, _GPU_BYTES, _PROCESSOR_BYTES = (
-    0.4,
-    1 << 33,
-    1 << 24,
-)  # memory that a chunk may take; on the processor a cache
-# The C library gives freed memory back to the system, and fetches it anew page by page, unless it saw as much freed.
+# Memory for a chunk: a share of a GPU's free memory, at most so many bytes; on the processor about a cache.
+_GPU_SHARE, _GPU_BYTES, _PROCESSOR_BYTES = 0.4, 1 << 33, 1 << 24
+# The C library returns freed memory to the system, and fetches memory anew page by page, until a block of that size was
+# freed once: such a block is freed on purpose before training.
 _RETURNED_BYTES = 31 << 20
-_COPIES = 6  # of the parameters of a silo: themselves, gradients, update, noise, and what an optimiser keeps
-_SILOS_A_SUM = 1_008  # added up in one product, of which the part that is no region's own is zeros
+_COPIES = 6  # of the parameters of a silo: themselves, gradients, update, noise, and an optimiser's state
+_SILOS_A_SUM = 1_008  # silos in a product, whose factors are zeros for silos outside a region
 _TESTED_AT_ONCE, _TRIED = 4_096, 4
 _ONE_BY_ONE = r"There is a performance drop because we have not yet implemented the batching rule for ([\w:.]*\w)"
-_WORTH_RECORDING = 500  # steps of chunks: of a network with convolutions recording pays after fewer, else after more
+_WORTH_RECORDING = 500  # steps of chunks; recording pays earlier for convolutions, later for other networks
 
 
 class NotBatchedError(FulcrumError):
-    """A module that `torch.func` cannot map over silos; the slow engine can run it."""
+    """A module that `torch.func` cannot map over silos; the slow engine can run the module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchDevice:
-    """Where to train, and what draws batches and noise.
+    """The device for training, and the source of batches and noise.
 
     Attributes:
-        name: As torch calls it, such as "cpu", "cuda" or "cuda:1".
-        draws: One of `DRAWS`; None for those shared with the other engines on the processor, and the device's own on
-            a GPU.
-        chunk: How many silos advance at once, at most; as many as fit by default.
+        name: Name in torch's words, such as "cpu", "cuda" or "cuda:1".
+        draws: A name of `DRAWS`; None for draws shared with the NumPy engines on the processor, and the device's own
+            draws on a GPU.
+        chunk: Largest number of silos at a time; as many as fit by default.
     """
 
     name: str = "cpu"
     draws: str | None = None
     chunk: int | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Answers the former name of a property, with a warning."""
+        if name != "drawn":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        message = "TorchDevice.drawn goes with version 0.3. Use draws_kind"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.draws_kind
+
     @property
-    def drawn(self) -> str:
-        """What draws batches and noise."""
+    def draws_kind(self) -> str:
+        """The source of batches and noise, a name of `DRAWS`."""
         return self.draws or ("shared" if self.kind == "cpu" else "device")
 
     @property
@@ -74,9 +87,9 @@ class TorchDevice:
         return self.name.partition(":")[0]
 
     def check(self) -> None:
-        """Raises `ParameterError` for a device that is not here."""
+        """Raises `ParameterError` for a missing device."""
         torch = require_torch()
-        check_known("draws", self.drawn, DRAWS)
+        check_known("draws", self.draws_kind, DRAWS)
         if self.chunk is not None and self.chunk < 1:
             raise ParameterError("training.setting-range", setting="chunk", value=self.chunk)
         try:
@@ -99,32 +112,32 @@ def train_on_tensors(
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> FederationRun:
-    """Trains one job; parameters and sums come back as flat vectors, (parameters, 1, arms), as of the slow engine.
+    """Trains a job; parameters and sums come back as flat vectors, (parameters, 1, variants), like the slow engine's.
 
     Args:
-        job: What to train.
+        job: The job to train.
         task: The records, and the test split.
         training: Learning rate, local steps and batch.
-        model: What a silo trains, as `TorchModel.on` gives it for the task.
-        device: Where; the processor by default.
-        keep_regional_sums: Whether to keep what the observer saw.
-        every_round: Whether to test after every round, or after the last alone.
-        on_round: Called after each round with its number and the accuracies by arm, where every round is tested.
-        on_part: Called after each chunk of silos with the rounds done, as a fraction.
-        on_note: Called before training with what makes it slow.
+        model: The model of a silo, a result of `TorchModel.on` for the task.
+        device: The device; the processor by default.
+        keep_regional_sums: True keeps the sums seen by an observer above the regions.
+        every_round: True tests after every round, False after the last round alone.
+        on_round: Called after every tested round with the round and the accuracies by variant.
+        on_part: Called after every chunk of silos with the rounds done, as a fraction.
+        on_note: Called before training with a note on slow training.
     """
     device = device or TorchDevice()
     device.check()
-    by_region = keep_regional_sums or any(rule.reads_regions for rule in job.arms.rules)
-    with ExitStack() as held:
-        held.enter_context(as_by_default(device.name))
-        held.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=_ONE_BY_ONE)  # told once below, in a sentence
+    by_region = keep_regional_sums or any(rule.reads_regions for rule in job.variants.rules)
+    with ExitStack() as stack:
+        stack.enter_context(use_default_modes(device.name))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=_ONE_BY_ONE)  # a note below names the operations once
         try:
             silos = _Silos(job, task, training, model, device, on_part)
-            held.callback(silos.close)
+            stack.callback(silos.close)
             if device.kind == "cpu":
-                held.enter_context(one_thread())
+                stack.enter_context(use_one_thread())
             slow = silos.check_mapped()
             if slow and on_note is not None:
                 on_note(
@@ -132,7 +145,7 @@ def train_on_tensors(
                 )
             silos.record_steps()
             return run_rounds(
-                job.arms,
+                job.variants,
                 task,
                 model,
                 sums=lambda models, round_number: silos.sums(models, round_number, by_region=by_region),
@@ -148,9 +161,9 @@ def train_on_tensors(
 
 
 class _Silos:
-    """All silos of a job, and the records they hold, on one device.
+    """All silos of a job, with their records, on a single device.
 
-    On a GPU one chunk trains at a time. On the processor there is one for each thread that torch may use.
+    On a GPU a single chunk trains at a time. On the processor a chunk trains in every thread that torch may use.
     """
 
     def __init__(
@@ -168,106 +181,110 @@ class _Silos:
             model.as_tensor(values, device.name)
             for values in (task.features_train, task.labels_train, task.features_test)
         )
-        self._fixed = model.fixed(device.name)
+        self._fixed = model.fixed_tensors(device.name)
         self._steps = SiloSteps(model, self._fixed)
-        self._draws = draws_of(device.drawn, job, training, model, device.name)
+        self._draws = draws_of(device.draws_kind, job, training, model, device.name)
         self._membership: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._chunk = self._fitting()
+        self._chunk = self._chunk_size()
         self._threads = 1
         if device.kind == "cpu":
-            self._torch.empty(_RETURNED_BYTES, dtype=self._torch.uint8)  # and freed at once
+            self._torch.empty(_RETURNED_BYTES, dtype=self._torch.uint8)  # freed at once; see the constant
             self._threads = self._torch.get_num_threads()
         self._pool, self._ending = ThreadPoolExecutor(self._threads), threading.Event()
         self._idle = SimpleQueue[SiloSteps]()
 
     def close(self) -> None:
-        """Ends what is still at work, after the step that it is in."""
+        """Ends chunks in work, after the current step."""
         self._ending.set()
         self._pool.shutdown(cancel_futures=True)
 
     def check_mapped(self) -> str:
-        """Returns the operations that torch maps one silo after the other, or nothing.
+        """Returns the operations that torch maps silo after silo, or an empty text.
 
-        Raises `NotBatchedError` for a module that cannot be mapped over silos, with why and where.
+        Raises `NotBatchedError` for a module that cannot be mapped over silos, with reason and place.
         """
-        torch, steps = self._torch, self._steps.twin()  # what a call changes is not to be found in later ones
+        torch, steps = self._torch, self._steps.twin()  # a twin, because these calls may change the module
         model = steps.model
         picks = torch.arange(2 * self._training.batch, device=self._device.name).reshape(2, -1) % len(self._inputs)
-        kept = {name: value.clone() for name, value in self._fixed.items()}
+        buffers_before = {name: value.clone() for name, value in self._fixed.items()}
         try:
             with (
-                warnings.catch_warnings(record=True) as said,
+                warnings.catch_warnings(record=True) as caught,
                 torch.random.fork_rng(devices=[]),
                 model.mode(training=True),
             ):
                 warnings.simplefilter("always")
-                leaves, stood = _leaves(self._begun(1), 2), torch.get_rng_state()
-                found, changed = steps.changed_by_calls(leaves, self._inputs[picks], self._targets[picks])
-                by_element = steps.moves_by_element(leaves, found, self._training.learning_rate)
+                leaves, stood = _leaves(self._start_parameters(1), 2), torch.get_rng_state()
+                gradients, changed = steps.changed_by_calls(leaves, self._inputs[picks], self._targets[picks])
+                by_element = steps.moves_by_element(leaves, gradients, self._training.learning_rate)
                 same_alone = bool(changed) or steps.same_alone(leaves, self._inputs[picks], self._targets[picks])
-                failing = suppress(Exception)  # is told where it is tested
+                failing = suppress(Exception)  # the first test reports the failure
                 with failing, torch.no_grad(), model.mode(training=False):
                     first = {name: leaf[0] for name, leaf in leaves.items()}
                     model.outputs(first, self._fixed, self._tested[:_TRIED].clone())
                 if not torch.equal(stood, torch.get_rng_state()):
-                    self._threads = 1  # threads would share what layers such as dropout draw from
-        except Exception as error:  # the module itself was tried before
+                    self._threads = 1  # threads would share the generator of layers such as dropout
+        except Exception as error:  # the module itself passed a trial before
             if _out_of_memory(torch, error):
                 raise self._too_large(error) from None
             reason = re.split("please file an issue", str(error).partition("\n")[0], flags=re.IGNORECASE)[0]
-            told = f"{type(error).__name__}: {in_one_line(reason).rstrip(',. ')}"
-            raise NotBatchedError("model.mapping-failed", reason=told, place=_where(error)) from error
+            failure = f"{type(error).__name__}: {in_one_line(reason).rstrip(',. ')}"
+            raise NotBatchedError("model.mapping-failed", reason=failure, place=_place_in_user_code(error)) from error
         if changed:
             raise NotBatchedError("model.state-shared", state=changed)
         if not by_element:
             raise NotBatchedError("model.optimiser-not-elementwise")
-        written = [name for name, value in kept.items() if not torch.equal(value, self._fixed[name])]
+        written = [name for name, value in buffers_before.items() if not torch.equal(value, self._fixed[name])]
         if written:
             raise NotBatchedError("model.buffer-written", buffer=written[0])
         if not same_alone:
             raise NotBatchedError("model.gradients-differ")
-        found_slow = (re.match(_ONE_BY_ONE, str(each.message)) for each in said)
-        return ", ".join(sorted({each[1] for each in found_slow if each}))
+        matches = (re.match(_ONE_BY_ONE, str(warning.message)) for warning in caught)
+        return ", ".join(sorted({match[1] for match in matches if match}))
 
     def record_steps(self) -> None:
-        """Has steps recorded where a run takes many."""
-        arms, steps = self._job.arms, self._training.steps
-        silos = len(arms.weights)
-        if arms.rounds * -(-silos // self._chunk) * steps < _WORTH_RECORDING:
+        """Records steps if the run takes many."""
+        variants, steps = self._job.variants, self._training.steps
+        silos = len(variants.weights)
+        if variants.rounds * -(-silos // self._chunk) * steps < _WORTH_RECORDING:
             return
-        begun = self._begun(len(arms.clip_norm))
-        with self._exactly(0), self._model.mode(training=True):
+        start = self._start_parameters(len(variants.clip_norm))
+        with self._seed_round(0), self._model.mode(training=True):
             for size in {min(self._chunk, silos), silos % self._chunk} - {0}:
-                leaves = _leaves(begun, size)
-                places = self._torch.arange(len(arms.clip_norm) * size * self._training.batch, device=self._device.name)
+                leaves = _leaves(start, size)
+                places = self._torch.arange(
+                    len(variants.clip_norm) * size * self._training.batch, device=self._device.name
+                )
                 chosen = places.reshape(-1, self._training.batch) % len(self._inputs)
                 self._steps.record_moves(leaves, self._inputs, self._targets, chosen, self._training.learning_rate)
 
-    def _compare_records(self, begun: Tensors, round_number: int) -> None:
-        """Has records compared with the module's own code, about one silo and a batch drawn from all records."""
+    def _compare_recordings(self, start: Tensors, round_number: int) -> None:
+        """Compares recordings with the module's own code, for a single silo and a batch drawn from all records."""
         draws = np.random.default_rng([self._job.seed, round_number])
         chosen = self._torch.as_tensor(draws.integers(len(self._inputs), size=(1, self._training.batch)))
-        asked = (rows(values, chosen.to(self._device.name)) for values in (self._inputs, self._targets))
-        self._steps.begin_round({name: part[:1] for name, part in begun.items()}, *asked)
+        batch = (rows(values, chosen.to(self._device.name)) for values in (self._inputs, self._targets))
+        self._steps.begin_round({name: part[:1] for name, part in start.items()}, *batch)
 
     def sums(self, models: FloatArray, round_number: int, *, by_region: bool) -> FloatArray:
-        """Returns what regions send up in a round, (regions, parameters, arms), or the sum of it as one region's."""
-        torch, arms = self._torch, self._job.arms
-        begun = self._model.split(torch.as_tensor(models.T.copy()).to(self._device.name, self._model.dtype))
-        total = torch.zeros((arms.regions, models.shape[1], len(models)), dtype=torch.float64, device=self._device.name)
-        first, silos = 0, len(arms.weights)
-        told = self._model.telling(f"round {round_number}")
-        with told, self._exactly(round_number), self._at_work(training=True):
-            self._compare_records(begun, round_number)
+        """Returns the regional sums of a round, (regions, parameters, variants), or the total as one region's."""
+        torch, variants = self._torch, self._job.variants
+        start = self._model.split(torch.as_tensor(models.T.copy()).to(self._device.name, self._model.dtype))
+        total = torch.zeros(
+            (variants.regions, models.shape[1], len(models)), dtype=torch.float64, device=self._device.name
+        )
+        first, silos = 0, len(variants.weights)
+        reporting = self._model.report_failures(f"round {round_number}")
+        with reporting, self._seed_round(round_number), self._modules_ready(training=True):
+            self._compare_recordings(start, round_number)
             while first < silos:
                 begins = range(first, silos, self._chunk)
                 calls = (
-                    (self._chunk_sums, begun, begin, min(begin + begins.step, silos), round_number) for begin in begins
+                    (self._chunk_sums, start, begin, min(begin + begins.step, silos), round_number) for begin in begins
                 )
                 try:
-                    for begin, sent in zip(begins, self._done(calls), strict=True):
-                        for found, added in sent:
-                            total[found] += added
+                    for begin, sent in zip(begins, self._run_calls(calls), strict=True):
+                        for regions, added in sent:
+                            total[regions] += added
                         first = begin + begins.step
                         if self._on_part is not None:
                             self._on_part(round_number - 1 + min(first / silos, 1.0))
@@ -275,27 +292,31 @@ class _Silos:
                     if not _out_of_memory(torch, error):
                         raise
                     self._halve(error)
-        injected = arms.aggregator_noise_multiplier.any()
-        if not by_region and not injected:
+        aggregators_inject = variants.aggregator_noise_multiplier.any()
+        if not by_region and not aggregators_inject:
             total = total.sum(dim=0, keepdim=True)
         sent = np.asarray(total.transpose(1, 2).cpu().numpy())
-        return sent + aggregator_noise(self._job, round_number, len(models)) if injected else sent
+        return sent + aggregator_noise(self._job, round_number, len(models)) if aggregators_inject else sent
 
     def outputs(self, models: FloatArray) -> list[FloatArray]:
-        """Returns what the model of each arm says of the test records."""
+        """Returns the outputs of every variant's model for the test records."""
         torch, model = self._torch, self._model
-        with model.telling("testing"), seeded(self._job.seed, self._device.name), self._at_work(training=False):
-            given = (torch.as_tensor(column).to(self._device.name, model.dtype) for column in models.T)
-            return [self._said(model.split(each)) for each in given]
+        with (
+            model.report_failures("testing"),
+            use_seed(self._job.seed, self._device.name),
+            self._modules_ready(training=False),
+        ):
+            vectors = (torch.as_tensor(column).to(self._device.name, model.dtype) for column in models.T)
+            return [self._test_outputs(model.split(vector)) for vector in vectors]
 
-    def _said(self, parts: Tensors) -> FloatArray:
-        """Returns what a model says of the test records, in equal parts; they are halved where memory runs out."""
+    def _test_outputs(self, parts: Tensors) -> FloatArray:
+        """Returns a model's outputs for the test records, in equal parts; parts are halved if memory runs out."""
         torch, most = self._torch, _TESTED_AT_ONCE
         while True:
-            few = self._tested.tensor_split(-(-len(self._tested) // most))
+            batches = self._tested.tensor_split(-(-len(self._tested) // most))
             try:
-                said = list(self._done((self._said_of, parts, part) for part in few))
-                return np.asarray(torch.cat(said).double().cpu().numpy())
+                outputs = list(self._run_calls((self._outputs_of_part, parts, part) for part in batches))
+                return np.asarray(torch.cat(outputs).double().cpu().numpy())
             except Exception as error:
                 if not _out_of_memory(torch, error):
                     raise
@@ -304,100 +325,100 @@ class _Silos:
             most //= 2
             self._empty_cache()
 
-    def _said_of(self, parts: Tensors, records: Any) -> Any:
-        """Returns what a model says of some records."""
+    def _outputs_of_part(self, parts: Tensors, records: Any) -> Any:
+        """Returns a model's outputs for a part of the records."""
         with self._own_steps() as own, self._torch.no_grad():
-            return own.model.outputs(parts, self._fixed, records.clone())  # a module may write to it
+            return own.model.outputs(parts, self._fixed, records.clone())  # a module may write to its input
 
-    def _done(self, calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yields what calls return, in their order."""
+    def _run_calls(self, calls: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+        """Yields the results of calls, in order."""
         if self._threads > 1:
             yield from in_order(self._pool, calls, 2 * self._threads)
         else:
-            yield from (call(*given) for call, *given in calls)
+            yield from (call(*arguments) for call, *arguments in calls)
 
-    def _chunk_sums(self, begun: Tensors, first: int, last: int, round_number: int) -> list[tuple[Any, Any]]:
-        """Trains, clips, perturbs and weights a chunk of silos; returns regions and what it adds to their sums."""
-        torch, arms = self._torch, self._job.arms
-        updates = self._updates(begun, self._draws.picks(first, last, round_number))
+    def _chunk_sums(self, start: Tensors, first: int, last: int, round_number: int) -> list[tuple[Any, Any]]:
+        """Trains, clips, perturbs and weights a chunk of silos; returns regions and the chunk's part of their sums."""
+        torch, variants = self._torch, self._job.variants
+        updates = self._updates(start, self._draws.picks(first, last, round_number))
         sizes = torch.linalg.vector_norm(updates, dim=2).double().cpu().numpy()
         if not np.isfinite(sizes).all():
             silo = first + int(np.argmin(np.isfinite(sizes).all(axis=1)))
             raise DivergedUpdateError(
                 "training.update-diverged",
-                silo=arms.silo_name(silo),
+                silo=variants.silo_name(silo),
                 round=round_number,
                 learning_rate=self._training.learning_rate,
             )
-        signal, noise = arms.factors(sizes, slice(first, last))
-        kept = torch.as_tensor(signal).to(updates)
+        signal, noise = variants.factors(sizes, slice(first, last))
+        factors = torch.as_tensor(signal).to(updates)
         sent = []
         for begin in range(0, last - first, _SILOS_A_SUM):
-            here = slice(begin, begin + _SILOS_A_SUM)
-            sent.append(self._regional(first + begin, kept[here], updates[here]))
+            part = slice(begin, begin + _SILOS_A_SUM)
+            sent.append(self._add_by_region(first + begin, factors[part], updates[part]))
         if noise.any():
             for begin, end, drawn in self._draws.noise(first, last, round_number):
                 spread = torch.as_tensor(noise[begin - first : end - first]).to(drawn)
-                sent.append(self._regional(begin, spread, drawn[:, None]))
+                sent.append(self._add_by_region(begin, spread, drawn[:, None]))
         return sent
 
-    def _regional(self, first: int, factors: Any, values: Any) -> tuple[Any, Any]:
-        """Adds up by region what silos have, each times a factor by arm; returns the regions and (regions, arms, ...).
+    def _add_by_region(self, first: int, factors: Any, values: Any) -> tuple[Any, Any]:
+        """Adds up values by region, times factors by silo and variant; returns regions and (regions, variants, ...).
 
-        Values are by silo and arm, or by silo alone with an axis of one in the place of arms.
+        Values are by silo and variant, or by silo alone with an axis of length 1 in the place of variants.
         """
         torch = self._torch
-        found, member_of = self._members(first, first + len(factors))
-        spread = factors.T[None]  # regions, arms, silos
-        if len(found) > 1:
-            belongs = torch.nn.functional.one_hot(member_of, len(found))
+        regions, member_of = self._members(first, first + len(factors))
+        spread = factors.T[None]  # regions, variants, silos
+        if len(regions) > 1:
+            belongs = torch.nn.functional.one_hot(member_of, len(regions))
             spread = belongs.T[:, None, :].to(factors) * spread
         if values.shape[1] == 1:
             added = (spread.flatten(0, 1) @ values[:, 0]).unflatten(0, spread.shape[:2])
         else:
-            added = torch.stack([spread[:, arm] @ values[:, arm] for arm in range(values.shape[1])], dim=1)
-        return found, added.double()
+            added = torch.stack([spread[:, variant] @ values[:, variant] for variant in range(values.shape[1])], dim=1)
+        return regions, added.double()
 
     def _members(self, first: int, last: int) -> tuple[Any, Any]:
-        """Returns the regions of some silos, and the place of each silo's region among them."""
-        known = self._membership.get((first, last))
-        if known is None:
-            found, member_of = np.unique(self._job.arms.region_of[first:last], return_inverse=True)
-            known = tuple(self._torch.as_tensor(each).to(self._device.name) for each in (found, member_of))
-            self._membership[first, last] = known
-        return known
+        """Returns the regions of a range of silos, and the position of every silo's region in the list."""
+        membership = self._membership.get((first, last))
+        if membership is None:
+            regions, member_of = np.unique(self._job.variants.region_of[first:last], return_inverse=True)
+            membership = tuple(self._torch.as_tensor(array).to(self._device.name) for array in (regions, member_of))
+            self._membership[first, last] = membership
+        return membership
 
-    def _updates(self, begun: Tensors, picks: Any) -> Any:
-        """Returns the update of every silo under every arm, (silos, arms, parameters)."""
-        model, arms = self._model, len(self._job.arms.clip_norm)
+    def _updates(self, start: Tensors, picks: Any) -> Any:
+        """Returns the update of every silo under every variant, (silos, variants, parameters)."""
+        model, variants = self._model, len(self._job.variants.clip_norm)
         steps, silos, _ = picks.shape
-        leaves = _leaves(begun, silos)
-        move = model.stepping(list(leaves.values()), self._training.learning_rate)
-        with self._own_steps() as own:
+        leaves = _leaves(start, silos)
+        move = model.stepper(list(leaves.values()), self._training.learning_rate)
+        with self._own_steps() as thread_steps:
             for step in range(steps):
                 if self._ending.is_set():
                     raise CancelledError
-                chosen = picks[step].repeat_interleave(arms, dim=0) if arms > 1 else picks[step]
-                own.step(leaves, self._inputs, self._targets, chosen, move)
+                chosen = picks[step].repeat_interleave(variants, dim=0) if variants > 1 else picks[step]
+                thread_steps.step(leaves, self._inputs, self._targets, chosen, move)
         with self._torch.no_grad():
-            moved = {name: leaf.unflatten(0, (silos, arms)).sub_(begun[name]) for name, leaf in leaves.items()}
-            return model.joined(moved, 2)
+            updates = {name: leaf.unflatten(0, (silos, variants)).sub_(start[name]) for name, leaf in leaves.items()}
+            return model.join(updates, 2)
 
     @contextmanager
-    def _at_work(self, *, training: bool) -> Iterator[None]:
-        """Has a module for every thread, in the mode for training or for testing."""
+    def _modules_ready(self, *, training: bool) -> Iterator[None]:
+        """Provides a module for every thread, in the mode for training or for testing."""
         while self._idle.qsize() < self._threads:
             self._idle.put(self._steps.twin() if self._idle.qsize() else self._steps)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for _ in range(self._threads):
                 steps = self._idle.get()
-                held.enter_context(steps.model.mode(training=training))
+                stack.enter_context(steps.model.mode(training=training))
                 self._idle.put(steps)
             yield
 
     @contextmanager
     def _own_steps(self) -> Iterator[SiloSteps]:
-        """Gives a thread steps that no other has meanwhile."""
+        """Gives a thread exclusive use of steps."""
         own = self._idle.get()
         try:
             yield own
@@ -405,17 +426,17 @@ class _Silos:
             self._idle.put(own)
 
     @contextmanager
-    def _exactly(self, round_number: int) -> Iterator[None]:
-        """Seeds what layers draw of their own, such as dropout, and has cuDNN compute in full precision meanwhile."""
+    def _seed_round(self, round_number: int) -> Iterator[None]:
+        """Seeds random layers, such as dropout, and makes cuDNN compute in full precision inside the context."""
         seed = int(np.random.SeedSequence([self._job.seed, round_number]).generate_state(1)[0])
         exact = self._torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-        with seeded(seed, self._device.name), exact if self._device.kind == "cuda" else nullcontext():
+        with use_seed(seed, self._device.name), exact if self._device.kind == "cuda" else nullcontext():
             yield
 
-    def _fitting(self) -> int:
-        """Returns how many silos advance at once: whole blocks, where they fit in the memory that a chunk may take."""
-        torch, model, arms = self._torch, self._model, len(self._job.arms.clip_norm)
-        silo = arms * (2 * self._kept_for_gradients() + _COPIES * model.parameters * model.dtype.itemsize)
+    def _chunk_size(self) -> int:
+        """Returns the number of silos at a time: whole blocks if the memory for a chunk allows."""
+        torch, model, variants = self._torch, self._model, len(self._job.variants.clip_norm)
+        silo = variants * (2 * self._bytes_for_gradients() + _COPIES * model.parameters * model.dtype.itemsize)
         room = float(_PROCESSOR_BYTES)
         if self._device.kind == "cuda":
             room = min(_GPU_SHARE * torch.cuda.mem_get_info(self._device.name)[0], _GPU_BYTES)
@@ -423,34 +444,34 @@ class _Silos:
         whole = fits // SILOS_A_BLOCK * SILOS_A_BLOCK or fits
         return max(min(whole, self._device.chunk or whole), 1)
 
-    def _kept_for_gradients(self) -> int:
-        """Returns the bytes that one step of one silo keeps for its gradients."""
-        torch, kept = self._torch, 0
-        leaves = {name: part[0].clone().requires_grad_() for name, part in self._begun(1).items()}
+    def _bytes_for_gradients(self) -> int:
+        """Returns the bytes that a single step of a single silo keeps for gradients."""
+        torch, total = self._torch, 0
+        leaves = {name: part[0].clone().requires_grad_() for name, part in self._start_parameters(1).items()}
         few = slice(0, min(self._training.batch, len(self._inputs)))
 
         def count(tensor: Any) -> Any:
-            nonlocal kept
-            kept += tensor.numel() * tensor.element_size()
+            nonlocal total
+            total += tensor.numel() * tensor.element_size()
             return tensor
 
         hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor)
         with (
-            self._model.telling(f"a step on a batch of {few.stop}"),
+            self._model.report_failures(f"a step on a batch of {few.stop}"),
             hooks,
             torch.random.fork_rng(devices=[]),
             self._model.mode(training=True),
         ):
             self._steps.twin().mapped_loss(leaves, self._inputs[few].clone(), self._targets[few])
-        return kept * -(-self._training.batch // few.stop)
+        return total * -(-self._training.batch // few.stop)
 
-    def _begun(self, arms: int) -> Tensors:
-        """Returns the parameters of every arm as the module has them."""
+    def _start_parameters(self, variants: int) -> Tensors:
+        """Returns the start parameters of the module for every variant."""
         start = self._torch.as_tensor(self._model.start).to(self._device.name, self._model.dtype)
-        return self._model.split(start.expand(arms, -1))
+        return self._model.split(start.expand(variants, -1))
 
     def _halve(self, error: Exception) -> None:
-        """Makes chunks half as large, or gives up where a single silo does not fit."""
+        """Halves the chunk size, or raises `ParameterError` if a single silo does not fit."""
         if self._chunk == 1:
             raise self._too_large(error) from None
         self._chunk = max(self._chunk // 2, 1)
@@ -464,26 +485,26 @@ class _Silos:
         return _too_large(f"one silo of {self._model.name}", self._device.name, error)
 
 
-def _leaves(begun: Tensors, silos: int) -> Tensors:
-    """Returns the parameters of every silo under every arm; the arms of a silo stand side by side."""
+def _leaves(start: Tensors, silos: int) -> Tensors:
+    """Returns the parameters of every silo under every variant; the variants of a silo are adjacent."""
     return {
-        name: part.expand(silos, *part.shape).clone().flatten(0, 1).requires_grad_() for name, part in begun.items()
+        name: part.expand(silos, *part.shape).clone().flatten(0, 1).requires_grad_() for name, part in start.items()
     }
 
 
 def _too_large(what: str, device: str, error: Exception) -> ParameterError:
-    told = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
-    return ParameterError("training.memory-exceeded", load=what, device=device, reason=told)
+    reason = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
+    return ParameterError("training.memory-exceeded", load=what, device=device, reason=reason)
 
 
 def _out_of_memory(torch: Any, error: Exception) -> bool:
-    """Whether memory ran out, on a GPU or on the processor."""
-    asked = isinstance(error, RuntimeError) and "allocate memory" in str(error)
-    return asked or isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    """Returns true for an error of missing memory, on a GPU or on the processor."""
+    allocation_failed = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    return allocation_failed or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
-def _where(error: Exception) -> str:
-    """Returns where in the user's own code something failed, for a message."""
+def _place_in_user_code(error: Exception) -> str:
+    """Returns the place of a failure in the user's own code, for a message."""
     own = Path(__file__).parent, Path(require_torch().__file__).parent
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not any(Path(frame.filename).is_relative_to(folder) for folder in own):

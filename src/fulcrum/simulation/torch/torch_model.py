@@ -1,12 +1,13 @@
-"""A user's own PyTorch module as what a silo trains: which parameters travel, the loss, the local optimiser.
+"""A user's own PyTorch module as the model of silos: the parameters that travel, the loss, the local optimiser.
 
-Parameters travel as one flat vector, those that are trained, in the order of `named_parameters`. Frozen parameters and
-buffers stay as the module has them: batch statistics are never sent, because no plan counts them.
+The trained parameters travel as a flat vector, in the order of `named_parameters`. Frozen parameters and buffers stay
+in the module: batch statistics are never sent, because no plan counts them.
 """
 
 import copy
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from fulcrum.errors import DataError, FulcrumError, MissingExtraError, Parameter
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.metrics import Metric
 from fulcrum.simulation.embedded.models import Model
-from fulcrum.simulation.torch.torch_modules import chosen_parameters, copied, keep_statistics_home, only_layer
+from fulcrum.simulation.torch.torch_modules import choose_parameters, copy_module, keep_statistics_home, only_layer
 
 Tensors = dict[str, Any]
 """Tensors by name."""
@@ -28,7 +29,14 @@ Loss = Callable[[Any, Any], Any]
 """Outputs (batch, ...) and targets (batch, ...) to a scalar tensor."""
 
 Optimiser = Callable[[list[Any], float], Any]
-"""Makes a `torch.optim` optimiser of tensors and a learning rate; it must treat every element alike."""
+"""Makes a `torch.optim` optimiser of tensors and a learning rate; the optimiser must treat every element alike."""
+
+_RENAMED = {
+    "fixed": "fixed_tensors",
+    "joined": "join",
+    "stepping": "stepper",
+    "telling": "report_failures",
+}
 
 
 def require_torch() -> Any:
@@ -41,11 +49,11 @@ def require_torch() -> Any:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Has no operation begin threads of its own meanwhile: those of silos are small, and waiting would take longer."""
+def use_one_thread() -> Iterator[None]:
+    """Keeps torch to a single thread inside the context: operations of silos are small, and threads would wait."""
     torch = require_torch()
     before = torch.get_num_threads()
-    if before == 1:  # chosen by a user, or for another training, which sets it back
+    if before == 1:  # chosen by a user, or by another training that restores the number
         yield
         return
     torch.set_num_threads(1)
@@ -56,47 +64,47 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def seeded(seed: int, device: str = "cpu") -> Iterator[None]:
-    """Has what layers draw of their own, such as dropout, depend on a seed meanwhile, and then go on where it stood."""
+def use_seed(seed: int, device: str = "cpu") -> Iterator[None]:
+    """Makes random layers, such as dropout, depend on a seed inside the context, and restores the state afterwards."""
     torch = require_torch()
-    where, devices = torch.device(device), []
-    if where.type == "cuda":
-        devices = [torch.cuda.current_device() if where.index is None else where.index]
+    torch_device, devices = torch.device(device), []
+    if torch_device.type == "cuda":
+        devices = [torch.cuda.current_device() if torch_device.index is None else torch_device.index]
     with torch.random.fork_rng(devices):  # torch.manual_seed also walks the stack for every kind of device not in use
-        for generator in (torch.default_generator, *(torch.cuda.default_generators[each] for each in devices)):
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)):
             generator.manual_seed(seed)
         yield
 
 
 @contextmanager
-def as_by_default(device: str = "cpu") -> Iterator[None]:
-    """Has torch behave as where nobody chose otherwise: threads do not pass on what a caller chose for itself."""
+def use_default_modes(device: str = "cpu") -> Iterator[None]:
+    """Resets torch to default modes inside the context; threads do not inherit the modes of a caller."""
     torch = require_torch()
-    with ExitStack() as held:
-        held.enter_context(torch.inference_mode(False))
-        held.enter_context(torch.enable_grad())
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
         for kind in filter(torch.amp.is_autocast_available, {"cpu", torch.device(device).type}):
-            held.enter_context(torch.autocast(kind, enabled=False))
+            stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
-            held.enter_context(torch.device(device))
+            stack.enter_context(torch.device(device))
         yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchModel:
-    """A module, and how silos train it; made by `torch_model`.
+    """A module, with the settings of silos' training; made by `torch_model`.
 
     Attributes:
-        module: A copy of the user's; only its mode, training or not, is ever changed.
-        trained: The names of the parameters that are trained and travel.
-        loss: Of a batch; None for the one that fits the task.
+        module: A copy of the user's module; only the mode, training or testing, is ever changed.
+        trained: The names of the trained parameters, the parameters that travel.
+        loss: Loss of a batch; None for the loss of the task's kind of targets.
         optimiser: Made anew for every silo and round; None for plain SGD.
-        metric: Outputs and targets of the test split, as NumPy arrays, to one number; None for the task's.
-        frozen_layers: The normalisation layers that keep the statistics they came with.
-        layer: The linear layer that alone is trained, weight and bias, where it is so. Its parameters then travel as
-            (inputs + 1, outputs) in one row, as those of the built-in head.
-        classes: Where that layer is a softmax head on the task, how many classes; see `Model.classes`.
-        notes: What a user should know of the module.
+        metric: Outputs and targets of the test split, as NumPy arrays, to a number; None for the task's metric.
+        frozen_layers: The normalisation layers that keep their original statistics.
+        layer: The linear layer whose weight and bias are all trained parameters, or None. The parameters of such a
+            layer travel as (inputs + 1, outputs) in a row, like the parameters of the built-in head.
+        classes: Number of classes if the layer is a softmax head on the task; see `Model.classes`.
+        notes: Notes for a user on the module.
     """
 
     module: Any
@@ -109,9 +117,17 @@ class TorchModel:
     notes: tuple[str, ...]
     classes: int | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        """Answers the former name of a method, with a warning."""
+        if name not in _RENAMED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        message = f"TorchModel.{name} goes with version 0.3. Use {_RENAMED[name]}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(self, _RENAMED[name])
+
     @property
     def name(self) -> str:
-        """What the module's class is called."""
+        """The name of the module's class."""
         return type(self.module).__name__
 
     @property
@@ -127,19 +143,19 @@ class TorchModel:
 
     @property
     def dtype(self) -> Any:
-        """In what the trained parameters are kept, a `torch.dtype`."""
+        """The `torch.dtype` of the trained parameters."""
         return self.module.get_parameter(self.trained[0]).dtype
 
     @property
     def start(self) -> FloatArray:
-        """The trained parameters as the module has them, in one row."""
+        """The trained parameters of the module, in a row."""
         named = {name: self.module.get_parameter(name).detach().cpu().double() for name in self.trained}
-        return np.asarray(self.joined(named).numpy())
+        return np.asarray(self.join(named).numpy())
 
-    def fixed(self, device: str = "cpu") -> Tensors:
-        """Returns copies of what does not travel, on a device: frozen parameters and buffers."""
-        every = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        return {name: value.detach().clone().to(device) for name, value in every.items() if name not in self.trained}
+    def fixed_tensors(self, device: str = "cpu") -> Tensors:
+        """Returns copies of the tensors that do not travel, on a device: frozen parameters and buffers."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: value.detach().clone().to(device) for name, value in tensors.items() if name not in self.trained}
 
     def split(self, flat: Any) -> Tensors:
         """Returns the parameters by name of vectors on the last axis; leading axes stay."""
@@ -154,8 +170,8 @@ class TorchModel:
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
 
-    def joined(self, parts: Tensors, leading: int = 0) -> Any:
-        """Returns parameters by name as vectors on the last axis, after some leading axes: what `split` undoes."""
+    def join(self, parts: Tensors, leading: int = 0) -> Any:
+        """Returns parameters by name as vectors on the last axis, after some leading axes; the inverse of `split`."""
         torch = require_torch()
         if self.layer is not None:
             weight, bias = (parts[name] for name in self.trained)
@@ -169,41 +185,42 @@ class TorchModel:
         )
 
     def as_tensor(self, values: Any, device: str = "cpu") -> Any:
-        """Returns records or targets on a device; whole numbers stay, others get the dtype of the parameters."""
+        """Returns records or targets on a device; whole numbers stay, fractions get the dtype of the parameters."""
         tensor = require_torch().as_tensor(values)
         return tensor.to(device, self.dtype) if tensor.is_floating_point() else tensor.to(device)
 
     def outputs(self, parameters: Tensors, fixed: Tensors, inputs: Any) -> Any:
-        """Returns what the module says of inputs under some parameters, in the mode that it is in."""
+        """Returns the module's outputs for inputs under given parameters, in the current mode."""
         return require_torch().func.functional_call(self.module, {**fixed, **parameters}, (inputs,))
 
     @contextmanager
     def mode(self, *, training: bool) -> Iterator[None]:
-        """Has the module train or test meanwhile; layers that keep their statistics test in both."""
+        """Sets the module to training or testing; layers that keep statistics test in both modes."""
         self.module.train(training)
         for name in self.frozen_layers:
             self.module.get_submodule(name).eval()
         yield
 
     @contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Tells in one line what goes wrong meanwhile in the user's code; what runs out of memory is told elsewhere."""
+    def report_failures(self, phase: str) -> Iterator[None]:
+        """Turns an error of the user's code into an error of a single line; memory errors pass to the engine."""
         try:
             yield
         except (FulcrumError, MemoryError, require_torch().OutOfMemoryError):
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {in_one_line(error)}"
-            raise ParameterError("model.code-failed", model=self.name, phase=what, reason=told) from error
+            reason = f"{type(error).__name__}: {in_one_line(error)}"
+            raise ParameterError("model.code-failed", model=self.name, phase=phase, reason=reason) from error
 
-    @as_by_default()
+    @use_default_modes()
     def on(self, task: Task) -> "TorchModel":
-        """Returns the model with a module of its own and the loss that fits a task, tried on a few of its records.
-
-        Records that do not fit the module, or outputs that do not fit the task, raise `DataError`.
+        """Returns the model with a copy of the module and the loss of a task, after a trial on a few records.
 
         Args:
-            task: What is to be learnt.
+            task: The task to learn.
+
+        Raises:
+            DataError: Records do not fit the module, or outputs do not fit the task.
         """
         torch = require_torch()
         fitted = replace(self, module=copy.deepcopy(self.module), loss=self.loss or _losses()[task.targets])
@@ -211,27 +228,27 @@ class TorchModel:
         few = slice(0, min(4, len(task.labels_train)))
         inputs, targets = self.as_tensor(task.features_train[few]), self.as_tensor(task.labels_train[few])
         shape = tuple(inputs.shape[1:])
-        trial = replace(self, module=copy.deepcopy(self.module))  # which keeps what its calls change
+        trial = replace(self, module=copy.deepcopy(self.module))  # the trial keeps any state that its calls change
         with torch.random.fork_rng(devices=[]), trial.mode(training=True):
-            begun = torch.as_tensor(self.start).to(self.dtype)
-            leaves = {name: part.clone().requires_grad_() for name, part in self.split(begun).items()}
+            start = torch.as_tensor(self.start).to(self.dtype)
+            leaves = {name: part.clone().requires_grad_() for name, part in self.split(start).items()}
             try:
-                said = trial.outputs(leaves, self.fixed(), inputs.clone())
-            except Exception as error:  # whatever a user's module does
+                outputs = trial.outputs(leaves, self.fixed_tensors(), inputs.clone())
+            except Exception as error:  # a user's module may raise anything
                 reason = f"{type(error).__name__}: {in_one_line(error)}"
                 raise DataError(
                     "model.records-unfit", model=self.name, data=task.name, shape=shape, reason=reason
                 ) from error
-            self._check_outputs(said, task, targets, by_default=self.loss is None)
-            given = tuple(said.shape)
+            self._check_outputs(outputs, task, targets, by_default=self.loss is None)
+            output_shape = tuple(outputs.shape)
             try:
-                value = fitted.loss(said, targets)  # type: ignore[misc]  # it was set above
-            except Exception as error:  # whatever a user's loss does
+                value = fitted.loss(outputs, targets)  # type: ignore[misc]  # it was set above
+            except Exception as error:  # a user's loss may raise anything
                 reason = f"{type(error).__name__}: {in_one_line(error)}"
                 raise DataError(
                     "model.loss-unfit",
                     model=self.name,
-                    outputs=given,
+                    outputs=output_shape,
                     targets=tuple(targets.shape),
                     data=task.name,
                     reason=reason,
@@ -247,90 +264,92 @@ class TorchModel:
             return replace(fitted, classes=count)
         return fitted
 
-    def _check_outputs(self, said: Any, task: Task, targets: Any, *, by_default: bool) -> None:
+    def _check_outputs(self, outputs: Any, task: Task, targets: Any, *, by_default: bool) -> None:
         """Raises `DataError` for outputs that are no tensor, or do not fit the task's own loss or metric."""
         torch = require_torch()
-        if not isinstance(said, torch.Tensor):
-            raise DataError("model.output-type", model=self.name, type=type(said).__name__)
+        if not isinstance(outputs, torch.Tensor):
+            raise DataError("model.output-type", model=self.name, type=type(outputs).__name__)
         if not by_default:
             return
         wanted = (len(targets), len(task.classes)) if task.targets == "classes" else tuple(targets.shape)
-        alike = task.targets == "numbers" and said.shape[:1] == targets.shape[:1] and said.numel() == targets.numel()
-        if tuple(said.shape) != wanted and not alike:
+        same_numbers = (
+            task.targets == "numbers" and outputs.shape[:1] == targets.shape[:1] and outputs.numel() == targets.numel()
+        )
+        if tuple(outputs.shape) != wanted and not same_numbers:
             what = f"{len(task.classes)} classes" if task.targets == "classes" else task.targets
-            own = "" if self.loss is None else ", or come with a metric of its own (metric=)"
+            alternative = "" if self.loss is None else ", or come with a metric of its own (metric=)"
             raise DataError(
                 "model.output-shape",
                 model=self.name,
-                shape=tuple(said.shape),
+                shape=tuple(outputs.shape),
                 records=len(targets),
                 data=task.name,
                 targets=what,
                 expected=wanted,
-                alternative=own,
+                alternative=alternative,
             )
 
     def _try_testing(self, task: Task) -> None:
-        """Raises for a module that cannot be tested on the task's records; nothing is trained before."""
+        """Raises for a module that cannot be tested on the task's records, before any training."""
         torch = require_torch()
         few = slice(0, 4)
         inputs, targets = self.as_tensor(task.features_test[few]), self.as_tensor(task.labels_test[few])
         with torch.no_grad(), torch.random.fork_rng(devices=[]), self.mode(training=False):
             parts = self.split(torch.as_tensor(self.start).to(self.dtype))
-            with self.telling("testing"):
-                said = self.outputs(parts, self.fixed(), inputs.clone())
-        self._check_outputs(said, task, targets, by_default=self.metric is None)
+            with self.report_failures("testing"):
+                outputs = self.outputs(parts, self.fixed_tensors(), inputs.clone())
+        self._check_outputs(outputs, task, targets, by_default=self.metric is None)
 
     def _try_step(self, leaves: Tensors, loss: Any) -> None:
-        """Raises `ParameterError` for a loss without gradients, or an optimiser that cannot use them."""
+        """Raises `ParameterError` for a loss without gradients, or an optimiser that cannot use gradients."""
         torch, tensors = require_torch(), list(leaves.values())
         if not loss.requires_grad:
             raise ParameterError("model.loss-detached", model=self.name)
         try:
-            with self.telling("a local step"):
-                self.stepping(tensors, 0.01)(torch.autograd.grad(loss, tensors, materialize_grads=True))
-        except (MemoryError, torch.OutOfMemoryError):  # the engine tells what does not fit
+            with self.report_failures("a local step"):
+                self.stepper(tensors, 0.01)(torch.autograd.grad(loss, tensors, materialize_grads=True))
+        except (MemoryError, torch.OutOfMemoryError):  # the engine reports missing memory
             return
 
     def _ends_in_head(self, inputs: Any, classes: int) -> bool:
-        """Whether the layer that is trained is a softmax head: what is common to all its classes changes no answer."""
+        """Returns true if the trained layer is a softmax head: a common shift of all classes changes no answer."""
         torch = require_torch()
         if self.layer is None or self.shapes[self.trained[0]][0] != classes:
             return False
         with torch.no_grad(), self.mode(training=False):
-            begun = torch.as_tensor(self.start).to(self.dtype)
-            common = torch.linspace(-1, 1, len(begun) // classes, dtype=self.dtype).repeat_interleave(classes)
+            start = torch.as_tensor(self.start).to(self.dtype)
+            common = torch.linspace(-1, 1, len(start) // classes, dtype=self.dtype).repeat_interleave(classes)
             before, after = (
-                self.outputs(self.split(flat), self.fixed(), inputs.clone()).log_softmax(dim=1)
-                for flat in (begun, begun + common)
+                self.outputs(self.split(flat), self.fixed_tensors(), inputs.clone()).log_softmax(dim=1)
+                for flat in (start, start + common)
             )
         return bool(torch.allclose(before, after, atol=1e-4))
 
     def as_model(self, *, learning_rate: float) -> Model:
-        """Returns the model as functions of one silo, for the slow engine: plain autograd, one silo at a time."""
+        """Returns the model as functions of a single silo, for the slow engine: plain autograd, silo by silo."""
         torch = require_torch()
 
         def init(flat: FloatArray) -> tuple[Tensors, Tensors, Callable[[Sequence[Any]], None]]:
             parts = self.split(torch.as_tensor(flat).to(self.dtype))
             leaves = {name: part.clone().requires_grad_() for name, part in parts.items()}
-            return leaves, self.fixed(), self.stepping(list(leaves.values()), learning_rate)
+            return leaves, self.fixed_tensors(), self.stepper(list(leaves.values()), learning_rate)
 
         def step(state: Any, features: FloatArray, labels: IntArray) -> Any:
             leaves, fixed, move = state
-            with self.telling("training"), self.mode(training=True):
-                said = self.outputs(leaves, fixed, self.as_tensor(features))
-                loss = self.loss(said, self.as_tensor(labels))  # type: ignore[misc]  # `on` has set it
+            with self.report_failures("training"), self.mode(training=True):
+                outputs = self.outputs(leaves, fixed, self.as_tensor(features))
+                loss = self.loss(outputs, self.as_tensor(labels))  # type: ignore[misc]  # `on` has set it
                 move(torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True))
             return state
 
         def final(state: Any) -> FloatArray:
-            return np.asarray(self.joined({name: leaf.detach().double() for name, leaf in state[0].items()}).numpy())
+            return np.asarray(self.join({name: leaf.detach().double() for name, leaf in state[0].items()}).numpy())
 
         def scores(flat: FloatArray, features: FloatArray) -> FloatArray:
-            with self.telling("testing"), torch.no_grad(), self.mode(training=False):
+            with self.report_failures("testing"), torch.no_grad(), self.mode(training=False):
                 parts = self.split(torch.as_tensor(flat).to(self.dtype))
-                inputs = self.as_tensor(features).clone()  # a module may write to what it is given
-                return np.asarray(self.outputs(parts, self.fixed(), inputs).double().numpy())
+                inputs = self.as_tensor(features).clone()  # a module may write to its input
+                return np.asarray(self.outputs(parts, self.fixed_tensors(), inputs).double().numpy())
 
         return Model(
             parameters=self.parameters,
@@ -343,8 +362,8 @@ class TorchModel:
             metric=self.metric,
         )
 
-    def stepping(self, leaves: list[Any], learning_rate: float) -> Callable[[Sequence[Any]], None]:
-        """Returns a function that moves the leaves by their gradients: the user's optimiser, or plain SGD."""
+    def stepper(self, leaves: list[Any], learning_rate: float) -> Callable[[Sequence[Any]], None]:
+        """Returns a function that moves the leaves by gradients: the user's optimiser, or plain SGD."""
         torch = require_torch()
         if self.optimiser is None:
 
@@ -355,12 +374,12 @@ class TorchModel:
             return move
         optimiser = self.optimiser(leaves, learning_rate)
 
-        def moved(gradients: Sequence[Any]) -> None:
+        def move_by_optimiser(gradients: Sequence[Any]) -> None:
             for leaf, gradient in zip(leaves, gradients, strict=True):
                 leaf.grad = gradient
             optimiser.step()
 
-        return moved
+        return move_by_optimiser
 
 
 def torch_model(
@@ -372,31 +391,31 @@ def torch_model(
     metric: Metric | None = None,
     seed: int = 0,
 ) -> TorchModel:
-    """Returns a PyTorch module as what a silo trains.
+    """Returns a PyTorch module as a model for silos.
 
     Args:
-        model: A `torch.nn.Module`, or what makes one when called without arguments, such as its class. A `TorchModel`,
-            or what makes one, is taken as it is; then nothing else may be given.
-        trained: Patterns of the names of parameters that are trained, such as "head.*"; all by default. Parameters
-            that do not require gradients stay frozen.
+        model: A `torch.nn.Module`, or a class or function that makes a module without arguments. A `TorchModel`, or a
+            function that makes a `TorchModel`, is taken unchanged and allows no further argument.
+        trained: Patterns of the names of trained parameters, such as "head.*"; all by default. Parameters that do not
+            require gradients stay frozen.
         loss: Outputs and targets of a batch, as tensors, to a scalar; by default the cross-entropy for classes, the
             squared error for numbers, the binary cross-entropy for labels.
-        optimiser: Tensors and learning rate to a `torch.optim` optimiser, made anew for every silo and round; it must
-            treat every element alike, as SGD and Adam do. Plain SGD by default.
-        metric: Outputs and targets of the test split, as NumPy arrays, to one number.
-        seed: Of the module's own start, where it is made here.
+        optimiser: Tensors and learning rate to a `torch.optim` optimiser, made anew for every silo and round. The
+            optimiser must treat every element alike, as SGD and Adam do. Plain SGD by default.
+        metric: Outputs and targets of the test split, as NumPy arrays, to a number.
+        seed: Seed of the module's start, if a class or function makes the module.
     """
     torch = require_torch()
     patterns = [trained] if isinstance(trained, str) else list(trained or ())
-    given = model if isinstance(model, (TorchModel, torch.nn.Module)) else _made(model, seed)
-    if isinstance(given, TorchModel):
+    instance = model if isinstance(model, (TorchModel, torch.nn.Module)) else _make_module(model, seed)
+    if isinstance(instance, TorchModel):
         if patterns != ["*"] or loss or optimiser or metric:
-            raise ParameterError("model.settings-twice", model=given.name)
-        return given
-    if not isinstance(given, torch.nn.Module):
-        raise ParameterError("model.factory-type", model=_called(model), type=type(given).__name__)
-    module = copied(given)
-    chosen = chosen_parameters(module, patterns)
+            raise ParameterError("model.settings-twice", model=instance.name)
+        return instance
+    if not isinstance(instance, torch.nn.Module):
+        raise ParameterError("model.factory-type", model=_factory_name(model), type=type(instance).__name__)
+    module = copy_module(instance)
+    chosen = choose_parameters(module, patterns)
     frozen, notes = keep_statistics_home(module, chosen)
     total, count = (
         sum(math.prod(module.get_parameter(name).shape) for name in names)
@@ -417,43 +436,43 @@ def torch_model(
 
 
 def load_torch_model(name: str, *, trained: str | Sequence[str] = "*") -> TorchModel:
-    """Returns the model that "module:name" names: a module's class, what makes one, or a `TorchModel`."""
+    """Returns the model named "module:name": a module's class, a function that makes a module, or a `TorchModel`."""
     module_name, _, attribute = name.partition(":")
     require_torch()
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
-        told = in_one_line(error)
+    except (Exception, SystemExit) as error:  # an import runs the user's code
+        reason = in_one_line(error)
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise ParameterError("model.import-failed", model=name, reason=f"{kind}{told}") from error
+        raise ParameterError("model.import-failed", model=name, reason=f"{kind}{reason}") from error
     if not hasattr(module, attribute):
         where = getattr(module, "__file__", None) or "a folder"
         raise ParameterError("model.attribute-missing", model=name, module=module_name, file=where, attribute=attribute)
-    found = getattr(module, attribute)
-    return torch_model(found, trained=trained)
+    model = getattr(module, attribute)
+    return torch_model(model, trained=trained)
 
 
-def _made(model: Any, seed: int) -> Any:
-    """Makes a module, or says what was wrong with what should have made it."""
+def _make_module(model: Any, seed: int) -> Any:
+    """Returns the module of a class or function, or raises `ParameterError` with the failure."""
     torch = require_torch()
     if not callable(model):
         raise ParameterError("model.type-unusable", type=type(model).__name__)
     try:
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(devices):  # on whatever device it makes its parameters
+        with torch.random.fork_rng(devices):  # the module may make parameters on any device
             torch.manual_seed(seed)
             return model()
-    except (Exception, SystemExit) as error:  # whatever the user's code does
-        told = f"{type(error).__name__}: {in_one_line(error)}"
-        raise ParameterError("model.factory-failed", model=_called(model), reason=told) from error
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        reason = f"{type(error).__name__}: {in_one_line(error)}"
+        raise ParameterError("model.factory-failed", model=_factory_name(model), reason=reason) from error
 
 
-def _called(model: Any) -> str:
+def _factory_name(model: Any) -> str:
     return str(getattr(model, "__name__", type(model).__name__))
 
 
 def _losses() -> Mapping[str, Loss]:
-    """The losses by kind of target."""
+    """Returns the losses by kind of target."""
     functional = require_torch().nn.functional
 
     def squared_error(outputs: Any, targets: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A user's PyTorch module as it comes: copied, and looked through for what is trained and what stays at home."""
+"""Preparation of a user's PyTorch module: a copy, the choice of trained parameters, and the treatment of statistics."""
 
 import copy
 import fnmatch
@@ -8,74 +8,82 @@ from typing import Any
 from fulcrum.errors import ParameterError, in_one_line, listing
 
 
-def copied(module: Any) -> Any:
-    """Returns a copy of a user's module; threads, trials and silos each need one of their own."""
+def copy_module(module: Any) -> Any:
+    """Returns a copy of a user's module; threads, trials and silos need copies of their own.
+
+    Raises `ParameterError` for a module without a copy, without shapes or without numbers.
+    """
     import torch
 
     kind = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
         raise ParameterError("model.module-scripted")
-    every = [*module.named_parameters(), *module.named_buffers()]
-    lazy = next((name for name, each in every if isinstance(each, torch.nn.parameter.UninitializedTensorMixin)), None)
-    if lazy is not None:
-        raise ParameterError("model.parameter-shapeless", model=kind, parameter=lazy)
-    bare = next((name for name, each in every if each.is_meta), None)
-    if bare is not None:
-        raise ParameterError("model.parameter-meta", parameter=bare, model=kind)
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    shapeless = next(
+        (name for name, tensor in tensors if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)), None
+    )
+    if shapeless is not None:
+        raise ParameterError("model.parameter-shapeless", model=kind, parameter=shapeless)
+    without_numbers = next((name for name, tensor in tensors if tensor.is_meta), None)
+    if without_numbers is not None:
+        raise ParameterError("model.parameter-meta", parameter=without_numbers, model=kind)
     try:
         return copy.deepcopy(module)
     except Exception as error:  # a lock, an open file, a tensor that was computed
-        told = in_one_line(str(error).partition(".  ")[0])
-        raise ParameterError("model.module-not-copied", model=kind, reason=told) from error
+        reason = in_one_line(str(error).partition(".  ")[0])
+        raise ParameterError("model.module-not-copied", model=kind, reason=reason) from error
 
 
-def chosen_parameters(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the parameters that are trained; all of them must be of one kind of number."""
+def choose_parameters(module: Any, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names of the trained parameters, all of the same dtype."""
     import torch
 
     kind = type(module).__name__
-    named = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    idle = [pattern for pattern in patterns if not fnmatch.filter(named, pattern)]
-    if idle:
-        raise ParameterError("model.pattern-unknown", model=kind, pattern=idle[0], known=listing(named) or "none")
-    chosen = tuple(name for name in named if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+    trainable = {name: value for name, value in module.named_parameters() if value.requires_grad}
+    unmatched = [pattern for pattern in patterns if not fnmatch.filter(trainable, pattern)]
+    if unmatched:
+        raise ParameterError(
+            "model.pattern-unknown", model=kind, pattern=unmatched[0], known=listing(trainable) or "none"
+        )
+    chosen = tuple(name for name in trainable if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
     if not chosen:
-        raise ParameterError("model.patterns-missing", model=kind, known=listing(named))
-    kinds = {named[name].dtype for name in chosen}
+        raise ParameterError("model.patterns-missing", model=kind, known=listing(trainable))
+    kinds = {trainable[name].dtype for name in chosen}
     if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
-        met = ", ".join(sorted(map(str, kinds)))
-        raise ParameterError("model.parameter-type", model=kind, types=met)
+        types = ", ".join(sorted(map(str, kinds)))
+        raise ParameterError("model.parameter-type", model=kind, types=types)
     return chosen
 
 
 def only_layer(module: Any, trained: Sequence[str]) -> str | None:
-    """Returns the linear layer whose weight and bias are all that is trained, where it is so."""
+    """Returns the linear layer whose weight and bias are all trained parameters, or None."""
     import torch
 
     for name, part in module.named_modules():
-        own = tuple(f"{name}.{each}" if name else each for each in ("weight", "bias"))
-        if isinstance(part, torch.nn.Linear) and own == tuple(trained):
+        names = tuple(f"{name}.{parameter}" if name else parameter for parameter in ("weight", "bias"))
+        if isinstance(part, torch.nn.Linear) and names == tuple(trained):
             return str(name)
     return None
 
 
 def keep_statistics_home(module: Any, trained: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Has no layer write batch statistics, which would have to travel; returns the layers that keep theirs, and notes.
+    """Stops layers from writing batch statistics; returns the layers that keep statistics, and notes.
 
-    A normalisation layer that is trained, or has seen nothing yet, goes by each batch alone. A frozen one that comes
-    with statistics keeps them.
+    Batch statistics are made from records, and no plan counts them, so statistics must not travel. A normalisation
+    layer that is trained, or has seen no batch yet, uses the statistics of every batch alone. A frozen layer with
+    statistics keeps the statistics.
     """
     import torch
 
     kind = type(module).__name__
     buffers = list(dict(module.named_buffers()))
-    keeps, by_batch = [], []
+    frozen, by_batch = [], []
     for name, part in module.named_modules():
         if not isinstance(part, torch.nn.modules.batchnorm._NormBase) or not part.track_running_stats:
             continue
-        own = [f"{name}.{each}" if name else each for each, _ in part.named_parameters(recurse=False)]
-        if part.num_batches_tracked and not set(own) & set(trained):
-            keeps.append(name)
+        names = [f"{name}.{parameter}" if name else parameter for parameter, _ in part.named_parameters(recurse=False)]
+        if part.num_batches_tracked and not set(names) & set(trained):
+            frozen.append(name)
             continue
         part.track_running_stats = False
         part.running_mean = part.running_var = part.num_batches_tracked = None
@@ -85,4 +93,4 @@ def keep_statistics_home(module: Any, trained: Sequence[str]) -> tuple[tuple[str
         notes.append(f"Buffers of {kind}, such as {buffers[0]}, do not travel: the plan does not count them.")
     if by_batch:
         notes.append(f"Batch normalisation of {kind} goes by each batch alone, in training and in testing.")
-    return tuple(keeps), notes
+    return tuple(frozen), notes

@@ -1,11 +1,12 @@
-"""Layers as batched matrix products: what a user's module computes while it is mapped over silos.
+"""Layers as batched matrix products, for a user's module that is mapped over silos.
 
-Every silo has weights of its own. Mapped as they are, convolutions become grouped convolutions with a group for every
-silo, which are slow, above all on a GPU. Here they are products of matrices, a few for every silo. What comes out lies
-in memory with the batch innermost: activations, pooling and linear layers go on in that order, without copies.
+Every silo has weights of its own. By default a mapped convolution becomes a grouped convolution with a group for every
+silo, and grouped convolutions are slow, above all on a GPU. Here a convolution is a few products of matrices for every
+silo. Outputs lie in memory with the batch innermost: activations, pooling and linear layers continue in this order,
+without copies.
 
-Every layer computes what torch's own function does, up to the order in which numbers are added. Whatever is not
-covered goes to torch's own function.
+Every layer computes the result of torch's own function, up to the order of additions. Cases not covered go to torch's
+own function.
 """
 
 import itertools
@@ -25,9 +26,9 @@ def layers_by_products(shared: Iterable[Any] = ()) -> Any:
     """Returns a mode in which layers take the forms of this module.
 
     Args:
-        shared: Weights that are the same for all silos: there torch's own function takes all silos as one batch.
+        shared: Weights common to all silos: for shared weights torch's own function takes all silos as a single batch.
     """
-    return _mode()({id(each) for each in shared})
+    return _mode()({id(weight) for weight in shared})
 
 
 @cache
@@ -55,19 +56,19 @@ def _mode() -> Any:
             form, named = forms.get(func), dict(kwargs or {})
             if form is not None and self.shared.isdisjoint(map(id, (*args, *named.values()))):
                 inputs = (named.pop("input"),) if "input" in named else ()
-                found = form(*inputs, *args, **named)
-                if found is not None:
-                    return found
+                result = form(*inputs, *args, **named)
+                if result is not None:
+                    return result
             return func(*args, **(kwargs or {}))
 
     return LayersByProducts
 
 
 def _linear(inputs: Any, weight: Any, bias: Any = None) -> Any:
-    """Returns a linear layer that multiplies weights from the left, or None where it is torch's to do.
+    """Returns a linear layer that multiplies weights from the left, or None for torch's own function.
 
-    The product is the same. Mapped over silos, the gradient of the weights then lies in memory as the weights do, and
-    adding it is several times as fast as adding its transpose.
+    The product is the same. Mapped over silos, the gradient of the weights then lies in memory like the weights, and
+    adding the gradient is several times as fast as adding the transpose.
     """
     if inputs.ndim != 2:
         return None
@@ -76,31 +77,31 @@ def _linear(inputs: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _embedding(places: Any, weight: Any, padding_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
-    """Returns rows of a table of which the one that pads has no gradient, or None where no row pads.
+    """Returns rows of a table without a gradient for the padding row, or None without a padding row.
 
-    Mapped over silos, torch's own function forgets that.
+    Mapped over silos, torch's own function gives the padding row a gradient.
     """
     if padding_idx is None:
         return None
-    found = require_torch().nn.functional.embedding(places, weight, None, *args, **kwargs)
+    table_rows = require_torch().nn.functional.embedding(places, weight, None, *args, **kwargs)
     pads = places == padding_idx % len(weight)
-    return require_torch().where(pads.unsqueeze(-1), found.detach(), found)
+    return require_torch().where(pads.unsqueeze(-1), table_rows.detach(), table_rows)
 
 
 def _pooling(pool: Callable[..., Any], images: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns what is pooled of images whose batch is innermost in memory, or None for others.
+    """Returns pooled images for a batch innermost in memory, or None for any other order.
 
-    Images are pooled each by itself. With batch and channels in each other's place they lie in memory as torch calls
-    `channels_last`, for which it has faster forms.
+    Every image is pooled by itself. With batch and channels exchanged the images lie in memory as torch's
+    `channels_last`, and torch has faster forms for `channels_last`.
     """
     if images.ndim != 4 or images.stride(0) != 1:
         return None
-    found = pool(images.transpose(0, 1), *args, **kwargs)
-    return tuple(each.transpose(0, 1) for each in found) if isinstance(found, tuple) else found.transpose(0, 1)
+    pooled = pool(images.transpose(0, 1), *args, **kwargs)
+    return tuple(output.transpose(0, 1) for output in pooled) if isinstance(pooled, tuple) else pooled.transpose(0, 1)
 
 
 def _group_norm(images: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Returns images with the channels of each group normalised, or None unless their batch is innermost in memory."""
+    """Returns images with normalised groups of channels, or None unless the batch is innermost in memory."""
     if not _alike(images, weight, bias) or images.ndim < 3 or images.stride(0) != 1 or images.shape[1] % groups:
         return None
     channels = images.shape[1]
@@ -112,7 +113,7 @@ def _group_norm(images: Any, groups: int, weight: Any = None, bias: Any = None, 
 def _convolution(
     images: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """Returns the convolution of a batch, or None where it is torch's to do, or to refuse."""
+    """Returns the convolution of a batch, or None for torch to compute, or to refuse."""
     if not _alike(images, weight, bias) or images.ndim != weight.ndim or not images.numel():
         return None
     by_channel = groups > 1 and weight.shape[1] == 1  # silos are then more channels: torch has a form for these
@@ -135,26 +136,28 @@ def _convolution(
 
 
 def _alike(*tensors: Any) -> bool:
-    """Whether all are in the same precision, single or double: in half precision sums would lose digits on the way."""
+    """Returns true for tensors of equal precision, single or double: in half precision sums would lose digits."""
     torch = require_torch()
-    return {each.dtype for each in tensors if each is not None} in ({torch.float32}, {torch.float64})
+    return {tensor.dtype for tensor in tensors if tensor is not None} in ({torch.float32}, {torch.float64})
 
 
 def _unfolds_wholly(images: Any, weight: Any) -> bool:
-    """Whether a kernel is multiplied at once, not row by row: up to 1.6 times as fast on a GPU, slower on processors.
+    """Returns true to multiply a whole kernel at once, not row by row: up to 1.6 times as fast on a GPU.
 
-    The unfolded image then has a copy for every place of the kernel, so the kernel must be small.
+    Processors are slower with a whole kernel. The unfolded image has a copy for every place of the kernel, so the
+    kernel must be small.
     """
     return bool(images.is_cuda) and math.prod(weight.shape[2:]) <= _PLACES_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sliding:
-    """How a kernel slides over an image, axis by axis; there are at least two axes.
+    """The steps of a kernel over an image, axis by axis, with at least two axes.
 
-    Every row of the kernel is a product of its own, with one range of the unfolded image. Only along the other axes is
-    the image unfolded, that is copied for every place in a row of the kernel. Where a stride skips rows, those that the
-    first row of the kernel meets stand together, then those that follow them, and so on: what a row meets is one range.
+    Every row of the kernel is a product of its own, with a range of the unfolded image. The image is unfolded along the
+    remaining axes alone, with a copy for every place in a row of the kernel. If a stride skips rows, the image rows met
+    by the first row of the kernel stand together, then the following image rows, and so on: every row of the kernel
+    meets a single range.
     """
 
     image: tuple[int, ...]
@@ -168,7 +171,7 @@ class _Sliding:
     def of(
         cls, image: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, *, whole: bool
     ) -> "_Sliding":
-        """Returns it for the arguments of a convolution; `whole` makes the image a single row, all of it unfolded."""
+        """Returns the steps for the arguments of a convolution; `whole` makes the image a row, wholly unfolded."""
         axes = len(kernel)
 
         def by_axis(value: Any) -> tuple[int, ...]:
@@ -192,22 +195,22 @@ class _Sliding:
         )
 
     @property
-    def padded(self) -> tuple[int, ...]:
-        """The image with its padding, and rows up to a multiple of the stride."""
+    def padded_image(self) -> tuple[int, ...]:
+        """The image with padding, and with rows up to a multiple of the stride."""
         rows, *others = map(sum, zip(self.image, self.before, self.after, strict=True))
         return (rows + -rows % self.stride[0], *others)
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """The image that comes out."""
+        """The shape of the output image."""
         sides = map(sum, zip(self.image, self.before, self.after, strict=True))
-        found = zip(sides, self.kernel, self.stride, self.dilation, strict=True)
-        return tuple((side - apart * (places - 1) - 1) // step + 1 for side, places, step, apart in found)
+        axes = zip(sides, self.kernel, self.stride, self.dilation, strict=True)
+        return tuple((side - apart * (places - 1) - 1) // step + 1 for side, places, step, apart in axes)
 
     @property
     def is_by_place(self) -> bool:
-        """Whether a kernel of a single place meets every place of the image: then nothing is copied."""
-        return set(self.kernel) == {1} and self.padded == self.image == self.outputs
+        """True for a kernel of a single place that meets every place of the image: no copy is needed."""
+        return set(self.kernel) == {1} and self.padded_image == self.image == self.outputs
 
     def columns(self, images: Any) -> Any:
         """Returns unfolded images, (stack, channels and places in a row, rows and other axes and batch).
@@ -218,9 +221,9 @@ class _Sliding:
         seen, axes = images.movedim(1, -1), len(self.kernel)
         if self.is_by_place:
             return seen.reshape(*seen.shape[:2], -1)
-        if self.padded != self.image:
-            sides = list(zip(self.before, self.image, self.padded, strict=True))
-            pads = [pad for before, side, padded in reversed(sides) for pad in (before, padded - side - before)]
+        if self.padded_image != self.image:
+            sides = list(zip(self.before, self.image, self.padded_image, strict=True))
+            pads = [pad for before, side, whole in reversed(sides) for pad in (before, whole - side - before)]
             seen = require_torch().nn.functional.pad(seen, [0, 0, *pads])
         for axis in range(1, axes):
             window = self.dilation[axis] * (self.kernel[axis] - 1) + 1
@@ -230,8 +233,8 @@ class _Sliding:
         return seen.reshape(len(seen), math.prod(seen.shape[1 : 1 + axes]), -1)
 
     def images_of(self, columns: Any, channels: int) -> Any:
-        """Returns the sum of what was unfolded, each in its place, (stack, batch, channels, image)."""
-        step, (rows, *others) = self.stride[0], self.padded
+        """Returns the sum of unfolded images, with every value in its place, (stack, batch, channels, image)."""
+        step, (rows, *others) = self.stride[0], self.padded_image
         parts = columns.reshape(len(columns), channels, *self.kernel[1:], step, rows // step, *self.outputs[1:], -1)
         images = columns.new_zeros(len(columns), channels, rows, *others, parts.shape[-1])
         for place in itertools.product(*map(range, self.kernel[1:])):
@@ -246,8 +249,8 @@ class _Sliding:
         return images.movedim(-1, 1)
 
     def ranges(self, columns: int) -> Iterator[slice]:
-        """Yields what each row of the kernel meets of so many columns."""
-        step, rows = self.stride[0], self.padded[0]
+        """Yields the range of columns that every row of the kernel meets."""
+        step, rows = self.stride[0], self.padded_image[0]
         wide = columns // rows
         for row in range(self.kernel[0]):
             down, skipped = divmod(row * self.dilation[0], step)
@@ -259,23 +262,23 @@ class _Sliding:
 def _functions() -> SimpleNamespace:
     """Returns functions of tensors whose first axis stacks silos.
 
-    They keep for gradients what they are given and no more, so that gradients can be differentiated in turn.
+    The functions keep only their inputs for gradients, so gradients can be differentiated in turn.
     """
     torch = require_torch()
 
     class Stacked(torch.autograd.Function):  # type: ignore[misc,name-defined]
-        """What is mapped joins the stack."""
+        """A function whose mapped axis joins the stack."""
 
         @classmethod
         def vmap(cls, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, int]:
-            def joined(given: Any, axis: int | None) -> Any:
-                if not isinstance(given, torch.Tensor):
-                    return given
-                silos = given.expand(info.batch_size, *given.shape) if axis is None else given.movedim(axis, 0)
+            def stack_silos(argument: Any, axis: int | None) -> Any:
+                if not isinstance(argument, torch.Tensor):
+                    return argument
+                silos = argument.expand(info.batch_size, *argument.shape) if axis is None else argument.movedim(axis, 0)
                 return silos.flatten(0, 1)
 
-            found = cls.apply(*map(joined, args, in_dims))
-            return found.unflatten(0, (info.batch_size, -1)), 0
+            result = cls.apply(*map(stack_silos, args, in_dims))
+            return result.unflatten(0, (info.batch_size, -1)), 0
 
     class Unfolded(Stacked):
         @staticmethod
@@ -319,7 +322,7 @@ def _functions() -> SimpleNamespace:
                     of_columns[:, :, met].baddbmm_(row.mT, gradient)
             if ctx.needs_input_grad[1]:
                 by_row = [gradient.bmm(columns[:, :, met].mT) for met in ranges]
-                of_weight = torch.stack([each.unflatten(2, (weight.shape[2], -1)) for each in by_row], dim=3)
+                of_weight = torch.stack([row.unflatten(2, (weight.shape[2], -1)) for row in by_row], dim=3)
             if ctx.needs_input_grad[2]:
                 of_bias = gradient.sum(dim=2, keepdim=True)
             return of_columns, of_weight, of_bias, None
@@ -327,8 +330,8 @@ def _functions() -> SimpleNamespace:
     class Normalised(Stacked):
         @staticmethod
         def forward(images: Any, weight: Any, bias: Any, groups: int, eps: float) -> Any:
-            centred, scale = _standardised(_by_group(images, groups), eps)
-            weight, bias = (each.reshape(*centred.shape[:3], 1, 1) for each in (weight, bias))
+            centred, scale = _standardise(_by_group(images, groups), eps)
+            weight, bias = (values.reshape(*centred.shape[:3], 1, 1) for values in (weight, bias))
             scaled = torch.addcmul((bias + torch.zeros_like(scale)), centred, scale * weight)
             return _by_batch(scaled, images.shape)
 
@@ -340,7 +343,7 @@ def _functions() -> SimpleNamespace:
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, Any, None, None]:
             images, weight = ctx.saved_tensors
-            centred, scale = _standardised(_by_group(images, ctx.groups), ctx.eps)
+            centred, scale = _standardise(_by_group(images, ctx.groups), ctx.eps)
             arriving, by_channel = _by_group(gradient, ctx.groups), weight.reshape(*centred.shape[:3], 1, 1)
             added = arriving.sum(dim=3, keepdim=True)
             along = (arriving * centred).sum(dim=3, keepdim=True)
@@ -361,13 +364,13 @@ def _by_group(images: Any, groups: int) -> Any:
 
 
 def _by_batch(grouped: Any, shape: Sequence[int]) -> Any:
-    """Returns images of a shape, (stack, batch, channels, image), of what `_by_group` gave."""
+    """Returns images of a shape, (stack, batch, channels, image), from a result of `_by_group`."""
     stack, batch, *others = shape
     return grouped.reshape(stack, *others, batch).movedim(-1, 1)
 
 
-def _standardised(grouped: Any, eps: float) -> tuple[Any, Any]:
-    """Returns what groups are less their mean, and one over their spread."""
+def _standardise(grouped: Any, eps: float) -> tuple[Any, Any]:
+    """Returns groups less their mean, and the inverse of their spread."""
     centred = grouped - grouped.mean(dim=(2, 3), keepdim=True)
     return centred, (centred.square().mean(dim=(2, 3), keepdim=True) + eps).rsqrt()
 

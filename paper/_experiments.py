@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"epsilon": EPSILON, "accountant": "renyi"},
     "exact": {"epsilon": EPSILON, "accountant": "exact"},
     "capacity": {"information": INFORMATION, "floor": FLOOR, "bound": "capacity", "accountant": "renyi"},
-    "curious": {"epsilon": {"region": EPSILON, "silo": 8.0}, "accountant": "renyi"},
+    "curious": {"epsilon": {"region": EPSILON, "aggregator": 8.0}, "accountant": "renyi"},
 }
 """What plans promise, as arguments of `fulcrum.plan`."""
 

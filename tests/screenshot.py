@@ -23,7 +23,7 @@ def take(browser, folder):
     made = fulcrum.plan(
         "consortium",
         rounds=10,
-        epsilon={"region": 1.0, "silo": 3.0},
+        epsilon={"region": 1.0, "aggregator": 3.0},
         recipe="joint",
         parameters=34,
         least_influence=0.5,

@@ -199,7 +199,7 @@ def test_floor_shows_saturation_and_the_cost_of_a_wrong_coupling(command):
 
 
 def test_comparisons_leave_out_what_does_not_apply(command):
-    arguments = ["--rounds", 10, "--epsilon", "region=1,silo=2", "--colluders", 1, "--format", "json"]
+    arguments = ["--rounds", 10, "--epsilon", "region=1,aggregator=2", "--colluders", 1, "--format", "json"]
     code, out, _ = command("compare", "severe", *arguments)
     assert code == 0
     assert "least-under-collusion" not in {row["allocation"] for row in json.loads(out)}
@@ -397,8 +397,8 @@ BAD = {
         "'severe' is one argument too many. See: fulcrum exposure --help",
     ),
     "an option twice": (
-        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--epsilon", "silo=2"],
-        "--epsilon stands there twice. Give it once, several targets as region=1,silo=2",
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--epsilon", "aggregator=2"],
+        "--epsilon stands there twice. Give it once, several targets as region=1,aggregator=2",
     ),
     "rounds twice": (
         ["plan", "mild", "--rounds", 1, "--rounds", 2, "--epsilon", 1],

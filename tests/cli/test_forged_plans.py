@@ -44,7 +44,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def save_plan(path, purpose="deployment"):
-    epsilon = {"region": 1.0, "silo": 6.0}
+    epsilon = {"region": 1.0, "aggregator": 6.0}
     fulcrum.save_plan(fulcrum.plan("silos.csv", rounds=2, epsilon=epsilon, parameters=34, purpose=purpose), path)
 
 

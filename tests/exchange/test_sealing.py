@@ -54,7 +54,7 @@ class World:
             purpose: fulcrum.plan(
                 federation,
                 rounds=3,
-                epsilon={"region": 1.0, "silo": 6.0},
+                epsilon={"region": 1.0, "aggregator": 6.0},
                 parameters=6,
                 purpose=purpose,
                 keys=self.keys,

@@ -19,7 +19,9 @@ def advice_kinds(made):
 
 def test_advice_warns_of_the_curious_aggregator_until_a_target_covers_it():
     assert "curious-aggregator" in advice_kinds(plan("severe", epsilon=0.99, rounds=10))
-    assert "curious-aggregator" not in advice_kinds(plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}))
+    assert "curious-aggregator" not in advice_kinds(
+        plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 8.0})
+    )
     assert fulcrum.advice_on(plan("severe", rounds=1, epsilon=1.0, injection="aggregator"))[0].warning
 
 
@@ -37,7 +39,7 @@ def test_advice_says_when_uniform_is_already_optimal():
 def test_the_advised_merge_is_the_best_of_all_pairs(sizes, inside, colluders):
     def made(regions):
         federation = Federation.from_sizes({f"r{k}": silos for k, silos in enumerate(regions)})
-        target = {"region": 1.0} if inside is None else {"region": 1.0, "silo": inside}
+        target = {"region": 1.0} if inside is None else {"region": 1.0, "aggregator": inside}
         return plan(federation, rounds=10, epsilon=target, colluders=colluders)
 
     now = made(sizes)
@@ -211,7 +213,7 @@ def test_an_information_bound_is_rounded_up():
         ({"weights": "least-noise"}, 20_000),
         ({"recipe": "joint", "parameters": 34}, 20_000),
         ({"weights": 0.5}, 200),
-        ({"weights": "least-noise", "epsilon": {"region": 1.0, "silo": 30.0}}, 200),
+        ({"weights": "least-noise", "epsilon": {"region": 1.0, "aggregator": 30.0}}, 200),
     ],
     ids=str,
 )
@@ -235,7 +237,7 @@ def test_advice_offers_settings_that_do_what_it_says():
     curious = _offered(made, "curious-aggregator")
     [(name, inside)] = curious.offers
     assert name == "epsilon_inside"
-    held = plan("consortium", rounds=10, epsilon={"region": 1.0, "silo": inside})
+    held = plan("consortium", rounds=10, epsilon={"region": 1.0, "aggregator": inside})
     assert held.worst_epsilon("silo") <= inside < made.worst_epsilon("silo")
     assert [advice for advice in fulcrum.advice_on(held) if advice.kind == "curious-aggregator"] == []
     [(name, (one, other))] = _offered(made, "merge").offers

@@ -36,7 +36,7 @@ def test_a_larger_epsilon_inside_is_named_and_one_that_stays_is_not():
     said = other_weights(plan(uneven, rounds=10, epsilon=1.0)).sentence
     assert rows["optimal"].epsilon_inside_worst < 1.602 < 2.154 < rows["least-noise"].epsilon_inside_worst < 2.155
     assert said.endswith(", and the worst epsilon inside would be 2.155 in place of 1.602.")
-    for same in (plan("severe", **SEVERE), plan(uneven, rounds=10, epsilon={"region": 1.0, "silo": 1.2})):
+    for same in (plan("severe", **SEVERE), plan(uneven, rounds=10, epsilon={"region": 1.0, "aggregator": 1.2})):
         assert "inside" not in other_weights(same).sentence
 
 

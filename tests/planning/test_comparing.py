@@ -103,7 +103,7 @@ def test_the_trade_runs_from_the_optimum_to_uniform_and_each_end_is_a_plan():
     assert trades[0].above_at_budget == pytest.approx(1.0)
     assert trades[-1].epsilon_inside == pytest.approx(uniform.epsilon_inside.max())
     assert trades[-1].noise_budget == pytest.approx(uniform.noise_budget)
-    middle = fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "silo": trades[2].epsilon_inside})
+    middle = fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": trades[2].epsilon_inside})
     assert trades[2].noise_budget == pytest.approx(middle.noise_budget, rel=1e-6)
     at_budget = fulcrum.plan("severe", rounds=10, budget=optimal.noise_budget, allocation="uniform")
     assert trades[-1].inside_at_budget == pytest.approx(at_budget.epsilon_inside.max(), rel=1e-6)
@@ -116,7 +116,7 @@ def test_the_trade_runs_from_the_optimum_to_uniform_and_each_end_is_a_plan():
 
 
 def test_there_is_no_trade_where_all_regions_are_single_silos_or_single_updates_alone_have_a_target():
-    assert observer_trade(fulcrum.plan("severe", rounds=10, epsilon={"silo": 1.0})) == ()
+    assert observer_trade(fulcrum.plan("severe", rounds=10, epsilon={"aggregator": 1.0})) == ()
     assert observer_trade(fulcrum.plan("severe", rounds=10, epsilon=1.0, injection="aggregator")) == ()
     flat = fulcrum.Federation.from_sizes({f"r{k}": [100] for k in range(5)})
     assert observer_trade(fulcrum.plan(flat, rounds=10, epsilon=1.0)) == ()
@@ -133,7 +133,7 @@ def test_masked_plans_are_compared_with_all_silos_masked_as_one_group():
 
 
 def test_one_masked_group_keeps_the_least_of_the_targets_outside_and_that_inside():
-    target = {"rounds": 10, "epsilon": {"region": 0.5, "federation": 0.4, "silo": 3.0}, "aggregation": "masked"}
+    target = {"rounds": 10, "epsilon": {"region": 0.5, "federation": 0.4, "server+silo": 3.0}, "aggregation": "masked"}
     made = compare_plans(read_federation("severe"), None, target).plans["one masked group"]
     assert made.epsilon_target == {"federation": 0.4, "silo": 3.0}
 

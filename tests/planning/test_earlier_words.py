@@ -74,7 +74,7 @@ def test_filters_prove_an_epsilon_that_is_its_target_and_no_smaller_one(silo, tr
 def test_earlier_words_of_a_replanned_file_verify_where_every_epsilon_is_its_target():
     federation = fulcrum.Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
     past = Past(spent={tier: np.full(4, 1e-3) for tier in ("silo", "region", "federation")})
-    target = fulcrum.plan(federation, rounds=3, epsilon={"region": 1.0, "silo": 1.5}).target
+    target = fulcrum.plan(federation, rounds=3, epsilon={"region": 1.0, "aggregator": 1.5}).target
     content = make_plan(federation, target, Execution(), past).content()
     for tier, epsilon in (("region", 1.0), ("silo", 1.5)):
         assert max(entry.epsilon[tier] for entry in content.silos) == epsilon

@@ -48,7 +48,7 @@ def test_saving_is_dispersion_to_machine_precision_and_free_of_the_target():
 
 
 def test_both_observers_at_once():
-    made = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    made = plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 8.0})
     assert made.epsilon_above.max() <= 1.0
     assert made.epsilon_inside.max() <= 8.0
     assert made.epsilon_inside.max() == pytest.approx(8.0, rel=1e-9)
@@ -74,7 +74,7 @@ def test_a_target_on_the_global_sum_alone_has_nothing_to_distribute():
 )
 def test_no_silo_ever_gets_more_than_its_target(sizes, epsilon, inside, colluders, accountant):
     federation = Federation.from_sizes({f"r{k}": silos for k, silos in enumerate(sizes)})
-    target = {"region": epsilon} if inside is None else {"region": epsilon, "silo": inside}
+    target = {"region": epsilon} if inside is None else {"region": epsilon, "aggregator": inside}
     made = plan(federation, rounds=10, epsilon=target, colluders=colluders, accountant=accountant)
     assert made.epsilon_above.max() <= epsilon
     if inside is not None:
@@ -90,8 +90,8 @@ def test_noise_of_an_aggregator_conceals_above_and_not_inside():
     assert (made.noise_multiplier == 0).all()
     assert np.isinf(made.epsilon_inside).all()
     assert made.epsilon(colluders=3) == pytest.approx(made.epsilon_above)
-    with pytest.raises(UnreachableTargetError, match="no target on the tier 'silo' can hold"):
-        plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0}, injection="aggregator")
+    with pytest.raises(UnreachableTargetError, match="no epsilon target on 'aggregator' can hold"):
+        plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 8.0}, injection="aggregator")
 
 
 def test_colluders_are_provisioned_for():
@@ -113,7 +113,7 @@ def test_a_plan_survives_its_file(tmp_path):
         name="nested",
     )
     for settings_ in (
-        {"epsilon": {"region": 1.0, "country": 0.7, "silo": 9.0}},
+        {"epsilon": {"region": 1.0, "country": 0.7, "aggregator": 9.0}},
         {"information": 1.2, "floor": {"north": 0.1, "south": 0.0, "east": 0.3}, "parameters": 66},
         {"budget": 3.0, "colluders": 1},
         {"epsilon": 1.0, "injection": "aggregator"},
@@ -175,7 +175,7 @@ def test_statement_and_assumptions_name_both_observers():
     assert "no guarantee against whoever sees its own updates" in fulcrum.guarantee_of(injected).statement
     assert any("none can collude it away" in line for line in fulcrum.guarantee_of(injected).assumptions)
     assert any("trusted to see" in line for line in fulcrum.guarantee_of(made).assumptions)
-    both = plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 8.0})
+    both = plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 8.0})
     assert any("may be curious" in line for line in fulcrum.guarantee_of(both).assumptions)
 
 
@@ -232,7 +232,7 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
     federation = Federation.from_columns(
         silo=["a", "b"], records=np.array([7.0, 11.0]), tiers={"region": ["r", "r"]}, epsilon=np.array([0.5, math.nan])
     )
-    made = plan(federation, rounds=2, epsilon={"region": 1.0, "silo": 4.0}, purpose=purpose, parameters=3)
+    made = plan(federation, rounds=2, epsilon={"region": 1.0, "aggregator": 4.0}, purpose=purpose, parameters=3)
     rests_on = " ".join(fulcrum.guarantee_of(made).assumptions)
     assert "observers are passive" in rests_on
     assert "sizes are public" in rests_on
@@ -252,7 +252,7 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
         ({"rounds": 1, "epsilon": math.inf}, "epsilon for 'region' must be a finite number above 0, got inf"),
         (
             {"rounds": 1, "epsilon": {"regoin": 1.0}},
-            "mild has no tier 'regoin' to aim an epsilon at. Known tiers: silo, region, federation. Did you mean 'region'?",
+            "mild has no tier 'regoin' to aim an epsilon at. Known observers: aggregator, region, federation. Did you mean 'region'?",
         ),
         (
             {"rounds": 1, "information": 0.8, "floor": 0.85},
@@ -314,7 +314,7 @@ def test_many_silos_are_planned_without_overspending():
         sizes=rng.lognormal(5, 0.6, 60_000),
         tiers=(fulcrum.Tier(name="region", nodes=tuple(map(str, range(300))), parent_of=np.arange(60_000) % 300),),
     )
-    made = plan(federation, rounds=10, epsilon={"region": 1.0, "silo": 5.0})
+    made = plan(federation, rounds=10, epsilon={"region": 1.0, "aggregator": 5.0})
     assert made.epsilon_above.max() <= 1.0
     assert made.epsilon_inside.max() <= 5.0
 

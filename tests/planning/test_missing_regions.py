@@ -43,7 +43,7 @@ def test_a_target_on_the_global_sum_makes_every_round_hold_every_region():
 
 @pytest.mark.parametrize(
     ("epsilon", "complete"),
-    [({"region": 1.0}, "region"), ({"region": 2.0, "country": 1.0}, "country"), ({"silo": 9.0}, "region")],
+    [({"region": 1.0}, "region"), ({"region": 2.0, "country": 1.0}, "country"), ({"aggregator": 9.0}, "region")],
 )
 def test_tiers_outside_the_outermost_target_have_its_epsilon(epsilon, complete):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
@@ -135,7 +135,7 @@ def test_a_smaller_epsilon_further_out_is_not_denied_where_less_was_spent_there(
 
 def test_the_sum_of_one_masked_group_is_complete_for_planner_and_verifier():
     """A requirement of no noise on the root makes one group of all silos, whose one sum has every region's noise."""
-    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"silo": 20.0}, aggregation="masked", **DEPLOYMENT)
+    plan = fulcrum.plan(HOSPITALS, rounds=10, epsilon={"server+silo": 20.0}, aggregation="masked", **DEPLOYMENT)
     whole = replace(plan, required_multiplier={**plan.required_multiplier, "federation": 0.0})
     assert (whole.one_group, whole.absent_regions, whole.outermost_complete_tier) == (True, True, "federation")
     assert [check for check in verify(whole.content()) if not check.holds] == []

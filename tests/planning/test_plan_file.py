@@ -201,7 +201,7 @@ def at(content, path):
     return content
 
 
-WHOLE = json.loads(to_json(plan("isic-paper", rounds=10, epsilon={"region": 1.0, "silo": 3.0}).content()))
+WHOLE = json.loads(to_json(plan("isic-paper", rounds=10, epsilon={"region": 1.0, "aggregator": 3.0}).content()))
 
 
 @given(

@@ -73,7 +73,7 @@ def test_a_function_of_settings_gets_the_keywords_as_one_value():
     "settings",
     [
         {"epsilon": 1.0},
-        {"epsilon": {"region": 1.0, "silo": 6.0}, "colluders": 1, "least_influence": 0.5},
+        {"epsilon": {"region": 1.0, "aggregator": 6.0}, "colluders": 1, "least_influence": 0.5},
         {"epsilon": 2.0, "recipe": "joint", "parameters": 66},
         {"epsilon": 2.0, "parameters": 66, "purpose": "deployment"},
         {"epsilon": 1.0, "allocation": "misallocated", "seed": 3, "clip_norm": 2.0, "weights": 0.5},

@@ -17,7 +17,7 @@ from fulcrum.planning.files.plan_issue import check_signature, issue_checks, new
 
 
 def plan(rounds, purpose="deployment"):
-    epsilon = {"region": 1.0, "silo": 8.0}
+    epsilon = {"region": 1.0, "aggregator": 8.0}
     return fulcrum.plan("mild", rounds=rounds, epsilon=epsilon, parameters=34, purpose=purpose)
 
 

@@ -33,7 +33,7 @@ def test_a_declared_preference_tightens_its_region_target():
         plan(preferring([nan, 0.5, 1.0, 1.0, 1.0, 1.0]), rounds=5)  # s0 would send its updates bare
     covered = plan(preferring([1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), rounds=5)
     assert covered.epsilon_above[1] <= 0.5
-    alone = plan(preferring([nan, 0.5, nan, nan, nan, 3.0]), rounds=5, epsilon={"silo": 50.0})
+    alone = plan(preferring([nan, 0.5, nan, nan, nan, 3.0]), rounds=5, epsilon={"aggregator": 50.0})
     assert alone.epsilon_above[1] <= 0.5
     assert alone.epsilon_above[5] <= 3.0
 

@@ -13,7 +13,7 @@ EPSILONS = (0.1, 0.99, 3.0, 8.0, 30.0, 100.0, 1000.0)
 
 
 def at(above, inside=None, **settings):
-    epsilon = {"region": above} if inside is None else {"region": above, "silo": inside}
+    epsilon = {"region": above} if inside is None else {"region": above, "aggregator": inside}
     return verdict(plan("severe", rounds=10, epsilon=epsilon, **settings))
 
 
@@ -24,7 +24,7 @@ def guesses_right(multiplier, rounds, draws=400_000):
 
 
 def test_the_rate_is_that_of_the_best_test_over_all_rounds():
-    made = plan("severe", rounds=10, epsilon={"region": 8.0, "silo": 12.0})
+    made = plan("severe", rounds=10, epsilon={"region": 8.0, "aggregator": 12.0})
     found = verdict(made)
     above, inside = float(made.effective_multiplier("region").min()), float(made.noise_multiplier.min())
     assert found.above.right == pytest.approx(guesses_right(above, 10), abs=0.003)
@@ -49,7 +49,7 @@ def test_every_epsilon_has_a_verdict_on_both_observers_in_words(above):
 def test_rates_after_a_replan_are_proven_where_the_epsilon_is_its_target(inside, proven):
     """A filter stops at the target that was fixed beforehand, and proves no smaller figure."""
     federation = Federation.from_sizes({"north": [100, 100, 100], "south": [100]})
-    target = plan(federation, rounds=3, epsilon={"region": 1.0, "silo": inside}).target
+    target = plan(federation, rounds=3, epsilon={"region": 1.0, "aggregator": inside}).target
     past = Past(spent={tier: np.full(4, 1e-3) for tier in federation.tier_names})
     basis = verdict(make_plan(federation, target, Execution(), past)).basis
     assert basis.endswith("if outputs had no influence on this plan") is not proven
@@ -68,7 +68,7 @@ def test_no_plan_is_calm_where_an_observer_is_nearly_always_right():
         found = at(above, inside)
         assert found.level == found.inside.level == "warning"
         assert "hardly any protection" in found.inside.sentence
-    loose = verdict(plan("consortium", rounds=10, epsilon={"region": 30.0, "silo": 40.0}))
+    loose = verdict(plan("consortium", rounds=10, epsilon={"region": 30.0, "aggregator": 40.0}))
     assert loose.inside.right > 0.987
     assert loose.level == "warning"
 

@@ -27,13 +27,13 @@ NESTED = Federation.from_sizes(
 
 PLANS = [
     {"epsilon": 1.0},
-    {"epsilon": {"region": 1.0, "silo": 8.0, "country": 0.6, "federation": 0.5}},
+    {"epsilon": {"region": 1.0, "aggregator": 8.0, "country": 0.6, "federation": 0.5}},
     {"epsilon": 1.0, "colluders": 1},
     {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 2},
     {"epsilon": 1.0, "allocation": "least-under-collusion", "colluders": 1},
     {"epsilon": {"region": 1.0, "country": 0.5}, "colluders": 1, "dropouts": 1},
     {"epsilon": 1.0, "dropouts": 2},
-    {"epsilon": {"region": 1.0, "silo": 8.0, "federation": 0.5}, "purpose": "deployment", "parameters": 9},
+    {"epsilon": {"region": 1.0, "aggregator": 8.0, "federation": 0.5}, "purpose": "deployment", "parameters": 9},
     {"information": 2.2, "floor": Coupling(20), "bound": "capacity", "parameters": 9},
     {"information": 2.2, "floor": Coupling(20), "bound": "capacity"},
     {"epsilon": 1.0, "injection": "aggregator"},
@@ -66,7 +66,7 @@ def test_a_large_plan_read_off_a_table_verifies():
 def short_by(share):
     """A deployment plan of less noise than its steps and needs ask for."""
     content = plan(
-        NESTED, rounds=10, epsilon={"region": 1.0, "silo": 8.0}, purpose="deployment", parameters=9
+        NESTED, rounds=10, epsilon={"region": 1.0, "aggregator": 8.0}, purpose="deployment", parameters=9
     ).content()
     content.silos[:] = [
         msgspec.structs.replace(entry, noise_multiplier=entry.noise_multiplier * (1 - share)) for entry in content.silos
@@ -250,7 +250,7 @@ def test_what_was_released_before_counts_toward_an_information_bound():
         assert checks["information bound"] == holds
 
 
-DEPLOYED = {"epsilon": {"region": 1.0, "silo": 8.0}, "purpose": "deployment", "parameters": 9}
+DEPLOYED = {"epsilon": {"region": 1.0, "aggregator": 8.0}, "purpose": "deployment", "parameters": 9}
 
 
 def failed(content):

@@ -32,12 +32,12 @@ RULES = [
 ]
 TARGETS = [
     {"region": 1.0},
-    {"silo": 4.0},
+    {"aggregator": 4.0},
     {"country": 1.0},
     {"federation": 1.0},
-    {"region": 1.0, "silo": 4.0},
+    {"region": 1.0, "aggregator": 4.0},
     {"region": 1.0, "country": 0.6},
-    {"silo": 8.0, "region": 2.0, "country": 1.0, "federation": 0.6},
+    {"aggregator": 8.0, "region": 2.0, "country": 1.0, "federation": 0.6},
 ]
 
 
@@ -51,7 +51,7 @@ def forged(made, weights):
     honest = plan(
         made.federation,
         rounds=made.rounds,
-        epsilon=dict(made.epsilon_target),
+        epsilon={"aggregator" if tier == "silo" else tier: value for tier, value in made.epsilon_target.items()},
         weights=dict(zip(names, weights, strict=True)),
         colluders=made.colluders,
     ).content()
@@ -110,7 +110,7 @@ def test_sizes_that_stay_secret_give_no_weights_by_size():
         verify(lying)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, {"region": 1.0, "silo": 6.0}])
+@pytest.mark.parametrize("epsilon", [1.0, {"region": 1.0, "aggregator": 6.0}])
 @pytest.mark.parametrize("colluders", [0, 2])
 def test_clip_share_and_server_are_recomputed(epsilon, colluders):
     made = plan("tcga-brca", rounds=5, epsilon=epsilon, recipe="joint", parameters=40, colluders=colluders)
@@ -289,7 +289,9 @@ WIDE = [
 ]
 
 
-@pytest.mark.parametrize("epsilon", [{"region": 34000.0, "silo": 7700.0}, {"region": 1.0, "silo": 2.0, "country": 1e5}])
+@pytest.mark.parametrize(
+    "epsilon", [{"region": 34000.0, "aggregator": 7700.0}, {"region": 1.0, "aggregator": 2.0, "country": 1e5}]
+)
 @pytest.mark.parametrize("preferences", WIDE)
 def test_least_noise_weights_hold_however_far_apart_silos_ask_and_others_do_not(preferences, epsilon):
     asking = replace(NESTED, preferences=np.array(preferences))

@@ -10,7 +10,7 @@ TREE = fulcrum.Federation.from_sizes(
 )
 TARGETS = {
     "one tier": {"epsilon": 1.0},
-    "both observers": {"epsilon": {"region": 1.0, "silo": 2.0}},
+    "both observers": {"epsilon": {"region": 1.0, "aggregator": 2.0}},
     "an outer tier": {"epsilon": {"region": 1.0, "country": 0.8}},
     "colluders": {"epsilon": 1.0, "colluders": 1},
     "information": {"information": 1.5, "floor": 0.2},
@@ -69,6 +69,6 @@ def test_there_is_no_choice_where_nothing_is_gained_or_sizes_are_secret():
 def test_large_federations_with_two_promises_have_the_ends_alone():
     sizes = {f"r{k}": [100 + k] * (101 + k) for k in range(MOST_SILOS_BETWEEN // 100)}
     federation = fulcrum.Federation.from_sizes(sizes)
-    both = fulcrum.plan(federation, rounds=10, epsilon={"region": 1.0, "silo": 3.0})
+    both = fulcrum.plan(federation, rounds=10, epsilon={"region": 1.0, "aggregator": 3.0})
     assert [choice.weights for choice in weight_choices(both)] == [0.0, 1.0]
     assert len(weight_choices(fulcrum.plan(federation, rounds=10, epsilon=1.0), points=5)) == 5

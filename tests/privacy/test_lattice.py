@@ -85,7 +85,7 @@ def test_an_update_of_any_shape_is_released_under_a_plan_that_is_accepted(tmp_pa
     """Weights 10^7 apart: concentrated on one coordinate or spread over all, no update is refused."""
     pytest.importorskip("cryptography", reason="draws secure noise (extra `secure`)")
     sizes = {"north": {"lille": 10**7, "metz": 1}, "south": {"nice": 10**7}}
-    target = {"epsilon": {"region": 1.0, "silo": 6.0}, "parameters": 10_000, "purpose": "deployment"}
+    target = {"epsilon": {"region": 1.0, "aggregator": 6.0}, "parameters": 10_000, "purpose": "deployment"}
     made = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), rounds=2, **target)
     with fulcrum.Ledger.open(tmp_path / "lille.ledger", silo="lille") as ledger:
         fulcrum.release(np.full(10_000, 1e3), made, "lille", 1, ledger=ledger)
@@ -136,7 +136,7 @@ def test_the_reserve_counts_the_silos_of_the_sum_that_is_seen():
         for tier, members in (("silo", 1), ("region", 60), ("federation", 96))
     }
     assert made.target.reserve == pytest.approx(2 * max(terms.values()), rel=1e-2)
-    alone = fulcrum.plan("severe", rounds=10, epsilon={"silo": 0.1}, purpose="deployment", parameters=66)
+    alone = fulcrum.plan("severe", rounds=10, epsilon={"aggregator": 0.1}, purpose="deployment", parameters=66)
     by_root = delta_reserve(rounds=10, parameters=66, members=96, epsilon=alone.worst_epsilon("federation"))
     assert alone.target.reserve == pytest.approx(2 * by_root, rel=1e-6)
 
@@ -191,7 +191,7 @@ def with_reserve(content, reserve):
     return msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, reserve=reserve))
 
 
-@pytest.mark.parametrize("target", [{"epsilon": {"silo": 0.1}}, {"epsilon": 1.0}])
+@pytest.mark.parametrize("target", [{"epsilon": {"aggregator": 0.1}}, {"epsilon": 1.0}])
 def test_verification_knows_the_reserve_that_is_needed(target):
     made = fulcrum.plan("severe", rounds=10, purpose="deployment", parameters=66, **target)
     needed = max(
@@ -243,8 +243,8 @@ def test_deployment_asks_for_what_it_needs(change, line):
     ("sizes", "parameters", "epsilon"),
     [
         ({"north": [1] * 60, "south": [1] * 4}, 1, {"region": 1.0}),
-        ({"north": [5, 1, 30], "south": [7]}, 3, {"region": 3.0, "silo": 20.0}),
-        ({"north": [200] * 12, "south": [200] * 3}, 12_345, {"region": 0.3, "silo": 2.0}),
+        ({"north": [5, 1, 30], "south": [7]}, 3, {"region": 3.0, "aggregator": 20.0}),
+        ({"north": [200] * 12, "south": [200] * 3}, 12_345, {"region": 0.3, "aggregator": 2.0}),
     ],
 )
 def test_noise_is_as_many_steps_wide_as_the_page_on_deployment_says(sizes, parameters, epsilon):

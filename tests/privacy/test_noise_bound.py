@@ -122,7 +122,7 @@ def test_the_ratio_told_covers_several_targets_and_helpers_of_a_server(seed):
     drawn = np.random.default_rng(300 + seed)
     federation = random_federation(drawn)
     masked, gone = bool(seed % 2), int(drawn.integers(0, 3))
-    epsilon = {"federation": 1.0, "silo": 2.0} if masked else {"federation": 1.0, "region": 1.5}
+    epsilon = {"federation": 1.0, "server+silo": 2.0} if masked else {"federation": 1.0, "region": 1.5}
     aggregation = "masked" if masked else "trusted"
     plan = fulcrum.plan(federation, rounds=10, epsilon=epsilon, colluders=gone, aggregation=aggregation)
     asked = plan.requirement.multiplier
@@ -146,7 +146,7 @@ def test_no_ratio_is_told_where_the_noise_is_the_least_there_is():
     [
         ({"epsilon": {"federation": 0.99}, "aggregation": "masked"}, 0.0),
         ({"epsilon": {"federation": 0.99}}, 0.0),
-        ({"epsilon": {"silo": 3.0}}, 0.0),
+        ({"epsilon": {"aggregator": 3.0}}, 0.0),
         ({"epsilon": 0.99}, 1 - 5 * 4 / 96),
         ({"epsilon": 0.99, "allocation": "uniform"}, 1 - 5 * 4 / 96),
         ({"epsilon": 0.99, "aggregation": "masked"}, 1 - 5 * 4 / 96),

@@ -221,9 +221,7 @@ def test_with_colluders_a_region_counts_by_m_times_m_less_those_whose_noise_does
 
 def test_a_region_of_colluders_alone_keeps_its_own_noise():
     federation = Federation.from_sizes({"pair": [1, 1], "four": [1, 1, 1, 1]})
-    weights = weights_by(
-        "least-noise", federation, excluded_silos=3
-    )  # both need as much noise as if every silo were alone
+    weights = weights_by("least-noise", federation, excluded_silos=3)  # as much noise as if every silo were alone
     assert np.bincount(federation.innermost.parent_of, weights=weights) == pytest.approx([1 / 3, 2 / 3])
 
 
@@ -231,9 +229,10 @@ def test_a_region_of_colluders_alone_keeps_its_own_noise():
 @pytest.mark.parametrize("rule", [*WEIGHTS, 0.5])
 def test_whatever_the_weights_a_plan_meets_its_targets_against_coalitions(tiers, rule):
     federation, _ = random_tree(11, tiers=tiers, unequal=False)
-    epsilon = dict(zip(tiers, (8.0, 2.0, 1.0, 0.5), strict=False))
+    names = ["aggregator" if tier == SILO else tier for tier in tiers]
+    epsilon = dict(zip(names, (8.0, 2.0, 1.0, 0.5), strict=False))
     plan = fulcrum.plan(federation, rounds=4, epsilon=epsilon, weights=rule, colluders=1, dropouts=1)
-    for tier, promised in epsilon.items():
+    for tier, promised in plan.epsilon_target.items():
         left = remaining_noise(plan.federation, plan.noise_variance, tier=tier, excluded_silos=2)
         needed = np.broadcast_to(plan.requirement.multiplier[tier], len(federation))
         assert (np.sqrt(left) / plan.weights >= needed * (1 - 1e-12)).all()

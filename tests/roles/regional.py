@@ -36,7 +36,7 @@ class World:
         return fulcrum.plan(
             fulcrum.Federation.from_sizes(sizes),
             rounds=6,
-            epsilon={"region": 1.0, "silo": 6.0},
+            epsilon={"region": 1.0, "aggregator": 6.0},
             parameters=parameters,
             purpose=purpose,
             keys=self.keys,

@@ -12,6 +12,7 @@ from fulcrum.aggregation.presence import MaskedAggregation, TrustedAggregation, 
 from fulcrum.core.choices import AGGREGATIONS
 from fulcrum.core.messages.membership import members_of, senders_of
 from fulcrum.planning.files.plan_issue import new_key
+from fulcrum.planning.inside_observer import INSIDE_OBSERVERS
 
 SIZES = {"north": dict.fromkeys("abcdefg", 100), "south": dict.fromkeys("hijklmn", 40)}
 KINDS = {"trusted": TrustedAggregation, "masked": MaskedAggregation}
@@ -29,7 +30,12 @@ def made(keys, kind, **options):
         region: {silo: size * (3 if silo in "ah" else 1) for silo, size in members.items()}
         for region, members in SIZES.items()
     }
-    settings = {"rounds": 2, "epsilon": {"region": 1.0, "silo": 6.0}, "parameters": 40, "purpose": "deployment"}
+    settings = {
+        "rounds": 2,
+        "epsilon": {"region": 1.0, INSIDE_OBSERVERS[kind]: 6.0},
+        "parameters": 40,
+        "purpose": "deployment",
+    }
     plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), aggregation=kind, keys=keys, **(settings | options))
     return fulcrum.verified(plan)
 
@@ -95,7 +101,7 @@ def test_sums_count_alone_unless_a_target_stands_further_out(keys, kind):
 
 
 def test_a_federation_masked_as_one_group_has_one_sum_that_lacks_no_region(keys):
-    plan = made(keys, "masked", epsilon={"federation": 1.0, "silo": 6.0}, dropouts=1)
+    plan = made(keys, "masked", epsilon={"federation": 1.0, "server+silo": 6.0}, dropouts=1)
     aggregation, everybody = aggregation_of(plan), {silo for members in SIZES.values() for silo in members}
     assert aggregation.joint_senders() == (frozenset({"federation"}),)
     assert aggregation.lacking("federation", everybody - {"a", "h"}) is None

@@ -66,7 +66,7 @@ def test_epsilon_is_what_brute_force_gives_at_every_tier(
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(REGIONS, outer=COUNTRIES),
         rounds=7,
-        epsilon={"region": 1.0, "silo": 4.0},
+        epsilon={"region": 1.0, "aggregator": 4.0},
         recipe="joint",
         server=server,
         purpose=purpose,
@@ -104,7 +104,7 @@ def released(plan, folder, rounds):
 @pytest.mark.parametrize("weights", [None, "least-noise"])
 def test_what_a_silo_spent_before_it_moved_and_weights_changed_is_added_up_for_every_observer(tmp_path, weights):
     outer = {"country": {"x": ["n", "s"], "y": ["t"]}}
-    targets = {"epsilon": {"region": 2.0, "silo": 8.0}, "colluders": 1, "dropouts": 1}
+    targets = {"epsilon": {"region": 2.0, "aggregator": 8.0}, "colluders": 1, "dropouts": 1}
     old = fulcrum.plan(fulcrum.Federation.from_sizes(BEFORE, outer=outer), **OPTIONS, **targets)
     released(old, tmp_path, 2)
     new = replan(old, fulcrum.Federation.from_sizes(AFTER, outer=outer), tmp_path, weights=weights)
@@ -128,7 +128,7 @@ def test_sizes_that_an_earlier_plan_made_public_are_not_said_to_stay_secret(tmp_
     """The new plan speaks of all that was released before, which weights by size went into."""
     public = fulcrum.Federation.from_sizes(BEFORE)
     secret = fulcrum.Federation.from_columns(silo=SILOS, records=None, tiers={"region": list("nnnsst")})
-    targets = {"epsilon": {"region": 2.0, "silo": 8.0}}
+    targets = {"epsilon": {"region": 2.0, "aggregator": 8.0}}
     for folder in (tmp_path / "public", tmp_path / "secret"):
         folder.mkdir()
     old = fulcrum.plan(public, **OPTIONS, **targets)

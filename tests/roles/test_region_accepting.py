@@ -203,7 +203,7 @@ def test_releases_of_more_than_1024_silos_stay_so_small_that_their_sum_fits_64_b
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes({"north": [100] * silos}),
         rounds=1,
-        epsilon={"region": 1.0, "silo": 6.0},
+        epsilon={"region": 1.0, "aggregator": 6.0},
         parameters=2,
         purpose="deployment",
         keys=keys,

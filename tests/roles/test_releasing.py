@@ -263,7 +263,7 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
         fulcrum.Federation.from_sizes(sizes),
         rounds=1,
         delta=1e-2,
-        epsilon={"silo": 40.0},
+        epsilon={"aggregator": 40.0},
         parameters=parameters,
         clip_norm=clip_norm,
         purpose="deployment",
@@ -368,7 +368,7 @@ def test_a_policy_is_checked_before_the_first_release(deployment, ledger):
 
 def test_a_policy_is_never_forgotten(ledger):
     loose = fulcrum.plan(
-        "isic-paper", rounds=3, epsilon={"region": 9.0, "silo": 20.0}, parameters=34, purpose="deployment"
+        "isic-paper", rounds=3, epsilon={"region": 9.0, "aggregator": 20.0}, parameters=34, purpose="deployment"
     )
     release(UPDATE, loose, SILO, 1, ledger=ledger)
     with pytest.raises(PolicyError):

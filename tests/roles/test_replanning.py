@@ -19,7 +19,7 @@ from fulcrum.views.charts.plan_charts import information_rows
 from fulcrum.words.verdict import verdict
 
 SIZES = {"north": {"lille": 100, "metz": 80}, "south": {"nice": 120, "lyon": 60}}
-TARGET = {"epsilon": {"region": 2.0, "silo": 6.0}, "parameters": 5, "purpose": "deployment"}
+TARGET = {"epsilon": {"region": 2.0, "aggregator": 6.0}, "parameters": 5, "purpose": "deployment"}
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def spent_against(silo, coalition, *parts):
 def moved(tmp_path):
     """Three of six rounds are done with one colluder a region allowed; then a silo moves and others join."""
     target = {
-        "epsilon": {"region": 2.0, "silo": 30.0},
+        "epsilon": {"region": 2.0, "aggregator": 30.0},
         "parameters": 2,
         "purpose": "deployment",
         "colluders": 1,
@@ -227,8 +227,8 @@ def test_a_replanned_plan_says_which_rounds_it_speaks_of_and_whose_theorem_it_re
     ("targets", "named"),
     [
         ({"region": 1.0}, "epsilon 1 on region"),
-        ({"region": 1.0, "silo": 8.0}, "epsilon 1 on region, epsilon 8 on silo"),
-        ({"federation": 2.0, "silo": 30.0}, "epsilon 2 on federation, epsilon 30 on silo"),
+        ({"region": 1.0, "aggregator": 8.0}, "epsilon 1 on region, epsilon 8 on silo"),
+        ({"federation": 2.0, "aggregator": 30.0}, "epsilon 2 on federation, epsilon 30 on silo"),
     ],
 )
 def test_filters_are_cited_for_targets_and_for_no_other_observer(targets, named):
@@ -274,7 +274,12 @@ def test_information_after_a_replan_includes_what_was_released_before(moved):
 def test_what_earlier_lattice_noise_cost_stays_reserved(moved):
     old, new = moved
     fresh = fulcrum.plan(
-        new.federation, rounds=3, epsilon={"region": 2.0, "silo": 30.0}, parameters=2, purpose="deployment", colluders=1
+        new.federation,
+        rounds=3,
+        epsilon={"region": 2.0, "aggregator": 30.0},
+        parameters=2,
+        purpose="deployment",
+        colluders=1,
     )
     assert old.target.reserve > 0
     assert new.target.reserve >= old.target.reserve + fresh.target.reserve / 4
@@ -345,7 +350,7 @@ def test_what_earlier_lattice_noise_cost_grows_with_epsilon(tmp_path):
 @pytest.fixture
 def running_joint(tmp_path):
     """A plan of six rounds by another recipe, two of them done."""
-    settings = {"epsilon": {"region": 2.0, "silo": 6.0}, "parameters": 5, "purpose": "deployment"}
+    settings = {"epsilon": {"region": 2.0, "aggregator": 6.0}, "parameters": 5, "purpose": "deployment"}
 
     def made(**choice):
         old = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=6, **settings, **choice)
@@ -390,7 +395,7 @@ def six_of_three(**more):
 def test_what_was_spent_at_an_outer_tier_is_read_from_the_ledgers_and_not_taken_for_the_regions(tmp_path):
     """The region's sums saw far more than the federation's: to charge that further out would leave no budget there."""
     old = fulcrum.plan(
-        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "aggregator": 30.0}, parameters=2, purpose="deployment"
     )
     released_so_far(old, tmp_path, 2)
     new = replan(old, six_of_three(), tmp_path)
@@ -419,7 +424,7 @@ TIERS = ("silo", "region", "federation")
 
 def test_a_tier_that_is_new_is_charged_as_the_next_one_inside(tmp_path):
     old = fulcrum.plan(
-        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "aggregator": 30.0}, parameters=2, purpose="deployment"
     )
     released_so_far(old, tmp_path, 2)
     lines = ["silo,records,region,country"]
@@ -434,7 +439,7 @@ def test_a_tier_that_is_new_is_charged_as_the_next_one_inside(tmp_path):
 def test_an_outer_tier_without_a_target_on_the_root_is_charged_as_the_region(tmp_path):
     """The server then goes on without a region that is missing, and with it without the noise counted on further out."""
     old = fulcrum.plan(
-        six_of_three(), rounds=4, epsilon={"region": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+        six_of_three(), rounds=4, epsilon={"region": 2.0, "aggregator": 30.0}, parameters=2, purpose="deployment"
     )
     assert old.effective_multiplier("federation")[0] == old.effective_multiplier("region")[0]
     released_so_far(old, tmp_path, 1)
@@ -446,7 +451,7 @@ def test_an_outer_tier_without_a_target_on_the_root_is_charged_as_the_region(tmp
 
 def test_a_converted_ledger_without_its_plan_is_charged_as_inside_everywhere(tmp_path):
     old = fulcrum.plan(
-        six_of_three(), rounds=10, epsilon={"federation": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+        six_of_three(), rounds=10, epsilon={"federation": 2.0, "aggregator": 30.0}, parameters=2, purpose="deployment"
     )
     released_so_far(old, tmp_path, 1)
     with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:
@@ -462,7 +467,7 @@ def test_a_converted_ledger_without_its_plan_is_charged_as_inside_everywhere(tmp
 
 def test_a_ledger_whose_tiers_are_in_another_order_is_not_replanned_from(tmp_path):
     old = fulcrum.plan(
-        six_of_three(), rounds=10, epsilon={"region": 2.0, "silo": 30.0}, parameters=2, purpose="deployment"
+        six_of_three(), rounds=10, epsilon={"region": 2.0, "aggregator": 30.0}, parameters=2, purpose="deployment"
     )
     released_so_far(old, tmp_path, 1)
     (tmp_path / "s00.ledger").unlink()

@@ -35,7 +35,7 @@ class World:
         return fulcrum.plan(
             fulcrum.Federation.from_sizes(SIZES),
             rounds=rounds,
-            epsilon={"region": 1.0, "silo": 6.0},
+            epsilon={"region": 1.0, "aggregator": 6.0},
             parameters=40,
             purpose=purpose,
             dropouts=1,
@@ -314,7 +314,7 @@ def test_a_plan_changed_in_memory_is_another_plan(world, server):
 def test_where_the_global_sum_is_promised_for_a_round_adds_all_sums_or_none(world, tmp_path):
     keys = {"parameters": 40, "purpose": "deployment", "keys": world.keys}
     federation = fulcrum.Federation.from_sizes(SIZES)
-    plan = fulcrum.plan(federation, rounds=3, epsilon={"federation": 1.0, "silo": 60.0}, **keys)
+    plan = fulcrum.plan(federation, rounds=3, epsilon={"federation": 1.0, "aggregator": 60.0}, **keys)
     # Who sees the global sum would meet the noise of one region alone.
     assert plan.worst_epsilon("region") > 1.15
     server = Coordinator.open(tmp_path, plan, START)

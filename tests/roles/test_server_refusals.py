@@ -84,7 +84,7 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
 def test_a_server_pools_under_no_plan_that_promises_something_further_out(world, tmp_path):
     federation = fulcrum.Federation.from_sizes(SIZES)
     options = {"rounds": 2, "parameters": 40, "purpose": "deployment", "keys": world.keys}
-    outer = fulcrum.plan(federation, epsilon={"federation": 1.0, "silo": 6.0}, **options)
+    outer = fulcrum.plan(federation, epsilon={"federation": 1.0, "aggregator": 6.0}, **options)
     pools = dataclasses.replace(outer, server="random-effects", shrink="heads")
     promises = dataclasses.replace(joint(world), epsilon_target={"region": 1.0, "silo": 6.0, "federation": 0.9})
     for plan in (pools, promises):

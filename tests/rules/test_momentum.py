@@ -30,7 +30,7 @@ def text_of(page):
 
 
 def made(**options):
-    settings = {"rounds": 3, "epsilon": {"region": 1.0, "silo": 6.0}, "parameters": 8, "server": "momentum"}
+    settings = {"rounds": 3, "epsilon": {"region": 1.0, "aggregator": 6.0}, "parameters": 8, "server": "momentum"}
     return fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), **(settings | options))
 
 

@@ -19,7 +19,7 @@ GRID = {"rounds": [1, 4], "learning_rates": [0.3], "seeds": 2}
 
 @pytest.fixture(scope="module")
 def made():
-    return fulcrum.plan("severe", rounds=4, epsilon={"region": 1.0, "silo": 9.0}, colluders=1)
+    return fulcrum.plan("severe", rounds=4, epsilon={"region": 1.0, "aggregator": 9.0}, colluders=1)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,9 @@ def answers(monkeypatch, by_recipe):
     """Stands the accuracies of recipes in for training, by seed."""
 
     def trained(plans_by_seed, task, *, seeds, training):
-        found = [[by_recipe(tuning._own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds]
+        found = [
+            [by_recipe(tuning._own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds
+        ]
         return TrainedVariants(accuracy=np.array(found), worst_region=np.array(found), reference=np.ones(len(seeds)))
 
     monkeypatch.setattr(tuning, "train_variants", trained)

@@ -110,7 +110,7 @@ def test_no_guarantee_is_none_in_rows_and_words_in_charts():
     "plan",
     [
         SEVERE,
-        fulcrum.plan(TREE, rounds=3, epsilon={"region": 1.0, "silo": 2.0}, colluders=1),
+        fulcrum.plan(TREE, rounds=3, epsilon={"region": 1.0, "aggregator": 2.0}, colluders=1),
         fulcrum.plan("severe", rounds=2, epsilon=1.0, injection="aggregator"),
         fulcrum.plan("severe", rounds=200, information=1.5, floor=fulcrum.Coupling(20.0)),
         fulcrum.plan(fulcrum.Federation.from_sizes({"alone": [7]}), rounds=1, epsilon=1e-6),

@@ -169,7 +169,7 @@ def test_words_follow_who_adds_up():
 
 
 def test_a_small_epsilon_needs_no_reasons_and_a_measured_model_no_words():
-    calm = fulcrum.plan("isic-paper", rounds=2, epsilon={"region": 0.01, "silo": 0.05})
+    calm = fulcrum.plan("isic-paper", rounds=2, epsilon={"region": 0.01, "aggregator": 0.05})
     loud = fulcrum.plan("isic-paper", rounds=2, epsilon=8.0)
     assert [questions_of(plan, Answers())[0].unanswered for plan in (calm, loud)] == [False, True]
     assert not questions_of(loud, Answers(why_this_epsilon="A study among partners."))[0].unanswered

@@ -177,7 +177,7 @@ def test_a_downloaded_plan_is_the_one_that_the_library_makes_and_verifies(settin
     assert reply.headers["content-disposition"] == 'attachment; filename="plan.json"'
     (tmp_path / "plan.json").write_bytes(reply.body)
     asked = dict(settings)
-    inside = {"silo": asked.pop("epsilon_inside")} if "epsilon_inside" in asked else {}
+    inside = {"aggregator": asked.pop("epsilon_inside")} if "epsilon_inside" in asked else {}
     made = fulcrum.plan(federation, **{"rounds": 10, "delta": 1e-5, **asked}, epsilon={"region": 1.0, **inside})
     assert fulcrum.read_plan(tmp_path / "plan.json").digest == made.digest
     assert cli.run(["verify", str(tmp_path / "plan.json")]) == 0

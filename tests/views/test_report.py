@@ -48,7 +48,7 @@ WISHES = fulcrum.Federation.from_columns(
 )
 PLANS = {
     "consortium": lambda: fulcrum.plan("consortium", rounds=10, epsilon=3.0),
-    "three tiers": lambda: fulcrum.plan(THREE, rounds=20, epsilon={"region": 1.0, "country": 0.9, "silo": 1.5}),
+    "three tiers": lambda: fulcrum.plan(THREE, rounds=20, epsilon={"region": 1.0, "country": 0.9, "aggregator": 1.5}),
     "preferences": lambda: fulcrum.plan(WISHES, rounds=3, epsilon=1.0),
     "one region": lambda: fulcrum.plan(sized({"only": [5, 6]}), rounds=1, epsilon=1.0),
     "one silo": lambda: fulcrum.plan(sized({"only": [5]}), rounds=1, epsilon=1.0),
@@ -58,15 +58,15 @@ PLANS = {
     "colluders": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, colluders=2),
     "budget": lambda: fulcrum.plan("severe", rounds=10, budget=2.0),
     "uniform": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, allocation="uniform"),
-    "inside alone": lambda: fulcrum.plan("severe", rounds=10, epsilon={"silo": 1.0}),
+    "inside alone": lambda: fulcrum.plan("severe", rounds=10, epsilon={"aggregator": 1.0}),
     "root alone": lambda: fulcrum.plan("severe", rounds=10, epsilon={"federation": 1.0}),
     "warned deployment": lambda: fulcrum.plan("severe", rounds=10, epsilon=1.0, purpose="deployment", parameters=66),
     "deployment": lambda: fulcrum.plan(
-        "severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66
+        "severe", rounds=10, epsilon={"region": 1.0, "aggregator": 3.0}, purpose="deployment", parameters=66
     ),
     "replanned": lambda: make_plan(
         profile("mild"),
-        Target(rounds=5, epsilon={"region": 1.0, "silo": 8.0}),
+        Target(rounds=5, epsilon={"region": 1.0, "aggregator": 8.0}),
         Execution(),
         Past(spent={"region": np.linspace(0, 0.01, 96), "silo": np.full(96, 0.02)}),
     ),
@@ -219,7 +219,7 @@ def test_a_report_of_a_thousand_silos_is_small_however_they_are_arranged():
         {f"r{k}": [100 + k * 7 + j for j in range(10 + 3 * k)] for k in range(22)},
     ]
     for regions in arrangements:
-        plan = fulcrum.plan(sized(regions), rounds=10, epsilon={"region": 1.0, "silo": 5.0})
+        plan = fulcrum.plan(sized(regions), rounds=10, epsilon={"region": 1.0, "aggregator": 5.0})
         assert 900 <= len(plan.federation) <= 1000
         assert len(report(plan).encode()) < 1_500_000
 
@@ -300,7 +300,7 @@ def test_only_a_deployment_plan_is_there_to_be_signed(name, pages):
 
 
 def test_a_claim_has_the_digits_of_the_headline():
-    plan = fulcrum.plan("severe", rounds=7, epsilon={"region": 1.0, "silo": 1.8377377})
+    plan = fulcrum.plan("severe", rounds=7, epsilon={"region": 1.0, "aggregator": 1.8377377})
     page = report(plan)
     assert "epsilon 1.83774 against" in fulcrum.guarantee_of(plan).statement
     assert "<strong>epsilon 1.838</strong> against" in page

@@ -35,7 +35,9 @@ from fulcrum.words.verdict import verdict
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
 JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258)
-DEPLOYED = fulcrum.plan("mild", rounds=3, epsilon={"region": 1.0, "silo": 3.0}, purpose="deployment", parameters=66)
+DEPLOYED = fulcrum.plan(
+    "mild", rounds=3, epsilon={"region": 1.0, "aggregator": 3.0}, purpose="deployment", parameters=66
+)
 
 
 def text_of(page, start="<main", end="</main>"):
@@ -48,7 +50,9 @@ def first_screen(page):
     return page[page.index('class="first"') : page.index("<nav")]
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 3.0, {"region": 30.0, "silo": 40.0}, {"region": 100.0, "silo": 100.0}])
+@pytest.mark.parametrize(
+    "epsilon", [0.3, 3.0, {"region": 30.0, "aggregator": 40.0}, {"region": 100.0, "aggregator": 100.0}]
+)
 def test_the_first_screen_has_a_verdict_in_words_on_both_observers_at_every_epsilon(epsilon):
     plan = fulcrum.plan("severe", rounds=10, epsilon=epsilon)
     page = first_screen(report(plan))
@@ -61,10 +65,10 @@ def test_the_first_screen_has_a_verdict_in_words_on_both_observers_at_every_epsi
 
 
 def test_no_calm_box_stands_where_an_observer_is_nearly_always_right():
-    page = first_screen(report(fulcrum.plan("severe", rounds=10, epsilon={"region": 30.0, "silo": 40.0})))
+    page = first_screen(report(fulcrum.plan("severe", rounds=10, epsilon={"region": 30.0, "aggregator": 40.0})))
     assert 'class="note"' not in page
     assert page.count('<p class="warning"><b class=') == 2  # above and inside
-    calm = fulcrum.plan("balanced", rounds=10, epsilon={"region": 0.5, "silo": 1.5})
+    calm = fulcrum.plan("balanced", rounds=10, epsilon={"region": 0.5, "aggregator": 1.5})
     assert 'class="note"' in first_screen(report(calm))
 
 
@@ -163,7 +167,7 @@ def test_figures_stand_with_their_points_below_each_other():
     assert shown[4:] == ["none", "1 to 2"]
     assert {len(text) - text.replace("\u2008", ".").index(".") for text in shown[:4]} == {5}
     assert aligned(["1", "20"]) == ["1", "20"]
-    table = silo_table(fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "silo": 3.0}))
+    table = silo_table(fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 3.0}))
     cells = [cell for row in first_rows(table, 96) for kind, cell in row[-1:]]
     assert {cell.strip() for cell in cells} == {"3", "2.155"}
     assert len(set(map(len, cells))) == 1
@@ -180,14 +184,14 @@ def test_lines_at_0_or_at_the_ceiling_are_told_in_words():
     assert information_words(information_rows(wide), ceiling=2.99573, floor_declared=False) == [
         "The line of the observer inside lies at the ceiling from round 4 on: there the bound says nothing."
     ]
-    strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "silo": 0.3})
+    strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "aggregator": 0.3})
     above, inside = information_words(information_rows(strict), ceiling=2.99573, floor_declared=False)
     assert above.startswith("The line of the observer above cannot be told from 0 here: the releases add up to 0.00")
     assert inside.startswith("The line of the observer inside cannot be told from 0 here")
     shown = text_of(report(strict))
     assert above in shown
     assert inside in shown
-    between = fulcrum.plan("severe", rounds=10, epsilon={"region": 5.0, "silo": 9.0})
+    between = fulcrum.plan("severe", rounds=10, epsilon={"region": 5.0, "aggregator": 9.0})
     assert information_words(information_rows(between), ceiling=2.99573) == []
 
 

@@ -289,7 +289,7 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
         case UnusedCliTokensError(unused_tokens=[first, *_]):
             return FulcrumError("cli.argument-unknown", argument=first, see=see)
         case RepeatArgumentError(token=token):
-            several = ", several targets as region=1,silo=2" if token.keyword == "--epsilon" else ""
+            several = ", several targets as region=1,aggregator=2" if token.keyword == "--epsilon" else ""
             return FulcrumError("cli.option-repeated", option=token.keyword, several=several)
         case CoercionError() if isinstance(error.__cause__, FulcrumError):
             return error.__cause__

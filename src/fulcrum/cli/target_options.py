@@ -1,6 +1,7 @@
 """What a plan must meet, as options; how their words become numbers and targets."""
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import field, make_dataclass
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from cyclopts import Parameter
 from fulcrum.cli.options import look_here_for, option, setting, word_or_number
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
+from fulcrum.planning.inside_observer import inside_observer
 from fulcrum.planning.settings import declared_settings
 from fulcrum.planning.targets import Floor
 from fulcrum.planning.theory.prior import Coupling
@@ -45,10 +47,14 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
         look_here_for(self.allocation)
         settings = {name: value for name, value in vars(self).items() if name not in ("allocation", "epsilon_inside")}
         epsilon = None if self.epsilon is None else _by_name(self.epsilon, "--epsilon", federation.innermost.name)
+        observer = inside_observer(federation, self.aggregation)
+        if self.epsilon_inside is not None and {SILO, observer} & set(epsilon or ()):
+            raise ParameterError("cli.epsilon-inside-twice", observer=observer)
+        if epsilon and SILO in epsilon and observer not in epsilon:
+            sys.stderr.write(f"note: --epsilon silo=... goes with version 0.3. Use --epsilon {observer}=...\n")
+            epsilon = {observer if tier == SILO else tier: value for tier, value in epsilon.items()}
         if self.epsilon_inside is not None:
-            if epsilon and SILO in epsilon:
-                raise ParameterError("cli.epsilon-inside-twice")
-            epsilon = {**(epsilon or {}), SILO: self.epsilon_inside}
+            epsilon = {**(epsilon or {}), observer: self.epsilon_inside}
         chosen = {
             "weights": word_or_number(self.weights),
             "clip_norm": word_or_number(self.clip_norm),

@@ -22,6 +22,7 @@ import numpy as np
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.planning.inside_observer import inside_observer, with_observer_name
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import with_noise
 from fulcrum.planning.planner import plan
@@ -102,7 +103,9 @@ def compare(
         allocation: One more to compare, "module:function" or a callable.
         **target: What every row must meet, as in `plan`. A recipe, weights or a server asked for make a last row.
     """
-    plans = compare_plans(read_federation(federation), allocation, target).plans
+    read = read_federation(federation)
+    named = with_observer_name(read, target.get("epsilon"), target.get("aggregation", "trusted"), stacklevel=3)
+    plans = compare_plans(read, allocation, target | {"epsilon": named}).plans
     return tuple(comparison_row(made, name) for name, made in plans.items())
 
 
@@ -151,7 +154,8 @@ def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, 
     if target.get("aggregation") != "masked" or epsilon is None or len(federation.innermost.nodes) == 1:
         return {}
     asked = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
-    outside = {tier: asked.pop(tier) for tier in list(asked) if tier != SILO}
+    inside = (SILO, inside_observer(federation, "masked"))
+    outside = {tier: asked.pop(tier) for tier in list(asked) if tier not in inside}
     if set(outside) <= {ROOT}:  # it is one group in every row
         return {}
     return {ONE_GROUP: {"epsilon": asked | {ROOT: min(outside.values())}}}

@@ -36,6 +36,7 @@ from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
+from fulcrum.planning.inside_observer import inside_observer, stored_epsilon, with_observer_name
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import drawn_noise
 from fulcrum.planning.recipes import RECIPES
@@ -125,11 +126,12 @@ def plan(federation: Any, settings: Settings) -> Plan:
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
     floor, information, budget = settings.floor, settings.information, settings.budget
+    epsilon = with_observer_name(federation, settings.epsilon, settings.aggregation, stacklevel=4)
     target = Target(
         rounds=int(rounds),
         delta=float(delta),
         accountant=accountant,
-        epsilon=epsilon_by_tier(federation, settings.epsilon),
+        epsilon=epsilon_by_tier(federation, epsilon, settings.aggregation),
         information=None if information is None else float(information),
         floor=floor_by_silo(federation, 0.0 if floor is None and information is not None else floor),
         coupling=float(floor.strength) if isinstance(floor, Coupling) else None,
@@ -166,7 +168,12 @@ def make_plan(federation: Topology, target: Target, execution: Execution, past: 
     """Returns the plan that keeps to a target, all that was spent before included."""
     past = past or Past()
     _check_execution(execution, target.parameters)
-    whole = replace(target, spent=_spent_everywhere(federation, past.spent), reserve=past.reserve)
+    whole = replace(
+        target,
+        epsilon=stored_epsilon(federation, target.epsilon, target.aggregation),
+        spent=_spent_everywhere(federation, past.spent),
+        reserve=past.reserve,
+    )
     _check_target(federation, whole, execution.injection)
     _check_server(federation, whole, execution)
     _check_masking(federation, whole, execution)
@@ -294,7 +301,7 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
     if target.spent and (target.information is not None or target.budget is not None):
         raise ParameterError("plan.spent-without-epsilon")
     if injection == "aggregator" and SILO in target.epsilon:
-        raise UnreachableTargetError("plan.updates-bare")
+        raise UnreachableTargetError("plan.updates-bare", observer=inside_observer(federation, target.aggregation))
     if target.unit != SILO_UNIT and (target.information is not None or target.floor is not None):
         raise ParameterError("plan.unit-unsupported")
     if target.budget is not None and (target.epsilon or target.information is not None):
@@ -439,13 +446,15 @@ def _reserve(made: Plan) -> float:
     )
     if reserve > made.delta / 2:
         largest = display_epsilon(float(made.epsilon_inside.max()))
+        observer = inside_observer(federation, made.aggregation)
         if reserve > _MOST_RESERVE:
-            raise ParameterError("plan.lattice-delta-infinite", largest=largest)
+            raise ParameterError("plan.lattice-delta-infinite", largest=largest, observer=observer)
         raise ParameterError(
             "plan.lattice-delta-too-small",
             reserve=reserve,
             delta=made.delta,
             largest=largest,
+            observer=observer,
             enough=rounded_up(2 * reserve, 2),
         )
     return reserve

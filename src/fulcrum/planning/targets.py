@@ -23,6 +23,7 @@ from fulcrum.core.choices import Accountant, AggregationName, Bound
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.planning.inside_observer import observer_names, stored_epsilon
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate, noise_variance
 from fulcrum.planning.theory.calibration import epsilon_of, noise_for
 from fulcrum.planning.theory.leakage import mechanism_information, multiplier_for_information
@@ -98,7 +99,7 @@ class Target:
             least: At the innermost tier ask for at least this much of every silo.
         """
         asked: dict[str, float | FloatArray] = {}
-        for tier, epsilon in self.epsilon.items():
+        for tier, epsilon in stored_epsilon(federation, self.epsilon, self.aggregation).items():
             asked[tier] = self._multiplier_for_epsilon(federation, tier, epsilon)
         inner = federation.innermost.name
         tightened = [asked.get(inner, 0.0)]
@@ -182,19 +183,31 @@ class Target:
         return float(asked[0]) if len(levels) == 1 else asked[where]
 
 
-def epsilon_by_tier(federation: Topology, epsilon: float | Mapping[str, float] | None) -> dict[str, float]:
-    """Returns epsilon targets by tier; a number targets the innermost tier."""
+def epsilon_by_tier(
+    federation: Topology, epsilon: float | Mapping[str, float] | None, aggregation: str | None = None
+) -> dict[str, float]:
+    """Returns epsilon targets under the keys that a plan stores; a number targets the innermost tier.
+
+    Args:
+        federation: The federation of the targets.
+        epsilon: A number, or numbers by name of an observer.
+        aggregation: The way sums are made, where the observer inside a region has a name; None where `epsilon` has the
+            keys of a plan already.
+    """
     if epsilon is None:
         return {}
     by_tier = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
+    names: Sequence[str] = federation.tier_names
+    if aggregation is not None:
+        by_tier, names = stored_epsilon(federation, by_tier, aggregation), observer_names(federation, aggregation)
     for tier, value in by_tier.items():
         if tier not in federation.tier_names:
             raise ParameterError(
                 "target.tier-unknown",
                 federation=federation.name,
                 tier=tier,
-                known=listing(federation.tier_names),
-                suggestion=suggestion(tier, federation.tier_names),
+                known=listing(names),
+                suggestion=suggestion(tier, names),
             )
         if not (isinstance(value, (int, float, np.number)) and 0 < value < math.inf):
             raise ParameterError("target.epsilon-range", tier=tier, epsilon=value)

@@ -26,6 +26,7 @@ from fulcrum.planning.comparison import (
     comparison_row,
     row_plan,
 )
+from fulcrum.planning.inside_observer import with_observer_name
 from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.planning.theory.allocation import AllocationRule
 from fulcrum.readers.federation_reader import read_federation
@@ -117,6 +118,8 @@ def compare_trained(
     if task.silo is not None and size_law != "declared":
         raise ParameterError("comparison.sizes-named", data=task.name)
     seed_list = seeds_of(seeds)
+    aggregation = target.get("aggregation", "trusted")
+    target["epsilon"] = with_observer_name(federation, target.get("epsilon"), aggregation, stacklevel=3)
     rows = comparison_on_task(task, federation, allocation, target, user_model)
     plans = [
         [
@@ -205,7 +208,7 @@ def save_comparison(
         "accountant": target.get("accountant") or "exact",
         "colluders": target.get("colluders", 0),
         "dropouts": target.get("dropouts", 0),
-        "epsilon": epsilon_by_tier(federation, target.get("epsilon")),
+        "epsilon": epsilon_by_tier(federation, target.get("epsilon"), target.get("aggregation", "trusted")),
         "information": target.get("information"),
         "budget": target.get("budget"),
         "task": task,

@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 
 from fulcrum.core.choices import Accountant, Purpose, ServerName
-from fulcrum.core.topology import SILO, Topology
+from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
+from fulcrum.planning.inside_observer import inside_observer
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import plan
 from fulcrum.planning.recipes import RECIPES
@@ -54,7 +55,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         self._check(federation)
         epsilon = {federation.innermost.name: self.epsilon}
         if self.epsilon_inside is not None:
-            epsilon[SILO] = self.epsilon_inside
+            epsilon[inside_observer(federation, "trusted")] = self.epsilon_inside
         return plan(
             federation,
             rounds=self.rounds,

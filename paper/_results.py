@@ -89,7 +89,7 @@ class Run:
         signal_to_noise: Predicted, at its best.
         accuracy: On the test split after the last round.
         worst_region: The same on test records mixed as a region's are, for the region that it is least for.
-        least_influence: Of the region quietened most, its share of the model over its share by size.
+        least_influence: Of the least represented region, its share of the model over its share by size.
     """
 
     identity: Identity

@@ -152,7 +152,7 @@ def _of_cell(printed: Measurements, runs: Runs, cell: Cell) -> list[Measured]:
         row("over the optimum", runs.gain(setting, recipe, paper)),
         row("over the optimum, worst region", runs.gain(setting, recipe, paper, "worst_region")),
         row("noise over the optimum's", _ratio(runs, cell)),
-        row("voice", min(runs.figure(setting, recipe, "least_influence").tolist())),
+        row("least influence", min(runs.figure(setting, recipe, "least_influence").tolist())),
         *printed.at_least(task, promised, reached[cell.parts[-1]]),
     ]
 
@@ -173,7 +173,7 @@ def _short(cell: Cell) -> str:
 
 
 def picture(found: Sequence[Measured], cells: Sequence[Cell]) -> list[RenderableType]:
-    """Returns two tables a section: accuracy by part, and who gains and who has less voice."""
+    """Returns two tables a section: accuracy by part, and the gains beside the loss of influence."""
     value = {row.quantity: row for row in found}
 
     def shown(cell: Cell, name: str, digits: int = 3) -> str:
@@ -201,7 +201,7 @@ def picture(found: Sequence[Measured], cells: Sequence[Cell]) -> list[Renderable
                 "joint": shown(cell, f"{cell.parts[-1]}, worst region"),
                 "worst": shown(cell, "over the optimum, worst region", 2),
                 "noise": shown(cell, "noise over the optimum's"),
-                "voice": shown(cell, "voice", 2),
+                "least_influence": shown(cell, "least influence", 2),
             }
             for cell in part
         ]
@@ -211,7 +211,7 @@ def picture(found: Sequence[Measured], cells: Sequence[Cell]) -> list[Renderable
             Column(key="joint", heading="region:\nrecipe"),
             Column(key="worst", heading="gain,\npoints"),
             Column(key="noise", heading="noise,\ntimes"),
-            Column(key="voice", heading="least\nvoice"),
+            Column(key="least_influence", heading="least\ninfluence"),
         ]
         head = Column(key="cell", heading="recipe", figures=False)
         tables.append(table(f"{section}: the recipe over the optimum", [head, *columns], gains))

@@ -5,12 +5,12 @@
 >>> f"{plan.saving:.0%} less noise than one multiplier for all"
 '88% less noise than one multiplier for all'
 
-A public name is imported when it is first asked for: `import fulcrum` alone loads nothing else.
+A public name is imported at its first use: `import fulcrum` alone loads no further module.
 """
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what type checkers and editors see
+if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `__getattr__`
     from fulcrum.aggregation.masked_round import MaskedRound as MaskedRound
     from fulcrum.checks import Check as Check
     from fulcrum.core.choices import ACCOUNTANTS as ACCOUNTANTS
@@ -228,7 +228,7 @@ _MODULES = {
     "verify": "core.plan.verification",
     "verify_ledger": "core.store.ledger_checks",
 }
-"""The public names, and the module that each is in."""
+"""The module of every public name."""
 
 __all__ = list(_MODULES)
 
@@ -241,7 +241,9 @@ if not TYPE_CHECKING:
             return import_module("fulcrum.version").package_version()
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
-        globals()[name] = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)  # asked for once
+        globals()[name] = getattr(
+            import_module(f"fulcrum.{_MODULES[name]}"), name
+        )  # so that `__getattr__` runs once a name
         return globals()[name]
 
     def __dir__() -> list[str]:

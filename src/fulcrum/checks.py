@@ -1,4 +1,4 @@
-"""What was recomputed of a plan or a ledger, and whether it agrees.
+"""The result of recomputing a part of a plan or a ledger.
 
 >>> Check(name="epsilon", holds=True, detail="stated 1, recomputed 0.998").holds
 True
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was recomputed.
+    """The comparison of a recomputed figure with the figure in a file.
 
     Attributes:
-        name: What was checked.
-        holds: Whether the file agrees.
-        detail: The figures, or where they part.
+        name: The noun of the figure.
+        holds: True if both figures agree.
+        detail: Both figures, or the first place of a difference.
     """
 
     name: str

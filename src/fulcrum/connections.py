@@ -1,11 +1,12 @@
-"""Connections of a web server that are given up where whoever is at the other end is too slow.
+"""Connections of a web server with time limits, against clients that hold connections open and send too slowly.
 
-Half a request costs nothing to send and would hold a place for ever. A connection is therefore dropped where a whole
-request, or the taking of an answer, is too slow; and where too many are without a whole request, a newcomer gets the
-place of whoever has the least time left. Whoever sends earns time, and whoever is silent does not.
+Half a request costs a client almost no bytes and would hold a connection for ever (the Slowloris attack). The server
+therefore drops a connection when the whole request comes too slowly, or when the client reads the answer too slowly.
+If too many connections wait for a whole request, a new connection replaces the connection with the least time left.
+Every byte that a client sends adds time; silence adds none.
 
-Less than half a request is a connection that never begins TLS, or never ends its beginning. Where TLS is asked for
-these have places of their own, fewer than there are files, so that they leave some to whoever speaks TLS.
+A client can also open a connection and never finish the TLS handshake. With TLS, connections before the end of the
+handshake are counted apart and have a limit below the limit on open files, so that clients with TLS can still connect.
 """
 
 import asyncio
@@ -20,31 +21,30 @@ def connection_class(
     tls: ssl.SSLContext | None = None,
     most_unsecured: int = 0,
 ) -> type[asyncio.Protocol]:
-    """Returns Uvicorn's class of connections with time limits: its own waits for ever for the end of a request.
+    """Returns a class of Uvicorn connections with time limits: Uvicorn's own class waits for ever for a request's end.
 
     Args:
-        patience: Seconds that a connection may take for TLS, for a request or for an answer, however short it is.
-        slowest: Bytes in each further second.
-        most_waiting: Connections that may be without a whole request at once.
-        tls: What connections are secured by, before anything is read of them. Uvicorn itself is then given no
-            certificate, since it counts nobody who has not spoken TLS, and `loop="asyncio"`, since another loop may
-            read before TLS begins.
-        most_unsecured: Connections that may be without TLS at once, where it is asked for; a newcomer gets the place of
-            the oldest.
+        patience: Seconds for the TLS handshake, for a request and for an answer, however short.
+        slowest: Bytes that earn one further second.
+        most_waiting: The largest number of connections without a whole request.
+        tls: The TLS context; the handshake comes before the first byte of a request. Give Uvicorn itself no
+            certificate, since Uvicorn does not count connections before the end of a handshake, and `loop="asyncio"`,
+            since other loops may read before the handshake begins.
+        most_unsecured: The largest number of connections in a TLS handshake; a new connection replaces the oldest.
     """
     import h11
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    unsecured: dict[Connection, asyncio.Transport] = {}  # noqa: F821 made below; the oldest comes first
+    unsecured: dict[Connection, asyncio.Transport] = {}  # noqa: F821 defined below; the oldest comes first
 
     class Connection(H11Protocol):
-        """A connection whose requests must come, and whose answers must be taken, in time."""
+        """A connection with a time limit for requests and for answers."""
 
         securing: asyncio.Task[None] | None = None
-        early = b""  # what came with the end of TLS's beginning
-        refused = False  # with what else comes from there
-        given_up = False  # its file is closed in the loop's next turn
-        waits_since = 0.0  # for a whole request, where `request_timer` is set
+        early = b""  # bytes that came together with the end of the TLS handshake
+        refused = False  # after an answer 400 all further bytes are ignored
+        given_up = False  # aborted; asyncio closes the file in the loop's next turn
+        waits_since = 0.0  # start of the wait for a whole request, if `request_timer` is set
         allowed = 0.0
         request_timer: asyncio.TimerHandle | None = None
         answer_timer: asyncio.TimerHandle | None = None
@@ -53,14 +53,14 @@ def connection_class(
             if tls is None:
                 self.begin(transport)
                 return
-            transport.pause_reading()  # the first byte is for TLS
+            transport.pause_reading()  # the first byte belongs to the TLS handshake
             unsecured[self] = transport
             if len(unsecured) > most_unsecured:
                 next(iter(unsecured)).refuse()
             self.securing = self.loop.create_task(self.secure(transport, tls))
 
         async def secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-            """Begins TLS, and then to wait for requests."""
+            """Completes the TLS handshake, then waits for requests."""
             try:
                 secured = await self.loop.start_tls(
                     transport,
@@ -70,33 +70,36 @@ def connection_class(
                     ssl_handshake_timeout=patience,
                     ssl_shutdown_timeout=patience,
                 )
-            except OSError:  # errors of TLS are such
+            except OSError:  # ssl.SSLError is an OSError
                 return
             finally:
                 unsecured.pop(self, None)
-            if secured is not None and not secured.is_closing():  # it may be gone by now
+            if (
+                secured is not None and not secured.is_closing()
+            ):  # the client may have closed the connection during the handshake
                 self.begin(secured)
                 if self.early:
                     self.data_received(self.early)
 
         def refuse(self) -> None:
-            """Ends a connection that has not begun TLS."""
+            """Ends a connection before the end of the TLS handshake."""
             unsecured.pop(self).abort()
             if self.securing is not None:
                 self.securing.cancel()
 
         def begin(self, transport: asyncio.Transport) -> None:
-            """Begins to wait for requests."""
+            """Starts the wait for requests."""
             super().connection_made(transport)
-            others = (other for other in self.connections if isinstance(other, Connection))
-            # Who is given up counts no more: of many that come in one turn of the loop each takes the place of another.
+            peers = (peer for peer in self.connections if isinstance(peer, Connection))
+            # `self.connections` still holds aborted connections until the loop's next turn. If they counted, many new
+            # connections of one turn would all replace the same old connection, and exceed the limit.
             waiting = [
-                other
-                for other in others
-                if not other.given_up and (other.request_timer is not None or other.transport.is_closing())
+                peer
+                for peer in peers
+                if not peer.given_up and (peer.request_timer is not None or peer.transport.is_closing())
             ]
             if len(waiting) >= most_waiting:
-                min(waiting, key=lambda other: other.waits_since + other.allowed).give_up()
+                min(waiting, key=lambda peer: peer.waits_since + peer.allowed).give_up()
             self.watch()
 
         def data_received(self, data: bytes) -> None:
@@ -114,10 +117,11 @@ def connection_class(
             self.watch()
 
         def send_400_response(self, msg: str) -> None:
-            """Answers what is no request, and waits for the other end to close, or to have had its time.
+            """Sends an answer 400 to bytes that are no request, and waits until the client closes or the time is over.
 
-            Closed at once, as Uvicorn does, whoever is still sending would not get to see the answer. What was begun
-            for it ends now. Where another answer is under way, or was given, the connection ends without one.
+            Uvicorn closes at once, and a client that is still sending would then not see the answer. The request's
+            handler, if running, is told that the client is gone. If an earlier answer is under way or complete, the
+            connection ends without an answer 400.
             """
             if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 self.give_up()
@@ -139,18 +143,18 @@ def connection_class(
                 self.request_timer = self.loop.call_later(patience, self.check)
 
         def watch(self) -> None:
-            """Waits for a whole request, unless one has come."""
+            """Starts the timer for a whole request, unless a whole request has come."""
             if self.refused:
                 return
             if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-                self.rest()
+                self.stop_request_timer()
             elif self.request_timer is None and not self.transport.is_closing():
                 self.waits_since, self.allowed = self.loop.time(), patience
                 self.request_timer = self.loop.call_later(patience, self.check)
 
         def check(self) -> None:
-            """Gives the connection up, unless it has sent enough in the time it had."""
-            if self.flow.read_paused:  # what was sent has not been taken yet: it is not the sender who is slow
+            """Aborts the connection, unless the client has sent enough bytes for the time since the wait began."""
+            if self.flow.read_paused:  # the server itself has stopped reading: the client is not the slow party
                 self.allowed += patience
             left = self.waits_since + self.allowed - self.loop.time()
             if left <= 0:
@@ -160,10 +164,10 @@ def connection_class(
 
         def give_up(self) -> None:
             self.given_up = True
-            self.rest()
+            self.stop_request_timer()
             self.transport.abort()
 
-        def rest(self) -> None:
+        def stop_request_timer(self) -> None:
             """Ends the wait for a request."""
             if self.request_timer is not None:
                 self.request_timer.cancel()
@@ -176,17 +180,17 @@ def connection_class(
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self.taken()
+            self.stop_answer_timer()
 
-        def taken(self) -> None:
-            """Ends the wait for an answer to be taken."""
+        def stop_answer_timer(self) -> None:
+            """Ends the wait for the client to read an answer."""
             if self.answer_timer is not None:
                 self.answer_timer.cancel()
                 self.answer_timer = None
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self.rest()
-            self.taken()
+            self.stop_request_timer()
+            self.stop_answer_timer()
             if self.transport is not None:
                 super().connection_lost(exc)
 

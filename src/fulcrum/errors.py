@@ -1,10 +1,10 @@
-"""The exceptions of Fulcrum, all of them meant to be read by a person.
+"""The exceptions of Fulcrum, with messages for people.
 
     FulcrumError
     ├── ParameterError          an argument is out of its range            (also a ValueError)
     ├── FederationError         a federation's description is wrong        (also a ValueError)
     │   └── OverlapError        a silo stands in two regions
-    ├── UnreachableTargetError  no amount of noise meets what was asked    (also a ValueError)
+    ├── UnreachableTargetError  no amount of noise meets the target        (also a ValueError)
     ├── AllocationError         a user's allocation broke its contract     (also a ValueError)
     ├── PlanError               a plan file cannot be trusted or read      (also a ValueError)
     │   └── ForeignPlanError    a plan was made for another federation
@@ -12,20 +12,20 @@
     │   ├── DivergedUpdateError an update is not finite                    (also an ArithmeticError)
     │   └── PolicyError         the silo's own policy forbids the plan
     ├── StorageError            a file cannot be written, held or trusted  (also a RuntimeError)
-    │   └── FileInUseError      somebody else holds a file
+    │   └── FileInUseError      a process holds a file already
     ├── LedgerError             a ledger cannot be trusted, or refuses     (also a ValueError)
-    │   ├── RefusedReleaseError the plan does not allow this release
-    │   └── LedgerInUseError    somebody else holds the ledger             (also a FileInUseError)
-    ├── SignatureError          a plan is not signed by whom it should be  (also a ValueError)
+    │   ├── RefusedReleaseError the plan does not allow a release
+    │   └── LedgerInUseError    a process holds the ledger already         (also a FileInUseError)
+    ├── SignatureError          a plan lacks the expected signature        (also a ValueError)
     ├── ExchangeError           a message between silo, region and server  (also a ValueError)
     │                           is refused, or a key is not the plan's
-    ├── EngineError             an engine did not do what it was asked     (also a RuntimeError)
+    ├── EngineError             an engine failed at a request              (also a RuntimeError)
     ├── DataError               training data cannot be used               (also a ValueError)
     └── MissingExtraError       an optional package is not installed       (also an ImportError)
 
 A message is one line: the rule, the value, the place of the value, and the remedy. The source names a stable code and
-the values; the words are in the tables of the folder `error_messages`, one for each folder of the package, so that all
-words can be read and improved in one place. docs/errors.md lists every code.
+the values; the words are in the folder `error_messages`, in a table for every folder of the package, where all words
+can be read and improved together. docs/errors.md lists every code.
 
 >>> near = suggestion("jsn", ["table", "json"])
 >>> error = ParameterError("errors.name-unknown", noun="format", name="jsn", known="table, json", suggestion=near)
@@ -48,7 +48,7 @@ _CODE = re.compile(r"[a-z0-9-]+\.[a-z0-9.-]+")
 
 @cache
 def error_messages() -> dict[str, tuple[str, str]]:
-    """Returns message and remedy of every code, with a name in braces for each detail."""
+    """Returns message and remedy of every code, with the names of details in braces."""
     tables = (file for file in files("fulcrum").joinpath("error_messages").iterdir() if file.name.endswith(".toml"))
     return {
         f"{area}.{name}": (words, "") if isinstance(words, str) else tuple(words)
@@ -69,20 +69,20 @@ def _sentence(message: str, remedy: str) -> str:
 
 
 class FulcrumError(Exception):
-    """Base of every error that Fulcrum raises on purpose.
+    """Base of all errors that Fulcrum raises on purpose.
 
     Attributes:
         code: Stable name of the mistake, for example `plan.delta-range`. Programs compare the code, never the sentence.
-        details: Values that the message was made from, by name.
-        remedy: Advice to the reader, the last part of the sentence. The remedy is empty where no advice helps.
+        details: The values in the message, by name.
+        remedy: Advice to the reader, the last part of the sentence. The remedy is empty if no advice helps.
     """
 
     def __init__(self, code: str, /, **details: object) -> None:
-        """Makes the sentence of a code from its details.
+        """Makes the sentence of a code from details.
 
         Args:
-            code: A code of `error_messages`. An extension outside of Fulcrum may give a sentence of its own instead.
-            details: The values that the message names.
+            code: A code of `error_messages`. An extension outside of Fulcrum may give a sentence instead.
+            details: The values for the names in the message.
         """
         self.code, self.details, self.remedy = code, details, ""
         message = code
@@ -100,7 +100,7 @@ class FulcrumError(Exception):
 
     @classmethod
     def at(cls, place: object, error: "FulcrumError") -> Self:
-        """Returns an error of this class with the code, details and remedy of `error`, and a place in front."""
+        """Returns an error of class `cls` with the code, details and remedy of `error`, and a place in front."""
         located = cls(f"{place}: {error}")
         located.code, located.details, located.remedy = error.code, {**error.details, "place": str(place)}, error.remedy
         return located
@@ -119,19 +119,19 @@ class OverlapError(FederationError):
 
 
 class UnreachableTargetError(FulcrumError, ValueError):
-    """No amount of noise meets the target, for example an information bound below the lateral floor."""
+    """No amount of noise meets the target, for example an information bound below the information floor."""
 
 
 class AllocationError(FulcrumError, ValueError):
-    """An allocation returned something that is not noise for this federation."""
+    """The result of an allocation is not noise for the federation."""
 
 
 class PlanError(FulcrumError, ValueError):
-    """A plan file cannot be read, was changed, or does not hold what it claims."""
+    """A plan file cannot be read, was changed, or states figures that do not hold."""
 
 
 class ForeignPlanError(PlanError):
-    """A plan was made for another federation."""
+    """A plan was made for a different federation."""
 
 
 class DataError(FulcrumError, ValueError):
@@ -139,55 +139,55 @@ class DataError(FulcrumError, ValueError):
 
 
 class ReleaseError(FulcrumError, ValueError):
-    """An update must not leave the silo: it cannot be clipped, noised, accounted for or verified."""
+    """An update must not leave the silo, because clip, noise, accounting or verification failed."""
 
 
 class DivergedUpdateError(ReleaseError, ArithmeticError):
-    """A silo's update is not finite, so no clip bounds it."""
+    """A silo's update is not finite: no clip bounds the update."""
 
 
 class PolicyError(ReleaseError):
-    """The silo's own policy forbids the plan it was handed."""
+    """The silo's own policy forbids the plan."""
 
 
 class StorageError(FulcrumError, RuntimeError):
-    """A file cannot be written, held or trusted; a message says which, and what became of what stood there."""
+    """A file cannot be written, held or trusted; the message names the file and the state of its content."""
 
 
 class FileInUseError(StorageError):
-    """Another process, or another part of this one, holds a file."""
+    """A process, or a further part of the same process, holds the file already."""
 
 
 class LedgerError(FulcrumError, ValueError):
-    """A ledger cannot be read, written or trusted, or refuses what was asked."""
+    """A ledger cannot be read, written or trusted, or refuses an entry."""
 
 
 class RefusedReleaseError(LedgerError):
-    """The plan does not allow this release; nothing was recorded and nothing may be sent."""
+    """The plan does not allow the release: the ledger has no entry, and the silo must not send the release."""
 
 
 class LedgerInUseError(LedgerError, FileInUseError):
-    """Another process, or another part of this one, holds the ledger."""
+    """A process, or a further part of the same process, holds the ledger already."""
 
 
 class SignatureError(FulcrumError, ValueError):
-    """A plan, or its signature, is not from whom it should be."""
+    """A plan lacks a valid signature of the expected key."""
 
 
 class ExchangeError(FulcrumError, ValueError):
-    """What passes between silo, region and server is not what the plan says; nothing of it was used."""
+    """A message between silo, region and server does not fit the plan; the message was not used."""
 
 
 class EngineError(FulcrumError, RuntimeError):
-    """The engine beneath a federation did not do what it was asked."""
+    """The engine of a federation failed at a request."""
 
 
 class MissingExtraError(FulcrumError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is necessary and not installed."""
 
 
 def in_one_line(words: object) -> str:
-    """Returns what somebody else's code said as one line that can be printed.
+    """Returns the message of foreign code as a single printable line.
 
     >>> in_one_line(OSError("no  space" + chr(10) + "left" + chr(27)))
     'no space left'
@@ -195,18 +195,18 @@ def in_one_line(words: object) -> str:
     return "".join(filter(str.isprintable, " ".join(str(words).split())))
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, choices: Iterable[str]) -> str:
     """Returns " Did you mean 'south'?" for a misspelt word, or an empty string.
 
     >>> suggestion("sout", ["north", "south"])
     " Did you mean 'south'?"
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def listing(words: Iterable[str], limit: int = 12) -> str:
-    """Returns the words joined by commas, the first `limit` of them.
+    """Returns the first `limit` words joined by commas.
 
     >>> listing(["north", "south"])
     'north, south'
@@ -216,15 +216,15 @@ def listing(words: Iterable[str], limit: int = 12) -> str:
     return ", ".join(words[:limit]) + more
 
 
-def check_known(what: str, name: str, known: Iterable[str]) -> None:
-    """Raises `ParameterError` for a name that is none of the known ones.
+def check_known(noun: str, name: str, choices: Iterable[str]) -> None:
+    """Raises `ParameterError` for a name outside of `choices`.
 
     >>> check_known("format", "jsn", ["table", "json"])
     Traceback (most recent call last):
         ...
     fulcrum.errors.ParameterError: unknown format 'jsn'. Known: table, json. Did you mean 'json'?
     """
-    words = list(known)
+    words = list(choices)
     if name not in words:
         near = suggestion(name, words)
-        raise ParameterError("errors.name-unknown", noun=what, name=name, known=listing(words), suggestion=near)
+        raise ParameterError("errors.name-unknown", noun=noun, name=name, known=listing(words), suggestion=near)

@@ -1,4 +1,4 @@
-"""JSON and TOML from other people, read with one kind of error for every failure.
+"""JSON and TOML of foreign origin, with a single kind of error for every failure.
 
 >>> toml_of('rounds = 3')
 {'rounds': 3}
@@ -8,7 +8,7 @@ Traceback (most recent call last):
 tomllib.TOMLDecodeError: it is nested too deeply to be read
 
 The parsers beneath raise `RecursionError` for deep nesting, `UnicodeDecodeError` for text that is no UTF-8 and a bare
-`ValueError` for a number of thousands of digits. A caller shows a traceback for every kind of error that is forgotten.
+`ValueError` for a number of thousands of digits. A caller that forgets a kind of error shows a traceback.
 """
 
 import json
@@ -24,30 +24,30 @@ _TOO_DEEP = "it is nested too deeply to be read"
 
 
 def json_of(data: bytes, kind: type[_Kind]) -> _Kind:
-    """Returns the object in JSON, or raises `msgspec.MsgspecError`; a key that stands twice in an object is an error.
+    """Returns the object in JSON, or raises `msgspec.MsgspecError`; a repeated key in an object is an error.
 
     Args:
         data: The bytes.
         kind: The type of the object.
     """
     try:
-        found = msgspec.json.decode(data, type=kind)
+        content = msgspec.json.decode(data, type=kind)
         check_unique_keys(data)
     except RecursionError:
         raise msgspec.DecodeError(_TOO_DEEP) from None
-    except msgspec.MsgspecError:  # a ValueError too, and it says what is damaged
+    except msgspec.MsgspecError:  # a ValueError too, with the damaged place in the message
         raise
     except ValueError:
         raise msgspec.DecodeError("it is not UTF-8") from None
-    return found
+    return content
 
 
 def check_unique_keys(data: bytes) -> None:
-    """Raises `msgspec.DecodeError` where a key stands twice in one object of some JSON.
+    """Raises `msgspec.DecodeError` if an object in JSON has a repeated key.
 
-    Parsers take the last of the two, and people read the first: a signed file would show people another content than
-    the signed content. Most files equal the encoding of their own content, and so have no key twice. The
-    comparison takes half the time of Python's own parser, which names the key in all other files.
+    Parsers take the last value of a repeated key, and people read the first: a signed file would show people a
+    different content from the signed content. A file equal to the encoding of the file's content has no repeated key;
+    most files are. The comparison takes half the time of Python's own parser, which names the key in all further files.
 
     >>> check_unique_keys(b'{"rounds": 3, "rounds": 300}')
     Traceback (most recent call last):
@@ -55,14 +55,14 @@ def check_unique_keys(data: bytes) -> None:
     msgspec.DecodeError: the key 'rounds' stands twice in one object
 
     Args:
-        data: JSON that was decoded before.
+        data: JSON, decoded before without an error.
     """
     if msgspec.json.format(data, indent=-1) != msgspec.json.encode(msgspec.json.decode(data)):
         json.loads(data, object_pairs_hook=_object_of)
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object of some keys and values, or raises `msgspec.DecodeError` where a key stands twice."""
+    """Returns the object of keys and values, or raises `msgspec.DecodeError` for a repeated key."""
     members = dict(pairs)
     if len(members) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]

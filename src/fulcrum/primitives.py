@@ -48,7 +48,7 @@ class Primitives:
     invalid_tag: type[Exception]
 
 
-def _imported() -> Primitives | None:
+def _import_primitives() -> Primitives | None:
     try:
         from cryptography.exceptions import InvalidSignature, InvalidTag
         from cryptography.hazmat.primitives import hashes, serialization
@@ -97,7 +97,7 @@ def _use_once(suite: Primitives) -> None:
     form.load_pem_private_key(text, password=None)
 
 
-_PRIMITIVES = _imported()
+_PRIMITIVES = _import_primitives()
 if _PRIMITIVES is not None:
     _use_once(_PRIMITIVES)
 

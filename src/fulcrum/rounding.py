@@ -1,14 +1,14 @@
-"""Figures of a guarantee rounded so that what is printed is true.
+"""Epsilons rounded up, so that every printed guarantee is true.
 
-Files hold six significant digits, people are shown four, both rounded up: what is shown is never below what a file
-says, and the same epsilon reads the same in a sentence, a table and a chart.
+Files hold six significant digits and displays four, both rounded up: a displayed epsilon is never below the epsilon in
+the file, and an epsilon reads the same in a sentence, a table and a chart.
 """
 
 import math
 
 
 def rounded_up(epsilon: float, digits: int = 6) -> float:
-    """Returns an epsilon at so many significant digits, never below itself: what is printed must be true.
+    """Returns an epsilon rounded up to `digits` significant digits.
 
     >>> rounded_up(0.98999999999), rounded_up(0.9900001), rounded_up(10.0501, digits=4)
     (0.99, 0.990001, 10.06)
@@ -21,7 +21,7 @@ def rounded_up(epsilon: float, digits: int = 6) -> float:
 
 
 def display_epsilon(epsilon: float) -> float:
-    """Returns an epsilon as people are shown it everywhere, whether it was rounded for a file before or not.
+    """Returns an epsilon rounded up for display: the same with and without an earlier rounding for a file.
 
     >>> display_epsilon(23.880454), display_epsilon(rounded_up(23.880454))
     (23.89, 23.89)

@@ -1,9 +1,9 @@
-"""Which version of Fulcrum this is."""
+"""The version of Fulcrum."""
 
 
 def package_version() -> str:
-    """Returns the version of Fulcrum that is installed."""
-    from importlib.metadata import PackageNotFoundError, version  # brings `email`, which help does without
+    """Returns the installed version of Fulcrum, or "unknown"."""
+    from importlib.metadata import PackageNotFoundError, version  # loads `email`: too slow for --help
 
     try:
         return version("fulcrum-dp")

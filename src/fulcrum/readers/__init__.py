@@ -1,6 +1,6 @@
 """Federations from files, tables and names: read, checked, changed by hand, written.
 
-Change it for another file format, or another fact about silos. It knows nothing of privacy.
+Change this folder for a new file format, or a new fact about silos. No module here knows of privacy.
 
 Imports from: base, core.
 """

@@ -1,4 +1,4 @@
-"""A federation changed by hand, region by region: merged, split, added, removed, renamed, resized.
+"""Edits of a federation by hand, region by region: merge, split, add, remove, rename, resize.
 
 >>> north = Federation.from_sizes({"north": [120, 80], "south": [300]})
 >>> merge_regions(north, ["north", "south"]).innermost.nodes
@@ -6,7 +6,7 @@
 >>> split_region(north, "north").innermost.nodes
 ('north', 'north 2', 'south')
 
-Each function returns a new federation. Outer tiers follow: a node that no region is left in goes with it.
+Every function returns a new federation. Outer tiers follow: a node without regions is removed.
 """
 
 from collections.abc import Container, Sequence
@@ -22,28 +22,36 @@ from fulcrum.readers.federation import Federation
 from fulcrum.readers.silo_table import MOST_RECORDS
 
 MOST_SILOS = 100_000
-"""Silos that a federation edited by hand may have."""
+"""The largest number of silos of a federation edited by hand."""
 
 
 def merge_regions(federation: Topology, regions: Sequence[str]) -> Federation:
-    """Returns the federation with some regions made one, in the place of the first of them."""
+    """Returns the federation with `regions` merged into a single region, in the place of the first region."""
     wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
     if len(wanted) < 2:
         raise FederationError("federation.merge-too-few", tier=federation.innermost.name)
     first = wanted[0]
     nodes = list(federation.innermost.nodes)
-    nodes[first] = _unused(" + ".join(nodes[node] for node in wanted), nodes)
+    nodes[first] = _free_name(" + ".join(nodes[node] for node in wanted), nodes)
     codes = _by_silo(federation)
-    moved = np.isin(codes[0], wanted)
+    in_merge = np.isin(codes[0], wanted)
     example = int(np.argmax(codes[0] == first))
     for tier in codes:
-        tier[moved] = tier[example]
-    return _rebuilt(federation, codes=codes, regions=nodes)
+        tier[in_merge] = tier[example]
+    return _rebuild(federation, codes=codes, regions=nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A region whose silos a merge takes to another node of an outer tier."""
+    """A region whose silos a merge takes to a different node of an outer tier.
+
+    Attributes:
+        region: The name of the region.
+        silos: The number of silos.
+        tier: The outer tier.
+        left: The node before the merge.
+        joined: The node after the merge.
+    """
 
     region: str
     silos: int
@@ -53,7 +61,7 @@ class Move:
 
 
 def moves_of_merge(federation: Topology, regions: Sequence[str]) -> list[Move]:
-    """Returns whom merging some regions moves: the others follow the first of them on every outer tier.
+    """Returns the moves of a merge: on every outer tier, regions follow the first region.
 
     >>> fed = Federation.from_sizes({"nrw": [9], "tirol": [5, 4]}, outer={"land": {"DE": ["nrw"], "AT": ["tirol"]}})
     >>> [(move.region, move.silos, move.left, move.joined) for move in moves_of_merge(fed, ["nrw", "tirol"])]
@@ -61,86 +69,88 @@ def moves_of_merge(federation: Topology, regions: Sequence[str]) -> list[Move]:
     """
     wanted = [_node(federation, region) for region in dict.fromkeys(regions)]
     codes, silos = _by_silo(federation), np.bincount(federation.innermost.parent_of)
-    found = []
+    moves = []
     for level, tier in enumerate(federation.tiers[1:], 1):
-        first, *others = (int(codes[level][np.argmax(codes[0] == node)]) for node in wanted)
-        for node, outer in zip(wanted[1:], others, strict=True):
+        first, *outer_nodes = (int(codes[level][np.argmax(codes[0] == node)]) for node in wanted)
+        for node, outer in zip(wanted[1:], outer_nodes, strict=True):
             if outer != first:
-                name, there = federation.innermost.nodes[node], tier.nodes[first]
-                found.append(
-                    Move(region=name, silos=int(silos[node]), tier=tier.name, left=tier.nodes[outer], joined=there)
+                name, joined = federation.innermost.nodes[node], tier.nodes[first]
+                moves.append(
+                    Move(region=name, silos=int(silos[node]), tier=tier.name, left=tier.nodes[outer], joined=joined)
                 )
-    return found
+    return moves
 
 
 def split_region(federation: Topology, region: str) -> Federation:
-    """Returns the federation with the second half of a region's silos in a new region beside it.
+    """Returns the federation with the second half of a region's silos in a new region, beside the first half.
 
-    Regions stand in the order of their first silos, so those of both halves are brought together.
+    Regions are in the order of first silos. The silos of both halves are therefore made neighbours in the table.
     """
     node = _node(federation, region)
     members = np.flatnonzero(federation.innermost.parent_of == node)
     if len(members) < 2:
         raise FederationError("federation.split-too-few", tier=federation.innermost.name, region=region)
-    nodes = [*federation.innermost.nodes, _numbered(region, federation.innermost.nodes, first=2)]
+    nodes = [*federation.innermost.nodes, _numbered_name(region, federation.innermost.nodes, first=2)]
     codes = _by_silo(federation)
     codes[0][members[(len(members) + 1) // 2 :]] = len(nodes) - 1
     others = np.delete(np.arange(len(federation)), members)
     together = np.insert(others, np.searchsorted(others, members[0]), members)
-    return _rebuilt(federation, codes=codes, regions=nodes, rows=together)
+    return _rebuild(federation, codes=codes, regions=nodes, rows=together)
 
 
 def remove_region(federation: Topology, region: str) -> Federation:
-    """Returns the federation without a region and its silos."""
-    kept = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
-    if not len(kept):
+    """Returns the federation without a region and the region's silos."""
+    rows = np.flatnonzero(federation.innermost.parent_of != _node(federation, region))
+    if not len(rows):
         raise FederationError("federation.last-region", region=region, tier=federation.innermost.name)
-    return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
+    return _rebuild(federation, codes=_by_silo(federation), rows=rows)
 
 
 def add_region(federation: Topology, *, silos: int = 5) -> Federation:
-    """Returns the federation with one more region, of silos of the mean size, under the first outer nodes."""
+    """Returns the federation with a new region of silos of the mean size, under the first outer nodes."""
     inner = federation.innermost
-    region = _numbered(inner.name, inner.nodes)
+    region = _numbered_name(inner.name, inner.nodes)
     codes = [
-        np.append(tier, np.full(silos, 0 if level else len(inner.nodes)))  # the rest of the chain
+        np.append(
+            tier, np.full(silos, 0 if level else len(inner.nodes))
+        )  # node 0 of the tier above; further tiers below
         for level, tier in enumerate(_by_silo(federation))
     ]
     for level in range(2, len(codes)):
         codes[level][-silos:] = codes[level][int(np.argmax(codes[1] == 0))]
     size = _whole(float(federation.sizes.mean()))
-    return _rebuilt(federation, codes=codes, regions=[*inner.nodes, region], new=(region, silos, size))
+    return _rebuild(federation, codes=codes, regions=[*inner.nodes, region], new=(region, silos, size))
 
 
 def rename_region(federation: Topology, region: str, name: str) -> Federation:
-    """Returns the federation with another name for a region."""
+    """Returns the federation with a new name for a region."""
     node, nodes = _node(federation, region), list(federation.innermost.nodes)
     name = name.strip()
     if name != region and name in nodes:
         raise FederationError("federation.region-exists", tier=federation.innermost.name, name=name)
     nodes[node] = name
-    return _rebuilt(federation, codes=_by_silo(federation), regions=nodes)
+    return _rebuild(federation, codes=_by_silo(federation), regions=nodes)
 
 
 def resize_region(federation: Topology, region: str, *, silos: int) -> Federation:
-    """Returns the federation with a region of so many silos: the last ones go, or new ones of its mean size come."""
+    """Returns the federation with `silos` silos in a region: the last silos go, or new silos of the mean size come."""
     node, inner = _node(federation, region), federation.innermost
     members = np.flatnonzero(inner.parent_of == node)
     if silos < 1:
         raise FederationError("federation.silos-too-few", tier=inner.name, region=region, silos=silos)
     if silos <= len(members):
-        kept = np.delete(np.arange(len(federation)), members[silos:])
-        return _rebuilt(federation, codes=_by_silo(federation), rows=kept)
+        rows = np.delete(np.arange(len(federation)), members[silos:])
+        return _rebuild(federation, codes=_by_silo(federation), rows=rows)
     more = silos - len(members)
     if len(federation) + more > MOST_SILOS:
         raise FederationError("federation.silos-too-many", tier=inner.name, region=region, silos=silos, most=MOST_SILOS)
     codes = [np.append(tier, np.full(more, tier[members[0]])) for tier in _by_silo(federation)]
     size = _whole(float(federation.sizes[members].mean()))
-    return _rebuilt(federation, codes=codes, new=(region, more, size))
+    return _rebuild(federation, codes=codes, new=(region, more, size))
 
 
 def rescale_region(federation: Topology, region: str, *, mean: float) -> Federation:
-    """Returns the federation with a region of that mean size; its silos keep their proportions, in whole records."""
+    """Returns the federation with a mean of `mean` records a silo in a region; proportions stay, in whole records."""
     members = federation.innermost.parent_of == _node(federation, region)
     if not 1 <= mean <= MOST_RECORDS:
         raise FederationError(
@@ -150,7 +160,7 @@ def rescale_region(federation: Topology, region: str, *, mean: float) -> Federat
         raise FederationError("federation.sizes-undeclared", name=federation.name)
     sizes = federation.sizes.copy()
     sizes[members] = np.clip(np.round(sizes[members] * (mean / sizes[members].mean())), 1, MOST_RECORDS)
-    return _rebuilt(federation, codes=_by_silo(federation), sizes=sizes)
+    return _rebuild(federation, codes=_by_silo(federation), sizes=sizes)
 
 
 def _node(federation: Topology, region: str) -> int:
@@ -164,11 +174,11 @@ def _node(federation: Topology, region: str) -> int:
 
 
 def _by_silo(federation: Topology) -> list[IntArray]:
-    """Returns by tier, inner to outer, the node of each silo."""
+    """Returns by tier, inner to outer, the node of every silo."""
     return [federation.membership(tier.name).copy() for tier in federation.tiers]
 
 
-def _rebuilt(
+def _rebuild(
     federation: Topology,
     *,
     codes: Sequence[IntArray],
@@ -177,7 +187,7 @@ def _rebuilt(
     rows: IntArray | None = None,
     new: tuple[str, int, float] | None = None,
 ) -> Federation:
-    """Returns the federation of these places: `new` silos of a region appended, then the `rows` alone, in order."""
+    """Returns a federation by node of every silo: `new` silos of a region appended, then `rows` alone, in order."""
     names = federation.silo_names.tolist()
     sizes = federation.sizes if sizes is None else sizes
     epsilon, weight = federation.preferences, federation.declared_weights
@@ -214,14 +224,14 @@ def _rebuilt(
     )
 
 
-def _numbered(name: str, taken: Container[str], *, first: int = 1) -> str:
-    """Returns the first of `name 2`, `name 3` and so on that is free."""
-    return next(made for number in count(first) if (made := f"{name} {number}") not in taken)
+def _numbered_name(name: str, taken: Container[str], *, first: int = 1) -> str:
+    """Returns the first free name among `name 2`, `name 3` and so on."""
+    return next(numbered for number in count(first) if (numbered := f"{name} {number}") not in taken)
 
 
-def _unused(name: str, taken: Container[str]) -> str:
+def _free_name(name: str, taken: Container[str]) -> str:
     short = name if len(name) <= 60 else f"{name[:59]}…"
-    return short if short not in taken else _numbered(short, taken, first=2)
+    return short if short not in taken else _numbered_name(short, taken, first=2)
 
 
 def _whole(size: float) -> float:

@@ -1,10 +1,10 @@
-"""A federation from a user's regions or columns: the topology, with every mistake located.
+"""A federation from a user's regions or columns: the topology, with the place of every mistake.
 
 >>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
 >>> federation.weights.tolist()
 [0.24, 0.16, 0.6]
 
-`fulcrum.core.topology` is what silos know of a federation; nothing here runs in a silo.
+`fulcrum.core.topology` has the part of a federation that silos need; no silo imports `fulcrum.readers`.
 """
 
 import shlex
@@ -19,7 +19,7 @@ from fulcrum.errors import FederationError, OverlapError, listing, suggestion
 
 
 class Federation(Topology):
-    """Silos, their sizes, and the tree that aggregates them, made from regions or from the columns of a table."""
+    """Silos, sizes, and the tree of aggregation, made from regions or from the columns of a table."""
 
     __slots__ = ()
 
@@ -31,11 +31,11 @@ class Federation(Topology):
         outer: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
         name: str = "federation",
     ) -> Self:
-        """Returns the federation of these regions.
+        """Returns the federation of `regions`.
 
         Args:
-            regions: For each region the sizes of its silos, as a list or as a mapping from silo name to size.
-            outer: For each outer tier, inner to outer, its nodes and the names of their children.
+            regions: By region the sizes of silos, as a list or as a mapping from silo name to size.
+            outer: By outer tier, inner to outer, the nodes and the names of their children.
             name: For messages and file names.
 
         >>> nested = Federation.from_sizes(
@@ -77,17 +77,17 @@ class Federation(Topology):
         name: str = "federation",
         locate: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> Self:
-        """Returns the federation of a table with one row a silo: the way in for every file format.
+        """Returns the federation of a table with a row for every silo: the way in for every file format.
 
         Args:
-            silo: The names of the silos; None names them silo-1, silo-2 and so on.
-            records: Their sizes; None where they are not declared.
-            tiers: By tier name, inner to outer, the node of each silo.
-            epsilon: Declared preferences, NaN where there is none.
-            group: The organisational group of each silo.
-            weight: What each silo counts for, in any unit.
+            silo: The names of the silos; None gives the names silo-1, silo-2 and so on.
+            records: The sizes of the silos; None if not declared.
+            tiers: By tier name, inner to outer, the node of every silo.
+            epsilon: Declared preferences, NaN for silos without a preference.
+            group: The organisational group of every silo.
+            weight: The weight of every silo, in any unit.
             name: For messages and file names.
-            locate: Says where a row stands, for messages: "silos.csv line 17".
+            locate: Returns the place of a row for messages: "silos.csv line 17".
         """
         if not tiers:
             raise FederationError("federation.tier-missing", name=name)
@@ -105,10 +105,10 @@ class Federation(Topology):
         levels: list[Tier] = []
         for tier_name, labels in tiers.items():
             tier = _in_order(labels) if isinstance(labels, Tier) else Tier.from_labels(tier_name, labels)
-            levels.append(_nested(tier, levels, locate))
+            levels.append(_nest(tier, levels, locate))
         if group is not None:
             labelled = _in_order(group) if isinstance(group, Tier) else Tier.from_labels("group", group)
-            group = _nested(labelled, [], locate)
+            group = _nest(labelled, [], locate)
         silos = len(levels[0].parent_of)
         return cls(
             name=name,
@@ -123,7 +123,7 @@ class Federation(Topology):
 
 
 def _parents(tier: str, nodes: Mapping[str, Sequence[str]], children: set[str]) -> dict[str, str]:
-    """Returns the node of each child, after checking that every child has exactly one."""
+    """Returns the node of every child, after a check that every child has exactly one node."""
     above: dict[str, str] = {}
     for node, members in nodes.items():
         for child in members:
@@ -161,7 +161,7 @@ def _checked_names(names: Sequence[str] | NameArray, locate: Callable[[int], str
 
 
 def _first_duplicate(names: NameArray) -> tuple[int, int] | None:
-    """Returns the rows of a name that stands twice; by hash first, so that 10^8 names fit in memory."""
+    """Returns both rows of a repeated name, or None; compares hashes first, so that 10^8 names fit in memory."""
     hashes = np.fromiter(map(hash, names), np.int64, len(names))
     ordered = np.sort(hashes)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -194,7 +194,7 @@ def _refuse_duplicate(
 
 
 def _in_order(tier: Tier) -> Tier:
-    """Returns a tier with its nodes in the order of their first silos, as every file has them: digests depend on it."""
+    """Returns a tier with the nodes in the order of first silos, as in every file: digests depend on the order."""
     codes, seen = tier.parent_of, 0
     for start in range(0, len(codes), BATCH):
         piece = codes[start : start + BATCH]
@@ -205,15 +205,17 @@ def _in_order(tier: Tier) -> Tier:
     else:
         return tier
     first = np.full(len(tier.nodes), len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several the last is kept, which is the first silo
+    first[codes[::-1]] = np.arange(len(codes))[
+        ::-1
+    ]  # NumPy keeps the last of several values: in reverse, that of the first silo
     order = np.argsort(first, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return Tier(name=tier.name, nodes=tuple(tier.nodes[node] for node in order), parent_of=place[codes])
 
 
-def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
-    """Turns a tier given by silo into one given by child, after checking that no child has two parents."""
+def _nest(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
+    """Returns a tier by child from a tier by silo, after a check that no child has two parents."""
     for label in tier.nodes:
         if problem := name_problem(label):
             row = int(np.argmax(tier.parent_of == tier.nodes.index(label)))
@@ -225,7 +227,9 @@ def _nested(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier
         child = level.parent_of[child]
     inner = below[-1]
     parent = np.empty(len(inner.nodes), dtype=np.intp)
-    parent[child[::-1]] = tier.parent_of[::-1]  # reversed, so that the first row of a child decides
+    parent[child[::-1]] = tier.parent_of[
+        ::-1
+    ]  # reversed, so that the first row of a child decides: NumPy keeps the last value
     clash = parent[child] != tier.parent_of
     if clash.any():
         row = int(np.argmax(clash))

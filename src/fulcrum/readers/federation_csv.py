@@ -1,4 +1,4 @@
-"""A federation as the CSV file that is read back the same: also the clean table of a spreadsheet that was not."""
+"""A federation as a CSV file that is read back as the same federation: also the clean copy of a messy spreadsheet."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from fulcrum.readers.silo_table import checked_header
 
 
 def federation_csv(federation: Topology) -> str:
-    """Returns a federation as CSV: a line for each silo.
+    """Returns a federation as CSV, with a line for every silo.
 
     >>> from fulcrum.readers.federation import Federation
     >>> print(federation_csv(Federation.from_sizes({"north": [120, 80], "south": [300]})).splitlines()[:3])
     ['silo,records,region', 'north-1,120,north', 'north-2,80,north']
 
     Raises:
-        FederationError: It would be read back as another, or refused: records are fractions, the innermost tier is not
-            called "region", or a name means something else in a table.
+        FederationError: The CSV would be read back as a different federation, or refused: records are fractions, the
+            innermost tier is not called "region", or a name has a meaning of its own in a table.
     """
     roster = roster_of(federation)
     places = [*roster.tiers, *([roster.group] if roster.group else [])]
@@ -27,7 +27,7 @@ def federation_csv(federation: Topology) -> str:
     columns |= {} if roster.records is None else {"records": roster.records}
     columns |= {place.name: [place.nodes[code] for code in place.codes] for place in places}
     if roster.epsilon is not None:
-        columns["epsilon"] = roster.epsilon  # nothing is written where a silo declares none
+        columns["epsilon"] = roster.epsilon  # None, for a silo without a preference, becomes an empty cell
     columns |= {} if roster.weight is None else {"weight": roster.weight}
     try:
         checked_header(list(columns), "its header")
@@ -39,9 +39,10 @@ def federation_csv(federation: Topology) -> str:
 
 
 def _check_back(table: str, federation: Topology) -> None:
+    """Raises `FederationError` unless the CSV is read back with the same digest."""
     try:
-        found = reading_of_bytes(table.encode(), "table.csv").federation
+        copy = reading_of_bytes(table.encode(), "table.csv").federation
     except FederationError as error:
         raise FederationError.at(f"{federation.name} cannot be written as CSV", error) from None
-    if found.digest != federation.digest:
+    if copy.digest != federation.digest:
         raise FederationError("federation.csv-ambiguous", federation=federation.name)

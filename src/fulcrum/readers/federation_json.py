@@ -1,4 +1,4 @@
-"""A federation as JSON that a page can hold and send back; it comes back the same, bit for bit.
+"""A federation as JSON for the page, which holds the JSON and sends it back: the digest stays the same.
 
 >>> from fulcrum.readers.profiles import profile
 >>> federation = profile("severe")
@@ -20,7 +20,7 @@ from fulcrum.readers.spreadsheets.column_names import MOST_COLUMNS
 
 
 class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A tier or group: its nodes, and by silo which of them it belongs to."""
+    """A tier or group: the nodes, and by silo the index of the silo's node."""
 
     name: str
     nodes: list[str]
@@ -28,9 +28,9 @@ class Place(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A federation in columns; `tiers` stand inner to outer, `epsilon` are declared preferences.
+    """A federation in columns; `tiers` are in the order inner to outer, `epsilon` are declared preferences.
 
-    Without `records` sizes are not declared; `weight` is what silos count for, where the federation says so.
+    Without `records` sizes are not declared; `weight` has the declared weights of silos, if any.
     """
 
     name: str
@@ -54,17 +54,17 @@ def roster_of(federation: Topology) -> Roster:
             Place(name=tier.name, nodes=list(tier.nodes), codes=federation.membership(tier.name).tolist())
             for tier in federation.tiers
         ],
-        epsilon=None if declared is None else [None if math.isnan(one) else one for one in declared.tolist()],
+        epsilon=None if declared is None else [None if math.isnan(value) else value for value in declared.tolist()],
         group=None if group is None else Place(name="group", nodes=list(group.nodes), codes=group.parent_of.tolist()),
         weight=None if weight is None else weight.tolist(),
     )
 
 
 def federation_of(roster: Roster) -> Federation:
-    """Returns the federation of a roster, after the checks that every table of silos has to pass.
+    """Returns the federation of a roster, after the checks for every table of silos.
 
     Raises:
-        FederationError: It does not hold together.
+        FederationError: The columns of the roster do not fit each other, or break a rule for tables.
     """
     count = len(roster.silos)
     if not (roster.name and roster.name.isprintable() and len(roster.name) <= 200):
@@ -92,7 +92,7 @@ def federation_of(roster: Roster) -> Federation:
 
 
 def _codes(tier: Place, count: int) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """Returns the places of silos, after deciding that each is one of the nodes and that no node stands there twice."""
+    """Returns the node of every silo, after a check that every index is valid and that no node is repeated."""
     try:
         codes = np.array(tier.codes, dtype=np.intp)
     except OverflowError:

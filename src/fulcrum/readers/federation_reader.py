@@ -7,7 +7,8 @@
 >>> read_federation(frame).weights.tolist()
 [0.4, 0.6]
 
-Every message names the file and the line, or the row. A column that is not known is refused, never ignored.
+Every message names the file and the line, or the row. An unknown column is refused, never ignored: a misspelt `epsilon`
+would otherwise drop the preferences of all silos without a word.
 """
 
 import math
@@ -39,11 +40,12 @@ _BATCH = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederationReading:
-    """A federation, and how its description was read.
+    """A federation, with notes on how the description was read.
 
     Attributes:
-        federation: The federation; `federation_csv` writes it as a clean table.
-        notes: What was not plain and how it was taken, a sentence each, for whoever knows the file to confirm.
+        federation: The federation; `federation_csv` writes a clean table of the federation.
+        notes: A sentence on every unclear part of the description and on how the part was read, for the author of the
+            file to confirm.
     """
 
     federation: Topology
@@ -51,13 +53,13 @@ class FederationReading:
 
 
 def read_federation(source: Any, *, columns: Columns | None = None) -> Topology:
-    """Returns the federation that `source` describes; `reading_of` also says how it was read.
+    """Returns the federation that `source` describes; `reading_of` adds notes on how `source` was read.
 
     Args:
         source: A name of `PROFILES`; the path of a .toml, .csv, .tsv, .txt, .parquet, .yml or .yaml file; a data frame
-            that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation,
-            which is returned unchanged. A built-in name wins over a file so named; write ./severe for the file.
-        columns: Of a table, by meaning the column that has it: {"silo": "hospital", "ignore": ["phone", "remarks"]}.
+            that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation, returned
+            unchanged. A built-in name wins over a file of the same name; write ./severe for the file.
+        columns: By meaning the name of a column in the table: {"silo": "hospital", "ignore": ["phone", "remarks"]}.
 
     Raises:
         FederationError: The description is wrong or cannot be read.
@@ -69,7 +71,7 @@ def read_federation(source: Any, *, columns: Columns | None = None) -> Topology:
 
 
 def reading_of(source: Any, *, columns: Columns | None = None) -> FederationReading:
-    """Returns the federation that `source` describes, and how it was read; takes what `read_federation` takes."""
+    """Returns the federation that `source` describes, with notes; the arguments are those of `read_federation`."""
     if isinstance(source, str) and source in PROFILES:
         source = profile(source)
     if isinstance(source, Topology):
@@ -81,41 +83,41 @@ def reading_of(source: Any, *, columns: Columns | None = None) -> FederationRead
 
 
 def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) -> FederationReading:
-    r"""Returns the federation of a table or TOML file that is at hand as bytes; its name decides which of them it is.
+    r"""Returns the federation of a table or TOML file from bytes; the suffix of `file` decides between both kinds.
 
-    >>> found = reading_of_bytes(b"hospital;region\nlille;north\nlyon;south", "sites.csv")
-    >>> found.federation.silo_names.tolist()
+    >>> reading = reading_of_bytes(b"hospital;region\nlille;north\nlyon;south", "sites.csv")
+    >>> reading.federation.silo_names.tolist()
     ['lille', 'lyon']
-    >>> found.notes
+    >>> reading.notes
     ('cells are separated by semicolons', "columns are read as: silo from 'hospital'")
 
     Raises:
-        FederationError: The description is wrong, or the name ends in none of .csv, .tsv, .txt and .toml.
+        FederationError: The description is wrong, or the name does not end in .csv, .tsv, .txt or .toml.
     """
     path = Path(file)
     if path.suffix.lower() in _TABLES or path.suffix.lower() == ".toml":
-        return _parsed(data, path, file, columns)
+        return _parse_file(data, path, file, columns)
     raise FederationError("federation.suffix-not-text", file=file, advice=_export(path))
 
 
-def _read_file(path: Path, given: str, columns: Columns | None) -> FederationReading:
+def _read_file(path: Path, source: str, columns: Columns | None) -> FederationReading:
     file = path.name if path.name.isprintable() else repr(path.name)
     try:
-        _check_kind(path, given, file)
+        _check_kind(path, source, file)
         if path.suffix.lower() == ".parquet":
             return _read_parquet(path, file, columns)
-        return _parsed(path.read_bytes(), path, file, columns)
+        return _parse_file(path.read_bytes(), path, file, columns)
     except OSError as error:
         raise FederationError("federation.file-unreadable", file=file, reason=error.strerror or str(error)) from None
 
 
-def _check_kind(path: Path, given: str, file: str) -> None:
-    """Raises where there is no such file, or none of a kind that can be read."""
-    if not given or not path.exists():
-        near = suggestion(given, PROFILES)
-        raise FederationError("federation.name-unknown", source=given, known=listing(PROFILES), suggestion=near)
+def _check_kind(path: Path, source: str, file: str) -> None:
+    """Raises `FederationError` if the file does not exist or has an unknown suffix."""
+    if not source or not path.exists():
+        near = suggestion(source, PROFILES)
+        raise FederationError("federation.name-unknown", source=source, known=listing(PROFILES), suggestion=near)
     if path.is_dir():
-        raise FederationError("federation.file-is-folder", source=given, suffixes=listing(_KINDS))
+        raise FederationError("federation.file-is-folder", source=source, suffixes=listing(_KINDS))
     if path.suffix.lower() not in _KINDS:
         raise FederationError(
             "federation.suffix-unknown", file=file, suffix=path.suffix, known=listing(_KINDS), advice=_export(path)
@@ -123,12 +125,12 @@ def _check_kind(path: Path, given: str, file: str) -> None:
 
 
 def _export(path: Path) -> str:
-    """Returns what to do with a file that cannot be read."""
+    """Returns advice on a file of an unknown kind: how to export the file as CSV."""
     return how_to_export(path.suffix.lower()) if path.suffix.lower() in WORKBOOKS else "Save it as CSV"
 
 
-def _parsed(data: bytes, path: Path, file: str, columns: Columns | None) -> FederationReading:
-    """Returns what a text file says, whose kind is known."""
+def _parse_file(data: bytes, path: Path, file: str, columns: Columns | None) -> FederationReading:
+    """Returns the reading of a text file with a known suffix."""
     if path.suffix.lower() in _TABLES:
         federation, notes = sheet_federation(data, file, _stem(path), columns)
         return _reading(federation, file, notes, columns)
@@ -148,7 +150,7 @@ def _refuse_columns(columns: Columns | None, source: str) -> None:
 
 
 def _reading(federation: Topology, where: str, notes: Sequence[str], columns: Columns | None) -> FederationReading:
-    """Returns the reading of a table, after a look at its names and at columns that may be tiers by accident."""
+    """Returns the reading of a table, with notes on doubtful names and on columns that may be tiers by accident."""
     tiers = [_doubt(tier, federation) for tier in federation.tiers[1:] if tier.name not in (columns or {})]
     return FederationReading(
         federation=federation,
@@ -157,7 +159,7 @@ def _reading(federation: Topology, where: str, notes: Sequence[str], columns: Co
 
 
 def _doubt(tier: Tier, federation: Topology) -> str:
-    """Returns that a column was read as a tier, where it may be none."""
+    """Returns a note on a column that was read as a tier and may be no tier; "" if there is no doubt."""
     figures = all(re.fullmatch(r"[-+0-9 .,'/()%]+", label) for label in tier.nodes)
     if expected_tier(tier.name) and not figures:
         return ""
@@ -171,7 +173,7 @@ def _doubt(tier: Tier, federation: Topology) -> str:
 
 
 def _totals(federation: Topology, where: str) -> list[str]:
-    """Returns a note on each silo that is called a sum; refuses one that is a sum."""
+    """Returns a note on every silo with the name of a sum; refuses a silo with the records of a sum."""
     if len(federation) > MOST_NAMES:
         return []
     names, sizes = federation.silo_names.tolist(), federation.sizes.tolist()
@@ -188,7 +190,7 @@ def _totals(federation: Topology, where: str) -> list[str]:
 
 
 def _text(cell: Any) -> str:
-    """Returns a cell of a text column; whole numbers are fine as names."""
+    """Returns the text of a cell; whole numbers are fine as names."""
     if isinstance(cell, str):
         return cell.strip()
     if cell is None:
@@ -199,7 +201,7 @@ def _text(cell: Any) -> str:
 
 
 def _numbers(columns: Mapping[str, Any], read: Callable[[Any], Numbers]) -> dict[str, Numbers | None]:
-    """Returns the columns of numbers, None for one that the table does not have."""
+    """Returns the columns of numbers, None for a column outside of the table."""
     return {name: read(columns[name]) if name in columns else None for name in NUMBER_COLUMNS}
 
 
@@ -209,7 +211,7 @@ def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationR
         import pyarrow.parquet
     except ImportError:
         raise MissingExtraError("extra.pyarrow-missing") from None
-    with path.open("rb"):  # says why a file cannot be opened, which Arrow does not
+    with path.open("rb"):  # Arrow's error does not name the reason if a file cannot be opened
         pass
     try:
         with pa.parquet.ParquetFile(path) as table:
@@ -217,10 +219,10 @@ def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationR
             header = [name for name in meaning.names if name is not None]
             silos = Silos(label_columns(header), lambda row: f"{file} row {row + 1}", table.metadata.num_rows)
             for batch in table.iter_batches(batch_size=_BATCH):
-                found = {name: cells for name, cells in zip(meaning.names, batch.columns, strict=True) if name}
-                labels = {name: _arrow_labels(found[name]) for name in label_columns(header)}
-                silo = _arrow_strings(found[SILO]).to_numpy(zero_copy_only=False).tolist()
-                silos.add(silo, labels=labels, **_numbers(found, _arrow_numbers))
+                cells_by_name = {name: cells for name, cells in zip(meaning.names, batch.columns, strict=True) if name}
+                labels = {name: _arrow_labels(cells_by_name[name]) for name in label_columns(header)}
+                silo = _arrow_strings(cells_by_name[SILO]).to_numpy(zero_copy_only=False).tolist()
+                silos.add(silo, labels=labels, **_numbers(cells_by_name, _arrow_numbers))
     except FederationError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError):
@@ -229,14 +231,14 @@ def _read_parquet(path: Path, file: str, columns: Columns | None) -> FederationR
 
 
 def _checked_meaning(header: Sequence[str], where: str, columns: Columns | None) -> Meaning:
-    """Returns what the columns of a table are, after the checks that every table shares."""
+    """Returns the meaning of the columns of a table, after the checks for every table."""
     meaning = meaning_of(header, where, columns)
-    checked_header([name for name in meaning.names if name is not None], where, meaning.said)
+    checked_header([name for name in meaning.names if name is not None], where, meaning.declared)
     return meaning
 
 
 def _arrow_strings(column: Any) -> Any:
-    """Returns a column of a batch as trimmed strings, "" where it is null."""
+    """Returns a column of a batch as trimmed strings, "" for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -252,7 +254,7 @@ def _arrow_strings(column: Any) -> Any:
 
 
 def _arrow_labels(column: Any) -> tuple[IntArray, Sequence[str]]:
-    """Returns codes and labels; encoded anew, so that labels stand in the order of their rows."""
+    """Returns codes and labels; encodes anew, because labels must be in the order of rows."""
     encoded = _arrow_strings(column).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.intp), encoded.dictionary.to_pylist()
 
@@ -285,14 +287,16 @@ def _read_frame(source: Any, columns: Columns | None) -> FederationReading:
     silos = Silos(label_columns(header), lambda row: f"data frame row {row + 1}", len(eager))
     for start in range(0, len(eager), _BATCH):
         rows = eager[start : start + _BATCH]
-        found = {name: rows.get_column(key) for name, key in zip(meaning.names, original, strict=True) if name}
-        labels = {name: list(map(_text, _cells(found[name]))) for name in label_columns(header)}
-        silos.add(list(map(_text, _cells(found[SILO]))), labels=labels, **_numbers(found, _frame_numbers))
+        cells_by_name = {name: rows.get_column(key) for name, key in zip(meaning.names, original, strict=True) if name}
+        labels = {name: list(map(_text, _cells(cells_by_name[name]))) for name in label_columns(header)}
+        silos.add(
+            list(map(_text, _cells(cells_by_name[SILO]))), labels=labels, **_numbers(cells_by_name, _frame_numbers)
+        )
     return _reading(silos.federation("federation", "data frame"), "data frame", meaning.notes, columns)
 
 
 def _cells(column: nw.Series[Any]) -> list[Any]:
-    """Returns the cells of a column, None for whatever its library takes for missing."""
+    """Returns the cells of a column, None for every missing value of the column's library."""
     cells, missing = column.to_list(), column.is_null()
     if not missing.any():
         return cells

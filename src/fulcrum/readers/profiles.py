@@ -1,4 +1,4 @@
-"""Federations built in by name: the profiles of the paper, for examples, tests and its tables.
+"""Federations built in by name: the profiles of the paper, for examples, tests and the paper's tables.
 
 >>> profile("severe").innermost.nodes
 ('region-1', 'region-2', 'region-3', 'region-4', 'region-5')
@@ -19,7 +19,7 @@ from fulcrum.errors import FederationError, ParameterError, listing, suggestion
 from fulcrum.readers.federation import Federation
 
 RECORDS = 200
-"""Records of every silo of a built-in federation whose silos are equal."""
+"""Records of every silo of the built-in federations with equal silos."""
 
 
 def profile_from_counts(
@@ -28,10 +28,10 @@ def profile_from_counts(
     """Returns a federation of equal silos.
 
     Args:
-        counts: The number of silos of each region.
+        counts: By region the number of silos.
         records: The size of every silo.
         name: For messages and file names.
-        region: What regions are called: region-1, region-2 and so on; their silos are region-1-1, region-1-2.
+        region: The stem of names: regions are region-1, region-2 and so on, silos region-1-1, region-1-2.
 
     >>> profile_from_counts([2, 1]).silo_names.tolist()
     ['region-1-1', 'region-1-2', 'region-2-1']
@@ -51,11 +51,11 @@ def profile_from_counts(
 
 
 def cellular(seed: int = 0) -> Federation:
-    """Returns 60 base stations whose numbers of devices are lognormal (mu 1.2, sigma 1.3), rounded, at least 1.
+    """Returns 60 base stations with lognormal numbers of devices (mu 1.2, sigma 1.3), rounded, at least 1.
 
-    The paper prints a dispersion of 82.8 to 87.6 %, and 85.6 % where it names one value. Rounding to the nearest
-    integer gives exactly these for seeds 1, 2 and 0; cutting the fraction off gives 81.6, 86.9 and 84.8 %. Over many
-    seeds the two are about equally often within the printed range (48 %), so the three values decide.
+    The paper prints a dispersion of 82.8 to 87.6 %, and a single value of 85.6 %. Rounding to the nearest integer gives
+    exactly these values for seeds 1, 2 and 0; cutting the fraction off gives 81.6, 86.9 and 84.8 %. Over many seeds
+    both ways are about equally often within the printed range (48 %): the three values decide for rounding.
 
     >>> federation = cellular()
     >>> len(federation), round(100 * (1 - 60 / len(federation)), 1)
@@ -81,7 +81,7 @@ def lognormal_sizes(
 
 
 def _tcga_brca() -> Federation:
-    """Returns the 37 sites of Fed-TCGA-BRCA with their true sizes, by region (FLamby's list of centres)."""
+    """Returns the 37 sites of Fed-TCGA-BRCA with true sizes, by region (FLamby's list of centres)."""
     regions = {
         "Northeast": [150, 90, 47, 10, 5, 4, 3, 1, 1],
         "West": [102, 48, 39, 14, 2, 1],
@@ -110,7 +110,7 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "tcga-brca": "The 37 sites of Fed-TCGA-BRCA with their true sizes, in 6 regions: dispersion 36.6 %.",
     }
 )
-"""What each built-in federation is, in one sentence."""
+"""A sentence on every built-in federation."""
 
 PROFILES: tuple[str, ...] = tuple(DESCRIPTIONS)
 """The names of the built-in federations."""
@@ -129,7 +129,7 @@ _BUILDERS: Mapping[str, Callable[[], Federation]] = {
 
 
 def profile(name: str) -> Federation:
-    """Returns the built-in federation of that name, or raises `FederationError` with the nearest one."""
+    """Returns the built-in federation `name`, or raises `FederationError` with the nearest name."""
     if name not in _BUILDERS:
         near = suggestion(name, PROFILES)
         raise FederationError("profile.name-unknown", name=name, known=listing(PROFILES), suggestion=near)

@@ -1,4 +1,4 @@
-r"""A table of silos as a spreadsheet exports it: read where it can mean one thing, with notes on what was not plain.
+r"""A table of silos as spreadsheets export it: read if the meaning is unique, with notes on all unclear parts.
 
 >>> data = "Klinik;Fälle;Region\r\nKöln;850;West\r\nBonn;1 200;West\r\nSumme;2 050;\r\n".encode()
 >>> federation, notes = sheet_federation(data, "sites.csv", "sites")
@@ -39,53 +39,54 @@ from fulcrum.readers.spreadsheets.total_rows import called_total, is_total
 from fulcrum.readers.spreadsheets.written_numbers import WrittenColumn, is_plain, settle_column
 
 BATCH = 1 << 14
-"""Rows that are held as text at a time. With many more, Python spends its time looking through them for garbage."""
+"""Rows held as text at a time. With many more rows, Python's search for garbage takes most of the time."""
 
 _MAY_END_EARLY = (None, "", "epsilon", "group")  # old Excel leaves empty cells at the end of a line out
-_LOOKED_AT = 12  # lines in which a header is looked for, to say where it stands
+_LOOKED_AT = 12  # lines in which a header is looked for, to name its line in a message
 _FORMULA_ERROR = re.compile(r"#[^\W\d_¡][\w/]*[!?]|#¡\w+!|#DIV/0!|#N/A|#NV")
 _A_FEW = 3  # silos; fewer can have 1 and 2 records by chance
 _HARD_SPACES = str.maketrans(dict.fromkeys(HARD_SPACES, " "))
 
 
 class _NotPlainError(Exception):
-    """A column of numbers must be seen as a whole before it can be read."""
+    """A column of numbers needs all cells at once to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the columns of a sheet are.
+    """The header of a sheet.
 
     Attributes:
-        line: Where the header stands.
-        given: The names that it has.
-        names: By column its meaning; "" where it has no name or only numbers the rows, None where it is ignored.
-        notes: How it was read.
+        line: The line of the header.
+        headings: The names of the columns in the file.
+        names: By column the meaning; "" for a column that has no name or only numbers the rows, None for an ignored
+            column.
+        notes: Sentences on how the header was read.
     """
 
     line: int
-    given: Sequence[str]
+    headings: Sequence[str]
     names: Sequence[str | None]
     notes: tuple[str, ...]
 
     @property
-    def kept(self) -> list[str]:
-        """The columns that are read."""
+    def columns(self) -> list[str]:
+        """The meanings of all columns that are read."""
         return [name for name in self.names if name]
 
 
 def sheet_federation(data: bytes, file: str, name: str, columns: Columns | None = None) -> tuple[Federation, list[str]]:
-    """Returns the federation of a table as a spreadsheet exports it, and how it was read.
+    """Returns the federation of a table as spreadsheets export it, and notes on how the table was read.
 
     Raises:
-        FederationError: It is wrong, or can mean two things.
+        FederationError: The table is wrong, or has two possible meanings.
     """
     text = sheet_text(data, file)
     header = _header(text, columns)
     try:
         return _federation(text, header, name, {})
     except _NotPlainError:
-        return _federation(text, header, name, _settled_numbers(text, header))
+        return _federation(text, header, name, _settle_numbers(text, header))
 
 
 def _header(text: SheetText, columns: Columns | None) -> _Header:
@@ -95,23 +96,24 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     where = f"{text.file} line {line}"
     if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
         raise FederationError("sheet.apostrophes", place=where)
-    given = [plain_cell(name.strip()) for name in first]
-    meaning = meaning_of(given, where, columns)
+    headings = [plain_cell(name.strip()) for name in first]
+    meaning = meaning_of(headings, where, columns)
     names = list(meaning.names)
-    if SILO in names and names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.said) and numbers_rows(given[0]):
+    is_free = names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.declared)
+    if SILO in names and is_free and numbers_rows(headings[0]):
         names[0] = ""
-    found = _Header(line=line, given=given, names=names, notes=meaning.notes)
+    header = _Header(line=line, headings=headings, names=names, notes=meaning.notes)
     try:
-        checked_header(found.kept, where, meaning.said)
+        checked_header(header.columns, where, meaning.declared)
     except FederationError:
         if SILO not in names or "region" not in names:
             _refuse_title(text, line, columns)
         raise
-    return found
+    return header
 
 
 def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
-    """Raises where the first line is no header but one of the next lines is."""
+    """Raises `FederationError` if a later line is a header and the first line, such as a title, is none."""
     for number, row in islice(text.rows(), 1, _LOOKED_AT):
         try:
             meant = meaning_of([plain_cell(name.strip()) for name in row], "", columns).names
@@ -121,8 +123,8 @@ def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
             raise FederationError("sheet.header-not-first", file=text.file, line=line, header_line=number)
 
 
-def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list[str]:
-    """Returns a row with as many cells as the header, where it differs from it in empty cells at its end alone."""
+def _fit_row(row: list[str], line: int, text: SheetText, header: _Header) -> list[str]:
+    """Returns a row with as many cells as the header; only empty cells at the end of the row may differ."""
     width = len(header.names)
     if len(row) > width and not any(map(str.strip, row[width:])):
         return row[:width]
@@ -134,13 +136,13 @@ def _fitted(row: list[str], line: int, text: SheetText, header: _Header) -> list
     raise FederationError("sheet.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
 
 
-def _settled_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
-    """Returns the columns of numbers in plain digits, each seen as a whole."""
+def _settle_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
+    """Returns the columns of numbers in plain digits; every column is settled from all of its cells."""
     places = [(name, header.names.index(name)) for name in NUMBER_COLUMNS if name in header.names]
     cells: dict[str, list[str]] = {name: [] for name, _ in places}
     lines = array("q")
     for line, row in islice(text.rows(), 1, None):
-        fitted = row if len(row) == len(header.names) else _fitted(row, line, text, header)
+        fitted = row if len(row) == len(header.names) else _fit_row(row, line, text, header)
         lines.append(line)
         for name, place in places:
             cells[name].append(fitted[place].strip())
@@ -154,12 +156,12 @@ def _federation(
     text: SheetText, header: _Header, name: str, numbers: Mapping[str, WrittenColumn]
 ) -> tuple[Federation, list[str]]:
     lines = array("q")
-    silos = Silos(label_columns(header.kept), lambda row: f"{text.file} line {lines[row]}")
+    silos = Silos(label_columns(header.columns), lambda row: f"{text.file} line {lines[row]}")
     reader = _Reader(text=text, header=header, silos=silos, numbers=numbers)
     batch: list[list[str]] = []
     width, early = len(header.names), 0
     for line, row in islice(text.rows(), 1, None):
-        batch.append(row if len(row) == width else _fitted(row, line, text, header))
+        batch.append(row if len(row) == width else _fit_row(row, line, text, header))
         early = line if len(row) < width and not early else early
         lines.append(line)
         if len(batch) > BATCH:
@@ -178,8 +180,8 @@ def _federation(
 
 
 def _doubted_records(header: _Header, silos: Silos) -> list[str]:
-    """Returns a note where records may be the numbers of the rows: 1, 2, 3 and so on in a first column."""
-    name = header.given[0]
+    """Returns a note if records may be numbers of rows: 1, 2, 3 and so on in the first column."""
+    name = header.headings[0]
     if header.names[0] != "records" or name == "records" or silos.records is None or silos.filled < _A_FEW:
         return []
     if not np.array_equal(silos.records[: silos.filled], np.arange(1, silos.filled + 1)):
@@ -192,11 +194,11 @@ class _Reader:
     """Hands the rows of a sheet to a table of silos.
 
     Attributes:
-        text: Where the rows come from.
-        header: What their columns are.
+        text: The text of the sheet.
+        header: The header of the sheet.
         silos: The table.
-        numbers: Columns of numbers, where they had to be seen as a whole first.
-        numbered: Whether the first column was met numbering the rows, and nothing else.
+        numbers: Columns of numbers that were settled from all of their cells, by name.
+        numbered: True once a first column was met that only numbers the rows.
     """
 
     text: SheetText
@@ -215,7 +217,7 @@ class _Reader:
                 columns[name] = list(map(str.strip, cells))
             elif name == "":
                 self._check_unnamed(place, cells)
-        labels = {name: self._labels(name, columns[name]) for name in label_columns(self.header.kept)}
+        labels = {name: self._labels(name, columns[name]) for name in label_columns(self.header.columns)}
         silo = self._labels(SILO, columns[SILO])
         for names in (silo, *labels.values()):
             check_letters(names, lambda row: self.silos.locate(self.silos.filled + row))
@@ -223,11 +225,11 @@ class _Reader:
             self._refuse_header(silo, labels["region"])
         if "" in labels["region"]:
             self._refuse_subtotal(silo, labels["region"])
-        found = {name: self._numbers(name, columns.get(name)) for name in NUMBER_COLUMNS}
-        self.silos.add(silo, labels=labels, **found)
+        numbers = {name: self._numbers(name, columns.get(name)) for name in NUMBER_COLUMNS}
+        self.silos.add(silo, labels=labels, **numbers)
 
     def total(self, row: Sequence[str]) -> str:
-        """Returns why the last row is left out, a sum of the others; nothing where it is a silo."""
+        """Returns the reason to leave the last row out, a sum of the rows above; "" if the last row is a silo."""
         cells = [(name, cell.strip()) for name, cell in zip(self.header.names, row, strict=True)]
         words = [
             cell
@@ -271,20 +273,20 @@ class _Reader:
         return cells
 
     def _check_unnamed(self, place: int, cells: Sequence[str]) -> None:
-        """Refuses a column without a name that says something: it may be empty, or number the rows as R does."""
+        """Refuses a filled column without a name, unless the column is the first and numbers the rows, as R writes."""
         filled = [cell.strip() for cell in cells if cell.strip()]
         if filled and not (place == 0 and all(cell.isascii() and cell.isdigit() for cell in filled)):
             where = f"{self.text.file} line {self.header.line}"
-            name = self.header.given[place]
+            name = self.header.headings[place]
             if name:
                 raise FederationError("sheet.column-not-numbering", place=where, column=place + 1, name=name)
             raise FederationError("sheet.column-unnamed", place=where, column=place + 1)
         self.numbered = self.numbered or bool(filled)
 
     def _refuse_header(self, silo: Sequence[str], region: Sequence[str]) -> None:
-        """Refuses a header that stands there again, which no number tells from a silo where there are no records."""
-        given = dict(zip(self.header.names, self.header.given, strict=True))
-        again = given[SILO], given["region"]
+        """Refuses a repeated header: without a column of records, no number tells a header from a silo."""
+        headings = dict(zip(self.header.names, self.header.headings, strict=True))
+        again = headings[SILO], headings["region"]
         for row, pair in enumerate(zip(silo, region, strict=True)):
             if pair == again:
                 where = self.silos.locate(self.silos.filled + row)

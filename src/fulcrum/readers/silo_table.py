@@ -1,4 +1,4 @@
-"""The rules for a table of silos, whatever it is read from: what a column means, what a cell may hold.
+"""The rules for a table of silos from any source: the meanings of columns, the contents of cells.
 
 >>> silos = Silos(["region"], lambda row: f"silos.csv line {row + 2}")
 >>> silos.add(["lille", "lyon"], ["800", "1200"], {"region": ["north", "south"]}, None)
@@ -29,21 +29,21 @@ USUAL_COLUMNS = (SILO, "records", "region")
 """Columns that most tables have; without `records` sizes are not declared."""
 
 MOST_RECORDS = 2**53
-"""The largest size of a silo: above it, floating point no longer counts single records."""
+"""The largest size of a silo: above 2^53, floating point no longer counts single records."""
 
 Numbers: TypeAlias = Sequence[Any] | FloatArray
-"""A column of numbers as it was met: cells of any type, or an array with NaN for what is missing."""
+"""A column of numbers as read: cells of any type, or an array with NaN for missing numbers."""
 
 Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
-"""A column of labels, or codes into its distinct labels in the order of their rows."""
+"""A column of labels, or codes into the distinct labels in the order of rows."""
 
 
-def checked_header(header: Sequence[str], where: str, said: Container[str] = ()) -> list[str]:
-    """Returns the column names, stripped; refuses one that no table of silos has.
+def checked_header(header: Sequence[str], where: str, declared: Container[str] = ()) -> list[str]:
+    """Returns the column names, stripped; refuses a header that breaks a rule for tables of silos.
 
     `silo` and `region` are required; `records`, `epsilon`, `group` and `weight` may stand anywhere; `share`, `from` and
-    `until` are reserved; every other column is an outer tier, and must stand after `region` unless its name is one that
-    outer tiers usually have, or somebody `said` what it is.
+    `until` are reserved. All further columns are outer tiers. An outer tier must stand after `region`, unless the name
+    is usual for outer tiers or is among the names that the user has `declared`.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
     ['silo', 'records', 'region', 'country']
@@ -54,7 +54,7 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
             raise FederationError("sheet.column-unnamed", place=where, column=k + 1)
         if name in names[:k]:
             raise FederationError("sheet.column-repeated", place=where, column=name)
-        if alike := [other for other in names[:k] if without_accents(other) == without_accents(name)]:
+        if alike := [earlier for earlier in names[:k] if without_accents(earlier) == without_accents(name)]:
             raise FederationError(
                 "sheet.columns-alike", place=where, first=alike[0], second=name, option=column_option(IGNORE, name)
             )
@@ -75,7 +75,7 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
         near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
             raise FederationError("sheet.column-misspelt", place=where, column=name, suggestion=near)
-        if k < names.index("region") and name not in said and not expected_tier(name):
+        if k < names.index("region") and name not in declared and not expected_tier(name):
             raise FederationError(
                 "sheet.column-unknown",
                 place=where,
@@ -90,7 +90,7 @@ def checked_header(header: Sequence[str], where: str, said: Container[str] = ())
 
 
 def _stand_in(required: str, names: Sequence[str]) -> str:
-    """Returns the question whether a column there was meant to be the missing one; nothing where none looks like it."""
+    """Returns a question about a column with a name like the missing column's; "" if no name is alike."""
     for name in names:
         if name not in (*KNOWN_COLUMNS, "region") and misspelt(name, [required]):
             return f" Did you mean the column {name!r} to be {required!r}?"
@@ -98,9 +98,9 @@ def _stand_in(required: str, names: Sequence[str]) -> str:
 
 
 def label_columns(header: Sequence[str]) -> list[str]:
-    """Returns the columns whose cells are labels: the tiers, inner to outer, and the group.
+    """Returns the columns of labels: the tiers, inner to outer, and the group.
 
-    Outer tiers before `region` stand outermost first, as one writes an address from its country on.
+    Outer tiers before `region` stand outermost first, like an address that begins with the country.
 
     >>> label_columns(["country", "region", "silo", "records"])
     ['region', 'country']
@@ -110,27 +110,29 @@ def label_columns(header: Sequence[str]) -> list[str]:
     return labels[inner:] + labels[:inner][::-1]
 
 
-def misspelt(word: str, known: Iterable[str]) -> str | None:
-    """Returns the known word that `word` was most likely meant to be, or None when it is a word of its own.
+def misspelt(word: str, choices: Iterable[str]) -> str | None:
+    """Returns the choice that `word` most likely misspells, or None if no choice is near.
 
     >>> misspelt("epsilom", ["epsilon", "group"]), misspelt("eps", ["epsilon"]), misspelt("country", ["epsilon"])
     ('epsilon', 'epsilon', None)
     """
     lower = word.strip().lower()
-    if lower in ("eps", "ε") and "epsilon" in known:
+    if lower in ("eps", "ε") and "epsilon" in choices:
         return "epsilon"
-    near = difflib.get_close_matches(lower, list(known), n=1, cutoff=0.75)
+    near = difflib.get_close_matches(lower, list(choices), n=1, cutoff=0.75)
     return near[0] if near else None
 
 
 class Silos:
-    """Collects batches of rows into arrays; 10^8 rows of a known number are never held twice."""
+    """Collects batches of rows into arrays; if the number of rows is known, 10^8 rows are never held twice."""
 
     def __init__(
         self, tiers: Sequence[str], locate: Callable[[int], str], rows: int = 0, *, fractions: bool = False
     ) -> None:
         self.locate = locate
-        self.fractions = fractions  # of records: what somebody computed may have them, no file or frame may
+        self.fractions = (
+            fractions  # records may be fractions: true for sizes that a program computed, not for files and frames
+        )
         self.filled = 0
         self.names: NameArray = np.empty(rows, dtype=np.dtypes.StringDType())
         self.rows = rows
@@ -150,7 +152,7 @@ class Silos:
     ) -> None:
         """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array.
 
-        A column that the table does not have is None, in every batch: without `records` sizes are not declared.
+        A column outside of the table is None, in every batch: without `records` sizes are not declared.
         """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:
@@ -158,7 +160,7 @@ class Silos:
         self.names = _with_room(self.names, stop)
         try:
             self.names[start:stop] = silo
-        except UnicodeEncodeError:  # half of a surrogate pair, which no file can hold but a data frame can
+        except UnicodeEncodeError:  # half of a surrogate pair: impossible in a file, possible in a data frame
             row = next(k for k, name in enumerate(silo) if not name.isprintable())
             raise FederationError("sheet.silo-unprintable", place=self.locate(start + row)) from None
         if records is not None:
@@ -171,7 +173,7 @@ class Silos:
             self.weight = self._numbers(self.weight, stop)
             self.weight[start:stop] = self._checked_weight(silo, weight)
         for tier, column in labels.items():
-            codes, distinct = column if isinstance(column, tuple) else _encoded(column)
+            codes, distinct = column if isinstance(column, tuple) else _encode(column)
             if "" in distinct and tier != "group":
                 row = int(np.argmax(codes == list(distinct).index("")))
                 no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
@@ -185,7 +187,7 @@ class Silos:
         self.filled = stop
 
     def federation(self, name: str, file: str) -> Federation:
-        """Returns the federation of all rows added."""
+        """Returns the federation of all added rows."""
         rows = self.filled
         if rows == 0:
             raise FederationError("sheet.silos-missing", file=file)
@@ -200,15 +202,15 @@ class Silos:
             tiers=tiers,
             epsilon=None if self.epsilon is None else self.epsilon[:rows],
             weight=None if self.weight is None else self.weight[:rows],
-            group=None if group is None else self._completed(group),
+            group=None if group is None else self._complete_groups(group),
             name=name,
             locate=self.locate,
         )
 
     def _numbers(self, column: FloatArray | None, stop: int) -> FloatArray:
         """Returns a column of numbers with room up to `stop`."""
-        found: FloatArray = _with_room(np.empty(self.rows) if column is None else column, stop)
-        return found
+        longer: FloatArray = _with_room(np.empty(self.rows) if column is None else column, stop)
+        return longer
 
     def _checked_weight(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)
@@ -219,7 +221,7 @@ class Silos:
         where = self.locate(self.filled + row)
         if _is_missing(cells[row]):
             raise FederationError("sheet.weight-missing", place=where, silo=silo[row])
-        raise FederationError("sheet.weight-range", place=where, weight=_shown(cells[row]))
+        raise FederationError("sheet.weight-range", place=where, weight=_printable_cell(cells[row]))
 
     def _checked_records(self, silo: Sequence[str], cells: Numbers) -> FloatArray:
         values = _floats(cells)
@@ -232,25 +234,25 @@ class Silos:
         if _is_missing(cell):
             raise FederationError("sheet.records-missing", place=where, silo=silo[row])
         if not _is_number(cell):
-            raise FederationError("sheet.records-type", place=where, records=_shown(cell))
+            raise FederationError("sheet.records-type", place=where, records=_printable_cell(cell))
         if good[row]:
-            raise FederationError("sheet.records-fraction", place=where, records=_shown(cell))
+            raise FederationError("sheet.records-fraction", place=where, records=_printable_cell(cell))
         rule = "at least 1" if value < 1 else f"at most {MOST_RECORDS}"
         if not math.isfinite(value):
             rule = "a finite number"
-        raise FederationError("sheet.records-range", place=where, records=_shown(cell), rule=rule)
+        raise FederationError("sheet.records-range", place=where, records=_printable_cell(cell), rule=rule)
 
     def _checked_epsilon(self, cells: Numbers) -> FloatArray:
         values = _floats(cells)
         for row in np.flatnonzero(np.isnan(values)).tolist():
             if not _is_missing(cells[row]):
                 raise FederationError(
-                    "sheet.epsilon-type", place=self.locate(self.filled + row), epsilon=_shown(cells[row])
+                    "sheet.epsilon-type", place=self.locate(self.filled + row), epsilon=_printable_cell(cells[row])
                 )
         return values
 
-    def _completed(self, group: Tier) -> Tier | None:
-        """Gives every silo without a group one of its own, named after it; None where no silo has any."""
+    def _complete_groups(self, group: Tier) -> Tier | None:
+        """Returns the groups; a silo without a group gets a group of its own name. None if no silo has a group."""
         if "" not in group.nodes:
             return group
         if len(group.nodes) == 1:
@@ -265,7 +267,7 @@ class Silos:
 
 
 def _with_room(values: Any, rows: int) -> Any:
-    """Returns the array, or a copy of twice its length when it is too short."""
+    """Returns the array, or a copy of twice the length if the array is too short."""
     if rows <= len(values):
         return values
     longer = np.empty(max(rows, 2 * len(values)), dtype=values.dtype)
@@ -273,13 +275,13 @@ def _with_room(values: Any, rows: int) -> Any:
     return longer
 
 
-def _encoded(labels: Sequence[str]) -> tuple[IntArray, Sequence[str]]:
+def _encode(labels: Sequence[str]) -> tuple[IntArray, Sequence[str]]:
     tier = Tier.from_labels("", labels)
     return tier.parent_of, tier.nodes
 
 
 def _floats(cells: Numbers) -> FloatArray:
-    """Returns the cells as numbers, NaN where a cell is none."""
+    """Returns the cells as numbers, NaN for a cell that is no number."""
     if isinstance(cells, np.ndarray):
         return cells
     kinds = set(map(type, cells))
@@ -303,7 +305,7 @@ def _float(cell: Any) -> float:
 
 
 def _is_missing(cell: Any) -> bool:
-    """Says whether nothing was given: a NaN of an array stands for that, a NaN that someone wrote does not."""
+    """Returns True for a missing number: None, "", or a NaN of an array; a NaN that a person wrote is not missing."""
     if isinstance(cell, np.floating):
         return bool(np.isnan(cell))
     return cell is None or (isinstance(cell, str) and not cell)
@@ -314,8 +316,8 @@ def _is_number(cell: Any) -> bool:
     return not math.isnan(_float(cell)) or written == "nan" or isinstance(cell, float)
 
 
-def _shown(cell: Any) -> str:
-    """Returns a cell for a message: numbers as written, everything else quoted and cut short."""
+def _printable_cell(cell: Any) -> str:
+    """Returns a cell for a message: numbers as written, all further cells quoted and cut short."""
     if isinstance(cell, str):
         return cell if _is_number(cell) and len(cell) <= 40 and cell.isprintable() else repr(cell[:40])
     if isinstance(cell, int | float) and not isinstance(cell, bool):

@@ -1,4 +1,4 @@
-r"""Silos from the files that describe a federation as a tree: its own TOML and the project.yml of NVIDIA FLARE.
+r"""Silos from files that describe a federation as a tree: Fulcrum's TOML and the project.yml of NVIDIA FLARE.
 
 >>> text = "[region.north]\nlille = 800\n[region.south]\nlyon = 1200"
 >>> toml_federation(text, "hospitals.toml", "hospitals").weights.tolist()
@@ -32,16 +32,16 @@ _PARTICIPANT_KEYS = ("name", "type", "parent", *_SILO_KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Silos as a file states them, one entry a silo in every list.
+    """Silos of a file, with an entry for every silo in every list.
 
     Attributes:
-        name: What the federation is called.
+        name: The name of the federation.
         silo: Names of the silos.
-        records: Sizes, not yet checked; None where there is none. Where no silo has one, sizes are not declared.
-        epsilon: Declared preferences, not yet checked; None where there is none.
-        weight: What silos count for, not yet checked; None where there is none.
-        labels: By tier, inner to outer, the node of each silo; under "group" its group, "" for one of its own.
-        locate: Says where a silo stands: "hospitals.toml line 4".
+        records: Sizes, not yet checked; None if missing. If all are missing, sizes are not declared.
+        epsilon: Declared preferences, not yet checked; None if missing.
+        weight: Declared weights, not yet checked; None if missing.
+        labels: By tier, inner to outer, the node of every silo; under "group" the group, "" for a group of its own.
+        locate: Returns the place of a silo: "hospitals.toml line 4".
     """
 
     name: str
@@ -53,7 +53,7 @@ class _Rows:
     locate: Callable[[int], str]
 
     def federation(self, file: str) -> Federation:
-        """Returns the federation of these rows, after the checks that every format shares."""
+        """Returns the federation of the rows, after the checks for every format."""
         silos = Silos(list(self.labels), self.locate)
         records, weight = (
             None if set(map(type, column)) <= {type(None)} else column for column in (self.records, self.weight)
@@ -64,11 +64,11 @@ class _Rows:
 
 def toml_federation(text: str, file: str, default_name: str) -> Federation:
     """Returns the federation of a TOML file; the schema is in docs/federation-files.md."""
-    data = _parsed_toml(text, file)
+    data = _parse_toml(text, file)
     lines = _toml_lines(text)
 
     def place(*path: str) -> str:
-        """Says where a key stands, or the nearest key around it whose line is known."""
+        """Returns the line of a key, or of the nearest enclosing key with a known line."""
         while path and path not in lines:
             path = path[:-1]
         return f"{file} line {lines[path]}" if path else file
@@ -77,13 +77,13 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
     if not (isinstance(name, str) and name and name.isprintable()):
         raise FederationError("tree.name-unprintable", place=place("name"), kind=_kind(name))
     tiers = _tier_names(data, place)
-    known = ("name", "tiers", *tiers, "group")
+    keys = ("name", "tiers", *tiers, "group")
     for key in data:
         if reserved := reserved_problem(key):
             raise FederationError("tree.key-reserved", place=place(key), key=key, reason=reserved)
-        if key not in known:
-            hint = suggestion(key, known) or " An outer tier must be listed in tiers"
-            raise FederationError("tree.key-unknown", place=place(key), key=key, known=listing(known), suggestion=hint)
+        if key not in keys:
+            hint = suggestion(key, keys) or " An outer tier must be listed in tiers"
+            raise FederationError("tree.key-unknown", place=place(key), key=key, known=listing(keys), suggestion=hint)
 
     where: list[tuple[str, ...]] = []
     rows = _Rows(name=name, locate=lambda row: place(*where[row]))
@@ -132,17 +132,17 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
     return rows.federation(file)
 
 
-def _parsed_toml(text: str, file: str) -> dict[str, Any]:
+def _parse_toml(text: str, file: str) -> dict[str, Any]:
     collecting = gc.isenabled()
-    gc.disable()  # looking for garbage again and again takes most of the time, and the parser leaves none
+    gc.disable()  # the search for garbage would take most of the time, and the parser leaves no garbage
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise FederationError("federation.nesting-depth", file=file) from None
     except ValueError as error:
         problem = str(error)
-        found = _TOML_PLACE.search(problem)
-        line = found[1] if found and found[1] else text.count("\n") + 1
+        match = _TOML_PLACE.search(problem)
+        line = match[1] if match and match[1] else text.count("\n") + 1
         raise FederationError("tree.toml-syntax", file=file, line=line, reason=_TOML_PLACE.sub("", problem)) from None
     finally:
         if collecting:
@@ -150,7 +150,7 @@ def _parsed_toml(text: str, file: str) -> dict[str, Any]:
 
 
 def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Returns the line of every key that a plain scan finds: tomllib does not keep them."""
+    """Returns the line of every key that a plain scan of the text meets: tomllib does not keep lines."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), 1):
@@ -183,7 +183,7 @@ def _tier_names(data: Mapping[str, Any], place: Callable[..., str]) -> list[str]
 
 
 def _table(data: Mapping[str, Any], key: str, place: Callable[..., str]) -> dict[str, Any]:
-    """Returns a table of the file, refusing one that is absent or something else."""
+    """Returns a table of the file; refuses a missing table, an empty table and a value of a different kind."""
     table = data.get(key)
     if table is None:
         raise FederationError("tree.table-missing", place=place("tiers"), key=key)
@@ -197,7 +197,7 @@ def _table(data: Mapping[str, Any], key: str, place: Callable[..., str]) -> dict
 def _parents(
     nodes: Mapping[str, Any], tier: str, inner: str, children: Mapping[str, None], place: Callable[..., str]
 ) -> dict[str, str]:
-    """Returns the node of each child, from lists of children by node."""
+    """Returns the node of every child, from lists of children by node."""
     parent: dict[str, str] = {}
     for node, members in nodes.items():
         if not isinstance(members, list) or not members or not all(isinstance(child, str) for child in members):
@@ -232,11 +232,11 @@ def _parents(
 def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
     """Returns the federation of an NVIDIA FLARE project file.
 
-    Clients that are nobody's `parent` are silos; the parents above them give the tiers "region", "tier-2" and so on.
-    A client without a parent reports straight to the server and is a region of its own. Real project files hold no
-    `records`: where no silo has any, all count as equal, with 1 record each.
+    Clients without children are silos; the parents above silos give the tiers "region", "tier-2" and so on. A client
+    without a parent reports straight to the server and is a region of its own. Real project files hold no `records`: if
+    no silo has `records`, all silos count as equal, with 1 record.
     """
-    data, starts = _parsed_yaml(text, file)
+    data, starts = _parse_yaml(text, file)
     people, lines = _participants(data, starts, file)
 
     def place(name: str) -> str:
@@ -283,8 +283,8 @@ def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
     return rows.federation(file)
 
 
-def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
-    """Returns the mapping of the file and the line of each of its participants."""
+def _parse_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
+    """Returns the mapping of the file and the line of every participant."""
     try:
         import yaml
     except ImportError:
@@ -306,7 +306,7 @@ def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
     except RecursionError:
         raise FederationError("federation.nesting-depth", file=file) from None
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
-        # What PyYAML lets through when a tag and its value disagree, such as !!int "" or the date 2024-13-45.
+        # PyYAML lets these through if a tag and its value disagree, as in !!int "" or the date 2024-13-45.
         raise FederationError("project.yaml-type", place=file, reason=_one_line(error)) from None
     if root is None or not isinstance(data, dict) or not isinstance(data.get("participants"), list):
         keys = [key for key in data if isinstance(key, str)] if isinstance(data, dict) else []
@@ -320,7 +320,7 @@ def _parsed_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:
 def _participants(
     data: Mapping[Any, Any], starts: Sequence[int], file: str
 ) -> tuple[dict[str, dict[Any, Any]], dict[str, int]]:
-    """Returns the participants by name, and their lines."""
+    """Returns the participants and the lines of participants, by name."""
     people: dict[str, dict[Any, Any]] = {}
     lines: dict[str, int] = {}
     for person, line in zip(data["participants"], starts, strict=True):
@@ -340,13 +340,13 @@ def _participants(
         kind = person.get("type")
         if not isinstance(kind, str) or kind not in _PARTICIPANT_TYPES:
             near = suggestion(kind, _PARTICIPANT_TYPES) if isinstance(kind, str) else ""
-            shown = repr(kind) if isinstance(kind, str) else _kind(kind)
+            type_word = repr(kind) if isinstance(kind, str) else _kind(kind)
             raise FederationError(
                 "project.type-unknown",
                 place=where,
                 name=name,
                 known=listing(_PARTICIPANT_TYPES),
-                type=shown,
+                type=type_word,
                 suggestion=near,
             )
         people[name], lines[name] = person, line
@@ -354,7 +354,7 @@ def _participants(
 
 
 def _parent_of(name: str, people: Mapping[str, Mapping[Any, Any]], place: Callable[[str], str]) -> str | None:
-    """Returns the client or relay that a participant reports to, or None for the server."""
+    """Returns the client or relay above a participant, or None for the server."""
     if people[name].get("parent") is None:
         return None
     parent = _label(people[name]["parent"])
@@ -370,17 +370,17 @@ def _parent_of(name: str, people: Mapping[str, Mapping[Any, Any]], place: Callab
 
 
 def _refuse_cycles(parent: Mapping[str, str | None], place: Callable[[str], str]) -> None:
-    settled: set[str] = set()
+    checked: set[str] = set()
     for name in parent:
         path: dict[str, None] = {}
         here: str | None = name
-        while here is not None and here not in settled:
+        while here is not None and here not in checked:
             if here in path:
                 cycle = " -> ".join([*list(path)[list(path).index(here) :][:6], here])
                 raise FederationError("project.parent-cycle", place=place(here), cycle=cycle)
             path[here] = None
             here = parent[here]
-        settled.update(path)
+        checked.update(path)
 
 
 def _chain(name: str, parent: Mapping[str, str | None]) -> list[str]:
@@ -401,7 +401,7 @@ def _label(value: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    """Names the type of a value in the words of TOML and YAML; the value itself may be of any length."""
+    """Returns the type of a value in the words of TOML and YAML: the value itself may be of any length."""
     names = {dict: "a table", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return "nothing" if value is None else names.get(type(value), type(value).__name__)
 

@@ -1,12 +1,12 @@
-"""What the columns of a table mean: by their own names, by the words of other languages, or as somebody says.
+"""The meanings of the columns of a table: by name, by words of several languages, or as the user declares.
 
->>> found = meaning_of(["KLINIK", "Anzahl Fälle", "Bundesland", "Telefon"], "sites.csv", {"ignore": "Telefon"})
->>> found.names
+>>> meaning = meaning_of(["KLINIK", "Anzahl Fälle", "Bundesland", "Telefon"], "sites.csv", {"ignore": "Telefon"})
+>>> meaning.names
 ('silo', 'records', 'region', None)
->>> found.notes[0]
+>>> meaning.notes[0]
 "columns are read as: silo from 'KLINIK', records from 'Anzahl Fälle', region from 'Bundesland'"
 
-A word stands for a column where one column alone can be meant. Where two can, the table is refused.
+A word is read as a meaning if a single column fits the meaning. If two columns fit, the table is refused.
 """
 
 import re
@@ -20,16 +20,16 @@ from fulcrum.core.topology import KNOWN_COLUMNS, SILO
 from fulcrum.errors import FederationError, ParameterError, in_one_line, listing, suggestion
 
 IGNORE = "ignore"
-"""The meaning of a column that is left out."""
+"""The meaning of a column to leave out."""
 
 MOST_COLUMNS = 100
-"""Columns that a table may have beside those that are left out: far more than any tree has tiers."""
+"""The largest number of columns without ignored columns: far more than any tree has tiers."""
 
 MOST_LETTERS = 1_000
-"""Letters that a name may have: far more than anybody reads."""
+"""The largest number of letters of a name: far more than people read."""
 
 Columns: TypeAlias = Mapping[str, str | Sequence[str]]
-"""By meaning the column that has it, such as {"silo": "hospital"}; "ignore" may have several."""
+"""By meaning the name of the column, such as {"silo": "hospital"}; "ignore" may have several names."""
 
 
 def fold_name(name: str) -> str:
@@ -40,11 +40,11 @@ def fold_name(name: str) -> str:
     """
     plain = unicodedata.normalize("NFKD", name).casefold()
     letters = "".join(letter for letter in plain if letter.isalnum())
-    return re.sub("(?<=[aou])e", "", letters)  # ä, ö and ü are written ae, oe and ue too
+    return re.sub("(?<=[aou])e", "", letters)  # people also write ä, ö and ü as ae, oe and ue
 
 
 def fold_words(listed: str) -> frozenset[str]:
-    """Returns the words of a text, each folded."""
+    """Returns the words of a text, folded by `fold_name`."""
     return frozenset(map(fold_name, listed.split()))
 
 
@@ -84,128 +84,132 @@ _FIRST_CHOICE = {
     "group": fold_words("group gruppe groupe grupo gruppo groep"),
     "weight": fold_words("weight gewicht poids peso"),
 }
-"""By column the words that stand for it: English, German, French, Spanish, and a few of their neighbours."""
+"""By meaning the words for it: English, German, French, Spanish, and a few words of neighbouring languages."""
 
 _SECOND_CHOICE = {
     SILO: fold_words("name id nom nombre bezeichnung"),
     "region": fold_words("country state province land staat pays país estado"),
 }
-"""Words that stand for a column where no column has a word of the first choice."""
+"""Further words by meaning, read if no column has a word of the first choice."""
 
 _TIERS = fold_words(
     """country state province land staat pays país estado
     continent kontinent continente network netzwerk réseau red trust"""
 )
-"""Words that one expects as names of outer tiers."""
+"""Usual names of outer tiers."""
 
 _FILLERS = fold_words(
     """number of the no nr num name id code anzahl der die das des von
     nombre de du la le les l d nom número del los las el"""
 )
-"""Words around the one that counts: "Number of patients", "Nom de l'hôpital"."""
+"""Words to skip in a heading: "Number of patients", "Nom de l'hôpital"."""
 
 _NUMBERING = fold_words("nr no lfdnr index row rows unnamed0 zeile ligne fila x")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What every column of a table is.
+    """The meanings of all columns of a table.
 
     Attributes:
-        names: By column its meaning, which is its name where it is an outer tier; None where it is ignored.
-        said: The meanings that somebody gave.
-        notes: How the header was read.
+        names: By column the meaning; the name itself for an outer tier, None for an ignored column.
+        declared: The meanings that the user declared.
+        notes: Sentences on how the header was read.
     """
 
     names: tuple[str | None, ...]
-    said: frozenset[str]
+    declared: frozenset[str]
     notes: tuple[str, ...]
 
 
 def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None) -> Meaning:
-    """Returns what the columns of a header mean.
+    """Returns the meanings of the columns of a header.
 
     Raises:
-        FederationError: Two columns can be meant, or `columns` does not fit the header.
+        FederationError: Two columns fit a meaning, or `columns` does not fit the header.
     """
-    given = [name.strip() for name in header]
-    _check_size(given, where, columns or {})
-    said = _said(given, where, columns or {})
-    names: list[str | None] = [said.get(place, name) for place, name in enumerate(given)]
-    names = [None if place in said and name == IGNORE else name for place, name in enumerate(names)]
-    known = (*KNOWN_COLUMNS, "region")
+    headings = [name.strip() for name in header]
+    _check_size(headings, where, columns or {})
+    declared = _declared_meanings(headings, where, columns or {})
+    names: list[str | None] = [declared.get(place, name) for place, name in enumerate(headings)]
+    names = [None if place in declared and name == IGNORE else name for place, name in enumerate(names)]
+    known_names = (*KNOWN_COLUMNS, "region")
     for choice in (_FIRST_CHOICE, _SECOND_CHOICE):
         for column, words in choice.items():
             meant = [
                 place
                 for place, name in enumerate(names)
-                if name and place not in said and name not in known and _says(name, words)
+                if name and place not in declared and name not in known_names and _is_word(name, words)
             ]
             if column in names or not meant:
                 continue
-            if len({given[place] for place in meant}) < len(meant):
-                raise FederationError("sheet.column-repeated", place=where, column=given[meant[0]])
+            if len({headings[place] for place in meant}) < len(meant):
+                raise FederationError("sheet.column-repeated", place=where, column=headings[meant[0]])
             if len(meant) > 1:
                 raise FederationError(
                     "sheet.column-ambiguous",
                     place=where,
-                    candidates=" and ".join(repr(given[place]) for place in meant[:2]),
+                    candidates=" and ".join(repr(headings[place]) for place in meant[:2]),
                     meaning=column,
-                    option=column_option(column, given[meant[0]]),
+                    option=column_option(column, headings[meant[0]]),
                 )
             names[meant[0]] = column
     renamed = [
-        f"{name} from {given[place]!r}" for place, name in enumerate(names) if name in known and name != given[place]
+        f"{name} from {headings[place]!r}"
+        for place, name in enumerate(names)
+        if name in known_names and name != headings[place]
     ]
     notes = (f"columns are read as: {', '.join(renamed)}",) if renamed else ()
-    return Meaning(names=tuple(names), said=frozenset(said.values()), notes=notes)
+    return Meaning(names=tuple(names), declared=frozenset(declared.values()), notes=notes)
 
 
-def _check_size(given: Sequence[str], where: str, columns: Columns) -> None:
-    """Refuses a header that would take minutes to make sense of."""
+def _check_size(headings: Sequence[str], where: str, columns: Columns) -> None:
+    """Refuses a header with more columns or letters than `meaning_of` can match in seconds."""
     ignored = columns.get(IGNORE, ())
-    kept = sum(map(bool, given)) - (1 if isinstance(ignored, str) else len(ignored))
-    if kept > MOST_COLUMNS:
-        raise FederationError("sheet.columns-too-many", place=where, columns=kept, most=MOST_COLUMNS)
-    check_letters(given, lambda _: where)
+    count = sum(map(bool, headings)) - (1 if isinstance(ignored, str) else len(ignored))
+    if count > MOST_COLUMNS:
+        raise FederationError("sheet.columns-too-many", place=where, columns=count, most=MOST_COLUMNS)
+    check_letters(headings, lambda _: where)
 
 
 def check_letters(names: Sequence[str], locate: Callable[[int], str]) -> None:
-    """Refuses names that are too long; `locate` says where the one at a place stands."""
+    """Refuses names of more than `MOST_LETTERS` letters; `locate` returns the place of a name for the message."""
     longest = max(map(len, names), default=0)
     if longest > MOST_LETTERS:
         place = next(place for place, name in enumerate(names) if len(name) > MOST_LETTERS)
         raise FederationError("sheet.name-too-long", place=locate(place), letters=len(names[place]), most=MOST_LETTERS)
 
 
-def _said(given: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
-    """Returns by place the meanings that somebody gave."""
-    said: dict[int, str] = {}
+def _declared_meanings(headings: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
+    """Returns the meanings that the user declared, by index of the column."""
+    declared: dict[int, str] = {}
     for meaning, named in columns.items():
         for name in [named] if isinstance(named, str) else named:
-            exact = [place for place, one in enumerate(given) if one == name.strip()]
-            found = exact or [place for place, one in enumerate(given) if one and fold_name(one) == fold_name(name)]
-            if not found:
+            exact = [place for place, heading in enumerate(headings) if heading == name.strip()]
+            places = exact or [
+                place for place, heading in enumerate(headings) if heading and fold_name(heading) == fold_name(name)
+            ]
+            if not places:
                 raise FederationError(
                     "sheet.column-not-found",
                     place=where,
                     column=name,
                     meaning=meaning,
-                    known=in_one_line(listing(filter(None, given))),
-                    suggestion=suggestion(name, given),
+                    known=in_one_line(listing(filter(None, headings))),
+                    suggestion=suggestion(name, headings),
                 )
-            if len(found) > 1:
+            if len(places) > 1:
                 raise FederationError("sheet.column-repeated", place=where, column=name)
-            if found[0] in said:
+            if places[0] in declared:
                 raise FederationError(
-                    "sheet.column-two-meanings", place=where, column=name, first=said[found[0]], second=meaning
+                    "sheet.column-two-meanings", place=where, column=name, first=declared[places[0]], second=meaning
                 )
-            said[found[0]] = meaning
-    return said
+            declared[places[0]] = meaning
+    return declared
 
 
-def _says(name: str, words: frozenset[str]) -> bool:
-    """Says whether a header is one of the words, by itself or among fillers and years: "Fälle 2025"."""
+def _is_word(name: str, words: frozenset[str]) -> bool:
+    """Returns True if a heading is among `words`, alone or with fillers and years: "Fälle 2025"."""
     if fold_name(name) in words:
         return True
     parts = [fold_name(part) for part in re.split(r"[\W_]+", name) if part]
@@ -214,16 +218,16 @@ def _says(name: str, words: frozenset[str]) -> bool:
 
 
 def stands_for(name: str, column: str) -> bool:
-    """Says whether a header is a word for that column.
+    """Returns True if a heading is a word for the meaning `column`.
 
     >>> stands_for("Nombre de patients", "records"), stands_for("Betten", "records")
     (True, False)
     """
-    return any(_says(name, choice.get(column, frozenset())) for choice in (_FIRST_CHOICE, _SECOND_CHOICE))
+    return any(_is_word(name, choice.get(column, frozenset())) for choice in (_FIRST_CHOICE, _SECOND_CHOICE))
 
 
 def numbers_rows(name: str) -> bool:
-    """Says whether a first column of this name may number the rows and say nothing else.
+    """Returns True if a first column called `name` may only number the rows.
 
     >>> numbers_rows(""), numbers_rows("lfd. Nr."), numbers_rows("Klinik")
     (True, True, False)
@@ -232,7 +236,7 @@ def numbers_rows(name: str) -> bool:
 
 
 def expected_tier(name: str) -> bool:
-    """Says whether one expects an outer tier to be called so.
+    """Returns True for a usual name of an outer tier.
 
     >>> expected_tier("Land"), expected_tier("tier-2"), expected_tier("Telefon")
     (True, True, False)
@@ -241,19 +245,19 @@ def expected_tier(name: str) -> bool:
 
 
 def parse_column_options(options: Sequence[str]) -> dict[str, list[str]]:
-    """Returns by meaning the columns that have it, said as "silo=hospital"; "ignore" may be said several times.
+    """Returns the names of columns by meaning, from options such as "silo=hospital"; "ignore" may be repeated.
 
     >>> parse_column_options(["silo=hospital", "ignore=phone", "ignore=remarks"])
     {'silo': ['hospital'], 'ignore': ['phone', 'remarks']}
 
     Raises:
-        ParameterError: It is not said so, or two columns have one meaning.
+        ParameterError: An option lacks the form meaning=name, or two columns have the same meaning.
     """
     columns: dict[str, list[str]] = {}
-    for given in options:
-        meaning, _, name = (part.strip() for part in given.partition("="))
+    for option in options:
+        meaning, _, name = (part.strip() for part in option.partition("="))
         if not (meaning and name):
-            raise ParameterError("sheet.option-malformed", option=given)
+            raise ParameterError("sheet.option-malformed", option=option)
         if meaning in columns and meaning != IGNORE:
             raise ParameterError("sheet.option-repeated", meaning=meaning, first=columns[meaning][0], second=name)
         columns.setdefault(meaning, []).append(name)
@@ -261,7 +265,7 @@ def parse_column_options(options: Sequence[str]) -> dict[str, list[str]]:
 
 
 def column_option(meaning: str, name: str) -> str:
-    """Returns the option that says what a column is, as one pastes it.
+    """Returns the command-line option that declares a column, quoted for the shell.
 
     >>> column_option("ignore", "Phone number")
     "--column 'ignore=Phone number'"

@@ -1,4 +1,4 @@
-r"""The text of a table as spreadsheets write it: which alphabet its bytes are in, and what separates its cells.
+r"""The text of a table as spreadsheets write it: the encoding of the bytes and the separator of the cells.
 
 >>> text = sheet_text("sep=;\r\nKlinik;Fälle;Region\r\nKöln;850;West\r\n".encode("cp1252"), "sites.csv")
 >>> next(text.rows())
@@ -17,24 +17,24 @@ from fulcrum.errors import FederationError, in_one_line
 from fulcrum.readers.spreadsheets.column_names import stands_for
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""What separates the cells of a table, and its name."""
+"""Separators of cells, with names."""
 
 WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
-"""Endings of files that hold sheets, and must be exported to be read."""
+"""Suffixes of workbooks, which people must export as CSV first."""
 
 HARD_SPACES = "\xa0\u202f\u2009"
-"""Spaces that do not break, which stand between words and between digits."""
+"""Spaces without a line break, which stand between words and between digits."""
 
 RARE = f"{HARD_SPACES}'#"
-"""Letters that change how a cell is read: spaces, the apostrophe before a formula, and the sign of an error."""
+"""Letters with a meaning in a cell: hard spaces, the apostrophe before a formula, and the sign of an error."""
 
-_BARE = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le"}  # without the mark that opens a text
-_HEAD = 1 << 16  # bytes that are looked at to find out what kind of text it is
+_BARE = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le"}  # the same encodings without a byte order mark
+_HEAD = 1 << 16  # bytes that decide on encoding and separator
 _MARKS_OF_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx and .ods; .xls
 _SAVE = "Save it as UTF-8 (in Excel: 'CSV UTF-8'; in LibreOffice: Text CSV, character set Unicode (UTF-8))"
 
-# Signs of Windows-1252 that no name holds, or none between letters: whoever wrote them used another alphabet, such as
-# that of MS-DOS or of old Macintoshes, and letters would come out as others.
+# Signs of Windows-1252 that no name holds, or no name holds between letters. A text with such a sign was written in a
+# different alphabet, such as that of MS-DOS or of old Macintoshes, and read as Windows-1252 would show wrong letters.
 _ODD = re.compile(
     r"[\x80-\x9f\u201a\u0192\u201e\u2020\u2021\u02c6\u2030\u0160\u2039\u017d\u2022\u02dc\u2122\u0161\u203a\u017e\u0178"
     r"¢£¤¥¦¨©¬®¯±²³µ¶¸¹¼½¾]|(?<![^\W\d_])ÿ|(?<=[^\W\d_])[\u20ac\u2026\u201c\u201d\u2014¡«»¿°§÷×](?=[^\W\d_])"
@@ -43,16 +43,16 @@ _ODD = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheetText:
-    """A table as bytes whose alphabet and separator are known.
+    """A table as bytes with a known encoding and separator.
 
     Attributes:
         data: The bytes.
-        file: For messages.
-        encoding: The alphabet.
-        separator: What stands between cells.
-        opening: Lines before the table: 1 where Excel wrote `sep=;`.
-        rare: Those of `RARE` that it holds: where there are none, no cell has to be looked at for them.
-        notes: What is not UTF-8 with commas.
+        file: The name of the file, for messages.
+        encoding: The encoding of the bytes.
+        separator: The sign between cells.
+        opening: Lines before the table: 1 if Excel wrote `sep=;`.
+        rare: The letters of `RARE` in the table; a letter outside of `rare` need not be looked for in cells.
+        notes: Sentences on every difference from UTF-8 with commas.
     """
 
     data: bytes
@@ -64,7 +64,7 @@ class SheetText:
     notes: tuple[str, ...]
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yields the rows that are not blank, with the line each begins on."""
+        """Yields the rows with content, after the number of the first line of the row."""
         stream = io.TextIOWrapper(io.BytesIO(self.data), encoding=self.encoding, newline="")
         for _ in range(self.opening):
             stream.readline()
@@ -72,15 +72,15 @@ class SheetText:
 
     @property
     def separator_word(self) -> str:
-        """What stands between cells, as a word."""
+        """The separator as a word, such as "comma"."""
         return SEPARATORS[self.separator].removesuffix("s")
 
 
 def sheet_text(data: bytes, file: str) -> SheetText:
-    """Returns a table's bytes as text in rows.
+    """Returns the bytes of a table with the encoding and the separator.
 
     Raises:
-        FederationError: They are a workbook, or in an alphabet that cannot be told.
+        FederationError: The bytes are a workbook, or have an unknown encoding.
     """
     if data.startswith(_MARKS_OF_WORKBOOKS):
         raise FederationError("sheet.workbook", file=file, advice=how_to_export(".xlsx"))
@@ -106,7 +106,7 @@ def sheet_text(data: bytes, file: str) -> SheetText:
 
 
 def how_to_export(suffix: str) -> str:
-    """Returns how one writes a workbook as a table that can be read."""
+    """Returns advice on how to export a workbook as CSV."""
     if suffix == ".ods":
         return "In LibreOffice: File, Save As, 'Text CSV'; then give that .csv file"
     if suffix == ".numbers":
@@ -115,12 +115,12 @@ def how_to_export(suffix: str) -> str:
 
 
 def not_utf8(data: bytes, file: str) -> FederationError:
-    """Returns the refusal of bytes that are not UTF-8, with their line."""
+    """Returns the error for bytes that are not UTF-8, with the first wrong line."""
     return FederationError("federation.not-utf8", file=file, line=_bad_line(data)[0])
 
 
 def _encoding(data: bytes, file: str) -> tuple[str, list[str]]:
-    """Returns the alphabet of some bytes, and notes where it is not UTF-8."""
+    """Returns the encoding of bytes, with notes on any encoding but UTF-8."""
     head = data[:_HEAD]
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) > len(head) / 4:
         return _wide_encoding(data, file), ["it is UTF-16, which Excel calls Unicode text"]
@@ -137,15 +137,15 @@ def _encoding(data: bytes, file: str) -> tuple[str, list[str]]:
         text = "\x80"
     if _ODD.search(text):
         raise FederationError("sheet.alphabet-unknown", file=file, line=number, advice=_SAVE)
-    shown = in_one_line(line.decode("cp1252"))[:60]
+    excerpt = in_one_line(line.decode("cp1252"))[:60]
     return "cp1252", [
-        f"line {number} is not UTF-8 and was read as Windows-1252: {shown!r}. "
+        f"line {number} is not UTF-8 and was read as Windows-1252: {excerpt!r}. "
         "If a letter is wrong, save the file as UTF-8"
     ]
 
 
 def _wide_encoding(data: bytes, file: str) -> str:
-    """Returns which of the UTF-16 some bytes are in."""
+    """Returns the variant of UTF-16 of the bytes."""
     head = data[:_HEAD]
     encoding = "utf-16"
     if not data.startswith((b"\xff\xfe", b"\xfe\xff")):  # in most texts the upper byte of most letters is 0
@@ -172,7 +172,7 @@ def _bad_line(data: bytes) -> tuple[int, bytes]:
 
 
 def _separator(head: str, file: str) -> str:
-    """Returns what separates the cells: what makes a header of the first line, else what there is most of."""
+    """Returns the separator that makes the first line a header, else the separator with the most cells there."""
     cells = {separator: _first_cells(head, separator, file) for separator in SEPARATORS}
     for separator, names in cells.items():
         if all(any(stands_for(name, column) for name in names) for column in ("silo", "region")):
@@ -198,5 +198,5 @@ def _rows(stream: io.TextIOBase, separator: str, file: str, line: int) -> Iterat
                 yield line, row
             line = before + reader.line_num + 1
     except csv.Error as error:
-        said = str(error).replace("\t", "tab")
-        raise FederationError("sheet.quotes", file=file, line=line, reason=said) from None
+        reason = str(error).replace("\t", "tab")
+        raise FederationError("sheet.quotes", file=file, line=line, reason=reason) from None

@@ -1,4 +1,4 @@
-"""Numbers as people write them: 2631, 2 631, 2'631, 2.631,00 or 0,5, and what they are where their column settles it.
+"""Numbers as people write numbers: 2631, 2 631, 2'631, 2.631,00 or 0,5. The whole column settles the meaning.
 
 >>> column = settle_column(["1.234.567", "2.631", "850"], "records", str)
 >>> column.cells, column.notes
@@ -8,10 +8,10 @@ Traceback (most recent call last):
     ...
 fulcrum.errors.FederationError: sites.csv line 3: records=2.631 can be 2631 or 2.631. Write the one that is meant, ...
 
-One dot or comma before three digits, as in 2.631, can separate thousands or decimals. It is read where another cell of
-its column settles which: 1.234.567 and 1.234,50 can only have dots between thousands, 0,5 and 12,50
-only a decimal comma. In `epsilon` and `weight`, which are fractions by nature, dots are decimal where
-commas separate the cells of the file and no cell of the column holds one.
+A single dot or comma before three digits, as in 2.631, can separate thousands or decimals. A second cell of the column
+settles the meaning: 1.234.567 and 1.234,50 can only have dots between thousands, 0,5 and 12,50 only a decimal comma.
+`epsilon` and `weight` are fractions by nature: dots are decimal if commas separate the cells of the file and no cell of
+the column holds a comma. A guess instead would be wrong by a factor of 1,000, so an unsettled number is refused.
 """
 
 import re
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fulcrum.errors import FederationError
 
 MISSING = frozenset({"na", "n/a", "#n/a", "#nv", "null", "none", "-", "–", "—"})
-"""How programs and people write that there is no number."""
+"""Words of programs and people for a missing number."""
 
 _SPACED = re.compile(r"[+-]?[0-9]{1,3}(['’ \xa0\u202f\u2009])[0-9]{3}(?:\1[0-9]{3})*(?:[.,][0-9]*)?")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:(?P<dot>\.)[0-9]{3}(?:\.[0-9]{3})*|(?P<comma>,)[0-9]{3}(?:,[0-9]{3})*)")
@@ -33,16 +33,16 @@ _USUAL = str.maketrans("", "", "0123456789.eE+-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenColumn:
-    """A column of numbers in plain digits with a decimal point, and how it was read."""
+    """A column of numbers in plain digits with a decimal point, with notes on how the column was read."""
 
     cells: list[str]
     notes: list[str]
 
 
 def is_plain(cells: Sequence[str], column: str, *, point: bool = True) -> bool:
-    """Says whether a column needs no settling: digits alone, or in `epsilon` and `weight` numbers with a point.
+    """Returns True if a column needs no settling: digits alone, or in `epsilon` and `weight` numbers with a point.
 
-    `point` says whether dots in these two are decimal where nothing says otherwise.
+    With `point`, dots in `epsilon` and `weight` are decimal by default.
     """
     joined = "".join(cells)
     if joined.isascii() and (joined.isdigit() or not joined):
@@ -53,27 +53,27 @@ def is_plain(cells: Sequence[str], column: str, *, point: bool = True) -> bool:
 def settle_column(
     cells: Sequence[str], column: str, locate: Callable[[int], str], *, point: bool = True
 ) -> WrittenColumn:
-    """Returns a column of numbers in plain digits; what is no number stays as it is, "" stands for a missing one.
+    """Returns a column of numbers in plain digits; a cell without a number stays unchanged, "" is a missing number.
 
     Args:
-        cells: The numbers as they are written.
-        column: Its name: `records` are whole.
-        locate: Says where a row stands.
-        point: Whether dots in `epsilon` and `weight` are decimal where nothing says otherwise.
+        cells: The numbers as written.
+        column: The name of the column: `records` are whole.
+        locate: Returns the place of a row.
+        point: True if dots in `epsilon` and `weight` are decimal by default.
 
     Raises:
-        FederationError: A number can be read in two ways and nothing settles which.
+        FederationError: A number has two readings, and no cell of the column settles the reading.
     """
     notes: list[str] = []
-    found = [_unspaced(cell) for cell in cells]
-    if spaced := next((cell for cell, bare in zip(cells, found, strict=True) if bare != cell), None):
+    bare_cells = [_without_spaces(cell) for cell in cells]
+    if spaced := next((cell for cell, bare in zip(cells, bare_cells, strict=True) if bare != cell), None):
         word = "apostrophes" if re.search("['’]", spaced) else "spaces"
-        notes.append(f"{column}: {word} separate thousands, as in {_shown(spaced)}")
-    if missing := next((cell for cell in found if cell.lower() in MISSING), None):
+        notes.append(f"{column}: {word} separate thousands, as in {_with_plain_spaces(spaced)}")
+    if missing := next((cell for cell in bare_cells if cell.lower() in MISSING), None):
         notes.append(f"{column}: {missing!r} is read as missing")
-        found = ["" if cell.lower() in MISSING else cell for cell in found]
-    thousands, decimal = _evidence(found, column, locate)
-    for row, cell in enumerate(found):
+        bare_cells = ["" if cell.lower() in MISSING else cell for cell in bare_cells]
+    thousands, decimal = _evidence(bare_cells, column, locate)
+    for row, cell in enumerate(bare_cells):
         sign = _open_sign(cell)
         by_nature = point and column != "records" and sign == "." and "," not in (*decimal, *thousands)
         if sign and sign not in thousands and sign not in decimal and not by_nature:
@@ -81,27 +81,27 @@ def settle_column(
                 "sheet.number-ambiguous",
                 place=locate(row),
                 column=column,
-                cell=_shown(cells[row]),
+                cell=_with_plain_spaces(cells[row]),
                 first=cell.replace(sign, ""),
                 second=cell.replace(sign, "."),
             )
     for sign, row in thousands.items():
-        notes.append(f"{column}: {_SIGNS[sign]} separate thousands, as in {_shown(cells[row])}")
+        notes.append(f"{column}: {_SIGNS[sign]} separate thousands, as in {_with_plain_spaces(cells[row])}")
     if "," in decimal:
-        notes.append(f"{column}: commas separate decimals, as in {_shown(cells[decimal[',']])}")
-    plain = [_plain(cell, thousands) for cell in found]
+        notes.append(f"{column}: commas separate decimals, as in {_with_plain_spaces(cells[decimal[',']])}")
+    plain = [_plain(cell, thousands) for cell in bare_cells]
     if column == "records" and (power := next(filter(_POWER.fullmatch, plain), None)):
         notes.append(f"{column}: {power} is read as {float(power):.0f}")
     return WrittenColumn(cells=plain, notes=notes)
 
 
-def _unspaced(cell: str) -> str:
-    """Returns a number without the spaces or apostrophes between its thousands."""
+def _without_spaces(cell: str) -> str:
+    """Returns a number without spaces or apostrophes between thousands."""
     return re.sub("['’\\s]", "", cell) if _SPACED.fullmatch(cell) else cell
 
 
 def _evidence(cells: Sequence[str], column: str, locate: Callable[[int], str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the signs that can only separate thousands, and those that can only be decimal, with a row of each."""
+    """Returns signs that can only separate thousands, and signs that can only be decimal, with a row of the sign."""
     thousands: dict[str, int] = {}
     decimal: dict[str, int] = {}
     for row, cell in enumerate(cells):
@@ -143,18 +143,18 @@ def _evidence(cells: Sequence[str], column: str, locate: Callable[[int], str]) -
 
 
 def _grouped_by(text: str) -> str:
-    """Returns the sign between the thousands of a number; nothing where there is none, or it does not fit."""
-    found = _GROUPED.fullmatch(text)
-    return "" if found is None else "." if found["dot"] else ","
+    """Returns the sign between the thousands of a number; "" if there is no sign, or a misplaced sign."""
+    match = _GROUPED.fullmatch(text)
+    return "" if match is None else "." if match["dot"] else ","
 
 
 def _open_sign(cell: str) -> str:
-    """Returns the sign of a number that can be read in two ways, such as 2.631."""
+    """Returns the sign of a number with two readings, such as 2.631, else ""."""
     return _grouped_by(cell) if cell.count(".") + cell.count(",") == 1 else ""
 
 
 def _plain(cell: str, thousands: Iterable[str]) -> str:
-    """Returns a number in plain digits with a decimal point; whatever is none stays as it is."""
+    """Returns a number in plain digits with a decimal point; a cell without a number stays unchanged."""
     if "." not in cell and "," not in cell:
         return cell
     bare = cell
@@ -166,5 +166,5 @@ def _plain(cell: str, thousands: Iterable[str]) -> str:
     return bare.replace(",", ".") if _DECIMAL.fullmatch(bare) else bare
 
 
-def _shown(cell: str) -> str:
-    return " ".join(cell.split())  # spaces that do not break cannot be printed
+def _with_plain_spaces(cell: str) -> str:
+    return " ".join(cell.split())  # hard spaces are not printable

@@ -241,9 +241,8 @@ if not TYPE_CHECKING:
             return import_module("fulcrum.version").package_version()
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
-        globals()[name] = getattr(
-            import_module(f"fulcrum.{_MODULES[name]}"), name
-        )  # so that `__getattr__` runs once a name
+        # A global from now on, so that `__getattr__` runs once a name.
+        globals()[name] = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)
         return globals()[name]
 
     def __dir__() -> list[str]:

@@ -74,9 +74,7 @@ def connection_class(
                 return
             finally:
                 unsecured.pop(self, None)
-            if (
-                secured is not None and not secured.is_closing()
-            ):  # the client may have closed the connection during the handshake
+            if secured is not None and not secured.is_closing():  # the client may have gone during the handshake
                 self.begin(secured)
                 if self.early:
                     self.data_received(self.early)

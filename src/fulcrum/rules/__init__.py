@@ -1,6 +1,6 @@
-"""Server rules: how the sums of the regions move the model, and what is known of them before the first round.
+"""Server rules: functions by which the server moves the model from the sums of the regions.
 
-Change it for another estimator. Everything here is a function of what was released.
+Change this folder for a new estimator. A rule reads released sums and public facts of the plan, no data of silos.
 
 Imports from: base, core.
 """

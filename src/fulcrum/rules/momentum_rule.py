@@ -1,8 +1,8 @@
-"""The rule "momentum": the server moves the model by a velocity that remembers the sums of earlier rounds.
+"""The rule "momentum": the server moves the model by a velocity, a decaying sum of all global sums so far.
 
 Heavy ball (Polyak 1964; at the server of a federation: Hsu, Qi and Brown 2019, "Measuring the effects of non-identical
-data distribution"): velocity = beta velocity + global sum, model = model + velocity. beta is 0.9 in every plan: another
-beta is another rule with another name, so that a plan file says all that the server does.
+data distribution"): velocity = beta velocity + global sum, model = model + velocity. beta is 0.9 in every plan: a rule
+with a different beta needs a name of its own, so that the name in a plan file fixes the server's step.
 
 >>> rule = MomentumRule(rounds=2)
 >>> state = rule.begin(np.zeros(1))
@@ -21,14 +21,14 @@ from fulcrum.arrays import FloatArray
 from fulcrum.rules.server_rule import PlanFacts, RoundSums, ServerRule, ServerState
 
 BETA = 0.9
-"""The share of the velocity that is kept from round to round."""
+"""The share of the velocity that carries over to the next round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentumRule(ServerRule):
-    """Moves the model by a velocity, of which nine tenths are kept from round to round.
+    """Moves the model by a velocity; nine tenths of the velocity carry over to the next round.
 
-    A round without any sum moves the model by the velocity that is left.
+    A round without sums moves the model by the remaining velocity.
 
     Attributes:
         rounds: T.
@@ -48,11 +48,11 @@ class MomentumRule(ServerRule):
 
     @classmethod
     def of(cls, facts: PlanFacts) -> Self:
-        """Returns the rule for a plan, of which it needs the rounds."""
+        """Returns the rule for the rounds of a plan."""
         return cls(rounds=facts.plan.rounds)
 
     def begin(self, start: FloatArray) -> ServerState:
-        """Returns the model at rest."""
+        """Returns the state with the start model and velocity 0."""
         return ServerState(model=start, arrays={"velocity": np.zeros_like(start)})
 
     def step(self, state: ServerState, sums: RoundSums) -> tuple[ServerState, None]:
@@ -62,17 +62,17 @@ class MomentumRule(ServerRule):
         return ServerState(model=state.model + velocity, arrays={"velocity": velocity}), None
 
     def noise_factor(self) -> float:
-        """Returns T sum a² / (sum a)², a(t) = 1 + beta + ... + beta^(t-1): the sum with t rounds to go moves by a(t).
+        """Returns T sum a² / (sum a)², a(t) = 1 + beta + ... + beta^(t-1), the factor of a sum with t rounds to go.
 
-        Its noise enters the model a(t) times, and so does its signal. Equal factors, as where sums are added up, give
-        the least noise for a signal, so this is at least 1 (Cauchy and Schwarz).
+        Noise and signal of the sum both enter the model a(t) times. Equal factors, as in the rule "sum", give the least
+        noise for a signal: the result is at least 1 (Cauchy and Schwarz).
         """
-        # Sums of geometric series: a plan may have a billion rounds.
+        # Closed forms of geometric series, not a loop: a plan may have a billion rounds.
         first = BETA * (1 - BETA**self.rounds) / (1 - BETA)
         second = BETA**2 * (1 - BETA ** (2 * self.rounds)) / (1 - BETA**2)
         return self.rounds * (self.rounds - 2 * first + second) / (self.rounds - first) ** 2
 
     @property
     def key(self) -> bytes:
-        """The same for every plan, whatever its rounds: `step` does not read them."""
+        """The same bytes for every plan: `step` does not read the number of rounds."""
         return self.name.encode()

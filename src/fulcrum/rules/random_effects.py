@@ -1,16 +1,15 @@
-"""Regional sums pooled into one estimate, by how much regions differ and how noisy each of them is.
+"""Pools regional sums into a single estimate, by the differences between regions and the noise of every region.
 
 >>> sums = np.array([[1, 2, 0, -1], [1.2, 1.5, 0.3, -0.8], [3, 0, 1, 0.0]])
->>> found = pool_sums(sums, variance=np.array([0.01, 0.05, 0.2]), shares=np.array([0.6, 0.3, 0.1]))
->>> found.estimate.round(4).tolist(), round(float(found.heterogeneity), 5)
+>>> pooled = pool_sums(sums, variance=np.array([0.01, 0.05, 0.2]), shares=np.array([0.6, 0.3, 0.1]))
+>>> pooled.estimate.round(4).tolist(), round(float(pooled.heterogeneity), 5)
 ([1.2263, 1.686, 0.1716, -0.8576], 0.26452)
 
-The model is that of a random-effects meta-analysis: region r has y_r = g + b_r + noise, where b_r is what makes the
-region differ, of variance t² in every coordinate, and the noise has a variance v_r that is known because the server
-knows the plan. t² is estimated by the method of DerSimonian and Laird 1986, "Meta-analysis in clinical trials", pooled
-over all coordinates. Given t², each region's own effect is shrunk toward the common mean, and the effects are added up
-by the shares that regions ought to have: with t² = 0 that pools by precision, the least noise; with t² large it is the
-sum by shares, which has no bias.
+The statistical model is a random-effects meta-analysis: region r has y_r = g + b_r + noise. The effect b_r of the
+region has variance t² in every coordinate; the noise has variance v_r, known to the server from the plan. t² is
+estimated by the method of DerSimonian and Laird 1986, "Meta-analysis in clinical trials", pooled over all coordinates.
+For a t², every region's effect is shrunk toward the common mean, and the effects are added up by the target shares of
+regions: t² = 0 gives pooling by precision, with the least noise; a large t² gives the sum by shares, without bias.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,18 +21,18 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 
 _AT_ONCE = 1 << 20
-"""Numbers worked on together: what all regions say of some coordinates, few enough to stay near the processor."""
+"""Numbers of a piece: the values of all regions for some coordinates, few enough for the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PooledEstimate:
-    """One estimate from the sums of several regions; the last axis, where there is one, is that of arms.
+    """An estimate from the sums of several regions; a further last axis, if present, has the variants.
 
     Attributes:
-        estimate: By coordinate.
-        variance: Of the noise in each coordinate of the estimate, given `coefficients`.
-        heterogeneity: t², how much regions differ in a coordinate.
-        coefficients: By region: the estimate is the sum of them times the regions' values. They add up to 1.
+        estimate: The estimate by coordinate.
+        variance: The variance of the noise in a coordinate of the estimate, for the `coefficients`.
+        heterogeneity: t², the variance of regional effects in a coordinate.
+        coefficients: By region the factor of the region's values in the estimate; the factors add up to 1.
     """
 
     estimate: FloatArray
@@ -56,16 +55,16 @@ def pool_sums(
     """Returns the pooled estimate of regional means; time and memory are linear in regions times coordinates.
 
     Args:
-        values: By region and coordinate, and by arm where there are several: what each region says of the whole.
-        variance: By region (and arm): of the noise in each coordinate, the values scaled; above 0.
-        shares: By region (and arm): what it ought to count for; they add up to 1.
-        scale: By region (and arm): what its values are multiplied by before anything else; 1 by default.
-        free: How many of the coordinates are free; all by default, or all but one a row where there are classes.
-        classes: So many coordinates after each other are one row, of which only differences count, as in a softmax
-            head: what is common to a row is projected out.
-        exact: Whether to take the shares as they are: no pooling, no bias.
-        least: (By arm) how much of its share every region counts for at least, from 0 to 1: coefficients are mixed with
-            the shares as far as that needs. The estimate stays linear, and its variance known.
+        values: By region and coordinate, and by variant if there are several: the region's estimate of the whole.
+        variance: By region (and variant): the variance of the noise in a coordinate of the scaled values; above 0.
+        shares: By region (and variant): the target share in the estimate; shares add up to 1.
+        scale: By region (and variant): the factor of the values before pooling; 1 by default.
+        free: The number of free coordinates; by default all, or with `classes` all but 1 in a row.
+        classes: The length of a row of coordinates in which only differences count, as in a softmax head: the mean of a
+            row is projected out.
+        exact: True takes the shares as coefficients: no pooling, no bias.
+        least: (By variant) the least part of a region's share that the coefficient must have, from 0 to 1: coefficients
+            are mixed with the shares as far as necessary. The estimate stays linear, with a known variance.
     """
     scale = np.ones(variance.shape) if scale is None else scale
     if free is None:
@@ -76,8 +75,8 @@ def pool_sums(
         spread = _spread(values, scale, variance, classes)
         heterogeneity = _heterogeneity(spread, variance, free)
         weight = 1 / (variance + heterogeneity)
-        kept = heterogeneity * weight  # t² / (t² + v): how far a region's own effect is believed
-        coefficients = shares * kept + (shares * (1 - kept)).sum(axis=0) * weight / weight.sum(axis=0)
+        own = heterogeneity * weight  # t² / (t² + v): the part of a region's own effect that survives the shrinking
+        coefficients = shares * own + (shares * (1 - own)).sum(axis=0) * weight / weight.sum(axis=0)
         coefficients = mix_shares(coefficients, shares, mixing_share(coefficients, shares, least))
     estimate = np.zeros(np.shape(values[0]))
     for piece in _pieces(values, classes):
@@ -92,9 +91,9 @@ def pool_sums(
 
 
 def mixing_share(counted: FloatArray, shares: FloatArray, least: FloatArray | float) -> FloatArray:
-    """Returns the smallest part of `shares` that must be mixed in so that none counts for less than `least` of its own.
+    """Returns the smallest part of `shares` to mix in for every coefficient to be at least `least` times its share.
 
-    Both add up to 1 over the first axis.
+    `counted` and `shares` both add up to 1 over the first axis.
 
     >>> round(float(mixing_share(np.array([0.9, 0.1]), np.array([0.5, 0.5]), 0.5)), 6)
     0.375
@@ -106,18 +105,18 @@ def mixing_share(counted: FloatArray, shares: FloatArray, least: FloatArray | fl
 
 
 def mix_shares(counted: FloatArray, shares: FloatArray, part: FloatArray | float) -> FloatArray:
-    """Returns what is counted with a part of the shares mixed in."""
+    """Returns the coefficients `counted` with a part of the shares mixed in."""
     return np.asarray((1 - part) * counted + part * shares) if np.any(part) else counted
 
 
 def without_common(values: FloatArray, classes: int) -> FloatArray:
-    """Returns rows of so many coordinates after each other without what is common to all of a row."""
+    """Returns values without the mean of every row, a row being `classes` consecutive coordinates."""
     common = _row_sums(values[None], classes)[0] / classes
     return np.asarray(values - np.repeat(common, classes, axis=0))
 
 
 def _pieces(values: Sequence[np.ndarray[Any, Any]] | FloatArray, classes: int | None) -> Iterator[slice]:
-    """Yields runs of coordinates, of whole rows, short enough to work on what all regions say of them."""
+    """Yields runs of coordinates, in whole rows, of about `_AT_ONCE` numbers over all regions."""
     together = classes or 1
     length = max(1, _AT_ONCE // (len(values) * values[0][:1].size * together)) * together
     for start in range(0, len(values[0]), length):
@@ -130,16 +129,16 @@ def _spread(
     variance: FloatArray,
     classes: int | None,
 ) -> FloatArray:
-    """Returns Q: how far regions are from their mean, in units of their noise, over all coordinates."""
+    """Returns Cochran's Q: squared distances of regions from the mean, in units of noise, over all coordinates."""
     weight = 1 / variance
     share, spread = weight / weight.sum(axis=0), np.zeros(variance.shape)
     room: FloatArray = np.empty(0)
     for piece in _pieces(values, classes):
         shape = (len(values), piece.stop - piece.start, *values[0].shape[1:])
-        room = room if room.size else np.empty(shape)  # the first is the longest
+        room = room if room.size else np.empty(shape)  # the first piece is the longest
         apart = room[:, : shape[1]]
-        for region, factor, found in zip(values, scale, apart, strict=True):
-            np.multiply(region[piece], factor, out=found)
+        for region, factor, scaled in zip(values, scale, apart, strict=True):
+            np.multiply(region[piece], factor, out=scaled)
         apart -= np.einsum("r...,rc...->c...", share, apart)
         spread += np.einsum("rc...,rc...->r...", apart, apart)
         if classes is not None:
@@ -149,7 +148,7 @@ def _spread(
 
 
 def _row_sums(values: FloatArray, classes: int) -> FloatArray:
-    """Returns by region the sums of rows, one class at a time: NumPy is slow to add up many short rows."""
+    """Returns by region the sums of rows, adding class by class: NumPy is slow to add up many short rows."""
     total = values[:, ::classes].copy()
     for place in range(1, classes):
         total += values[:, place::classes]
@@ -157,7 +156,7 @@ def _row_sums(values: FloatArray, classes: int) -> FloatArray:
 
 
 def _heterogeneity(spread: FloatArray, variance: FloatArray, free: int) -> FloatArray:
-    """Returns t² by the method of moments: what the spread of the regions has beyond their noise."""
+    """Returns t² by the method of moments: the excess of the spread of regions over the noise."""
     weight = 1 / variance
     total = weight.sum(axis=0)
     excess = np.maximum(spread - free * (len(variance) - 1), 0)

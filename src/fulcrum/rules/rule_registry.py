@@ -1,10 +1,10 @@
-"""The server rules by name: those that are built in, and those that a user registers or installs.
+"""The server rules by name: built in, registered by a user, or installed with a package.
 
 >>> known_rules()
 ('sum', 'random-effects', 'momentum')
 
-`register_server_rule` enters a rule for this process. A package that is installed beside Fulcrum enters its rules for
-every command and every deployed server by an entry point of the group `fulcrum.server_rules`, whose name is the rule's.
+`register_server_rule` enters a rule for the current process. An installed package enters rules for every command and
+every deployed server by entry points of the group `fulcrum.server_rules`, with the names of the rules.
 """
 
 import re
@@ -19,21 +19,21 @@ from fulcrum.rules.server_rule import ServerRule
 from fulcrum.rules.sum_rule import SumRule
 
 GROUP = "fulcrum.server_rules"
-"""The group of entry points by which installed packages offer rules."""
+"""The group of entry points for the rules of installed packages."""
 
 _Rule = TypeVar("_Rule", bound=ServerRule)
 _RULES: dict[str, type[ServerRule]] = {rule.name: rule for rule in (SumRule, RandomEffectsRule, MomentumRule)}
 
 
 def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
-    """Enters a rule under its name for this process, and returns it, so that it can decorate the class.
+    """Enters a rule under the rule's name for the current process; returns the rule, for use as a decorator.
 
     Raises:
-        ParameterError: The name is none that a plan file can carry, another rule has it, or the rule claims to add up.
+        ParameterError: The name does not fit a plan file, a different rule has the name, or the rule claims to add up.
     """
     if not re.search(SERVER_NAME, rule.name):
         raise ParameterError("rule.name-invalid", name=rule.name)
-    if rule.adds_up and rule is not SumRule:  # checkpoint, exports and targets on outer tiers take it for "sum"
+    if rule.adds_up and rule is not SumRule:  # checkpoint, exports and outer targets would treat it as "sum"
         raise ParameterError("rule.adds-up", name=rule.name)
     if _RULES.setdefault(rule.name, rule) is not rule:
         raise ParameterError("rule.name-taken", name=rule.name)
@@ -41,19 +41,19 @@ def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
 
 
 def known_rules() -> tuple[str, ...]:
-    """Returns the names of all rules that are built in or registered."""
+    """Returns the names of all rules, built in or registered."""
     return tuple(_RULES)
 
 
 def rule_named(name: str) -> type[ServerRule]:
-    """Returns the rule of a name; one that is not registered is looked for among installed packages.
+    """Returns the rule `name`, registered or from an installed package.
 
     Raises:
-        ParameterError: There is no rule of this name.
+        ParameterError: No rule has the name.
     """
     if name not in _RULES:
         installed = {point.name: point for point in entry_points(group=GROUP)}
-        check_known("server", name, [*_RULES, *(other for other in installed if other not in _RULES)])
+        check_known("server", name, [*_RULES, *(entry for entry in installed if entry not in _RULES)])
         _load(installed[name])
     return _RULES[name]
 

@@ -1,15 +1,15 @@
-"""The protocol of a server rule: how a server moves the model by the sums of a round.
+"""The protocol of a server rule: the function by which the server moves the model by the sums of a round.
 
-A rule is one file: a class with a name, `of`, `begin` and `step`, entered in `fulcrum.rules.rule_registry`. Planner,
-simulation, coordinator, checkpoint, audit and views take it from there by the name that the plan file carries.
+A rule is a single file: a class with a name, `of`, `begin` and `step`, entered in `fulcrum.rules.rule_registry`.
+Planner, simulation, coordinator, checkpoint, audit and views look the rule up by the name in the plan file.
 
 >>> from fulcrum.rules.rule_registry import rule_named
 >>> rule_named("sum").adds_up, rule_named("random-effects").adds_up
 (True, False)
 
-A rule is post-processing: it reads released sums, and facts of the plan that are public before the first round. So no
-silo's privacy rests on it, and no silo imports it. Silos know of the rule "sum" that it reads the global sum alone, and
-count every other rule as one that may read the sum of each region: `figures.outermost_complete_tier`.
+A rule is post-processing: a rule reads released sums, and facts of the plan that are public before the first round. No
+silo's privacy rests on a rule, and no silo imports a rule. Silos count the rule "sum" as reading the global sum alone,
+and all further rules as reading the sum of every region: `figures.outermost_complete_tier`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,42 +22,42 @@ from fulcrum.arrays import BoolArray, FloatArray
 from fulcrum.core.plan.plan_data import PlanData
 
 RESERVED = frozenset({"model", "state", "classes", "file", "allow_pickle"})
-"""Names that a checkpoint, or the function of NumPy that writes it, has for itself: none is in a rule's state."""
+"""Names for the checkpoint itself and for NumPy's `savez`: a rule's state must not use these names."""
 
 
 class PlanFacts(Protocol):
-    """The facts that a server knows of a plan before the first round, all of them public."""
+    """The public facts of a plan that a server knows before the first round."""
 
     @property
     def plan(self) -> PlanData:
-        """The plan: rounds, clip norm, weights, noise multipliers, and all other settings."""
+        """The plan: rounds, clip norm, weights, noise multipliers, and all further settings."""
 
     @property
     def shares(self) -> FloatArray:
-        """By region, its share of all records, or of all silos where sizes are not declared; they add up to 1."""
+        """By region, the share of all records, or of all silos if sizes are not declared; shares add up to 1."""
 
     @property
     def weight(self) -> FloatArray:
-        """By region, the sum of its silos' weights."""
+        """By region, the sum of the silos' weights."""
 
     @property
     def variance(self) -> FloatArray:
-        """By region, the variance of the noise in each coordinate of its sum."""
+        """By region, the variance of the noise in a coordinate of the regional sum."""
 
     @property
     def least_noise(self) -> float:
-        """The noise variance that the least-noise weights would have, over the squared clip norm."""
+        """The noise variance of the least-noise weights, over the squared clip norm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
-    """The state of a server between two rounds: all that the next round goes on from.
+    """The state of a server between two rounds: the whole input of the next round besides the sums.
 
     Attributes:
         model: The global model.
-        arrays: Float64 arrays by name, as a checkpoint keeps them; their names and shapes stay as `begin` gives them.
-            Names are identifiers, and none is `RESERVED`.
-        numbers: Numbers by name, as a checkpoint keeps them. Names are as those of arrays.
+        arrays: Float64 arrays by name, as in a checkpoint; names and shapes stay those of `begin`. Names are
+            identifiers outside of `RESERVED`.
+        numbers: Numbers by name, as in a checkpoint. The rule for names is that of `arrays`.
     """
 
     model: FloatArray
@@ -66,25 +66,25 @@ class ServerState:
 
     @property
     def finite(self) -> bool:
-        """True where a next round can go on from this state."""
+        """True if all numbers of the state are finite, as a next round needs."""
         rows = (row for array in (self.model, *self.arrays.values()) for row in (array if array.ndim > 1 else [array]))
         return all(np.isfinite(row).all() for row in rows) and bool(np.isfinite(list(self.numbers.values())).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundSums:
-    """The sums of one round, as a server rule gets them.
+    """The sums of a round, as input of a server rule.
 
     Attributes:
-        values: By region, in the model's shape or in one row; zeros where a region has no sum. A rule with
-            `reads_regions = False` gets one entry, the global sum of the regions that are present.
-        present: By region, True where its sum is there.
-        weight: By region, of the silos that are in its sum; None where all of them are.
-        variance: By region, of the noise in each coordinate of its sum; None where all silos are in it.
-        unit: The factor of `values`, such as the step of their lattice.
-        classes: Of a softmax head, whose last axis they are; None for a model of which nothing is known.
+        values: By region, in the model's shape or as a row; zeros for a region without a sum. A rule with
+            `reads_regions = False` gets a single entry, the global sum of all present regions.
+        present: By region, True if the round has the region's sum.
+        weight: By region, the total weight of the silos in the sum; None if all silos are in the sums.
+        variance: By region, the variance of the noise in a coordinate of the sum; None if all silos are in the sums.
+        unit: The factor of `values`, such as the step of the lattice.
+        classes: The number of classes of a softmax head, the length of the last axis; None for any further model.
         spare: By name of `ServerRule.reused`, memory that `step` may take for the array of the new state: for large
-            models new memory takes longer to come by than all the rest.
+            models the allocation of new memory takes longer than the arithmetic.
     """
 
     values: Sequence[np.ndarray[Any, Any]] | FloatArray
@@ -98,15 +98,15 @@ class RoundSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDiagnostics:
-    """The figures that a server can tell of a round, from released sums alone, so that they cost no privacy.
+    """The figures of a round for people, computed from released sums alone: the figures cost no privacy.
 
     Attributes:
-        heard: Regions that were heard.
-        step: How far the model follows what was said in this round.
-        signal: The norm of the estimate, less its noise's part; 0 where noise explains all of it.
-        noise: The norm that the noise in the estimate has.
-        heterogeneity: t², how much regions differ in a coordinate beyond their noise.
-        shrunk: The share of the estimate's norm that was taken off.
+        heard: The number of regions with a sum.
+        step: The factor of the round's sums in the estimate.
+        signal: The norm of the estimate, less the part of the noise; 0 if noise explains the whole norm.
+        noise: The expected norm of the noise in the estimate.
+        heterogeneity: t², the variance of regional effects in a coordinate, beyond the noise.
+        shrunk: The share of the estimate's norm that shrinkage took off.
     """
 
     heard: int
@@ -118,26 +118,26 @@ class RoundDiagnostics:
 
 
 class ServerRule(Protocol):
-    """A rule by which a server moves the model; a class that inherits from it gets the defaults.
+    """A rule by which a server moves the model; a class that inherits from `ServerRule` gets the defaults.
 
-    Every rule keeps to these terms, and `tests/rules/test_rule_conformance.py` holds all registered rules to them:
+    Every rule keeps the following terms, and `tests/rules/test_rule_conformance.py` checks all registered rules:
 
-    - the same facts, states and sums give the same bits, in whatever process;
-    - `step` writes to nothing that it is given, but for `RoundSums.spare`;
-    - the state is whole: one that was written to a checkpoint and read back gives the same bits as one that was not;
-    - a region that is not present has zeros for its sum, and changes nothing by them;
-    - model and arrays keep the shapes that `begin` gave them.
+    - the same facts, states and sums give the same bits, in every process;
+    - `step` does not write to the arguments, except to `RoundSums.spare`;
+    - the state is whole: a state after a checkpoint was written and read back gives the same bits as the state before;
+    - an absent region has zeros for a sum, and the zeros change no result;
+    - model and arrays keep the shapes that `begin` gave.
 
     Attributes:
-        name: In the plan file and on the command line: small letters, digits and hyphens, from a letter on.
+        name: In the plan file and on the command line: small letters, digits and hyphens, beginning with a letter.
         adds_up: True for "sum" alone: the model moves by the global sum, and the state is the model.
-        reads_regions: True where `step` needs the sum of each region; False where the global sum is enough.
-        takes_shrink: True where the plan's setting `shrink` says something to the rule.
-        reused: Names of arrays of the state that `step` writes anew as a whole, and that are as large as all sums.
-        clause: The words after "the server ..." in one clause.
+        reads_regions: True if `step` needs the sum of every region; False if the global sum is enough.
+        takes_shrink: True if the rule reads the plan's setting `shrink`.
+        reused: Names of state arrays, as large as all sums together, that `step` writes anew as a whole.
+        clause: The words after "the server ..." in a clause.
         sentences: The same for a report, in sentences; `{inner}` stands for the word for a region.
-        proviso: The condition under which influence and noise have the figures that the plan states, in words, with
-            `{inner}` as above; empty where they always have.
+        proviso: The condition, in words with `{inner}` as above, under which influence and noise have the plan's
+            figures; empty if they always have.
     """
 
     name: ClassVar[str]
@@ -154,27 +154,27 @@ class ServerRule(Protocol):
         """Returns the rule for a plan."""
 
     def begin(self, start: FloatArray) -> ServerState:
-        """Returns the state before the first round; `start` is the model, and is not written to."""
+        """Returns the state before the first round; does not write to `start`, the model."""
 
     def step(self, state: ServerState, sums: RoundSums) -> tuple[ServerState, RoundDiagnostics | None]:
-        """Returns the state after a round, and the figures that can be told of the round, where the rule has any."""
+        """Returns the state after a round, and the figures of the round, if the rule has figures."""
 
     def can_be(self, state: ServerState) -> bool:
-        """Returns False for a state, of the right shapes, that no run comes to: a checkpoint of it is refused."""
+        """Returns False for a state of the right shapes that no run can reach: such a checkpoint is refused."""
         return state.finite
 
     def region_factors(self) -> FloatArray | None:
-        """Returns by region the factor of its sum in the model, so that influences add up to 1; None for ones."""
+        """Returns by region the factor of the sum in the model: influences then add up to 1. None for factors 1."""
         return None
 
     def noise_factor(self) -> float:
-        """Returns the variance of the model's noise after all rounds over that of a model that adds up.
+        """Returns the variance of the model's noise after all rounds, over the variance under the rule "sum".
 
-        Both models have moved equally far by sums that are alike in all rounds.
+        Both models have moved equally far, by sums that are the same in all rounds.
         """
         return 1.0
 
     @property
     def key(self) -> bytes:
-        """The same for rules that do the same, which are then trained once; by default each is taken for its own."""
+        """Bytes, equal for rules with equal results, which are then trained once; by default always different."""
         return id(self).to_bytes(8)

@@ -1,13 +1,13 @@
-"""An estimate with noise of known variance, shrunk toward zero: empirical Bayes with one scale a row.
+"""Shrinks an estimate with noise of known variance toward zero: empirical Bayes with a scale for every row.
 
 >>> rows = np.array([[9.0, -9.0], [0.1, -0.1], [-0.2, 0.2]])
 >>> shrink_rows(rows, variance=1.0, free=1).round(2).tolist()
 [[8.93, -8.93], [0.01, -0.01], [-0.01, 0.01]]
 
-A row is what all classes have in one input. Its prior is a mixture of Gaussians of mean 0: variances on a fixed grid of
-multiples of the noise's, zero included, and their weights by maximum likelihood over all rows (EM). The posterior mean
-multiplies a row by a number in [0, 1]: near 1 where it stands out of the noise, near 0 where it does not. It holds
-training back where signal is dense, as in networks: it is meant for linear heads.
+A row has the coefficients of all classes for a single input. The prior of a row is a mixture of Gaussians of mean 0:
+variances on a fixed grid of multiples of the noise variance, zero included, and weights by maximum likelihood over all
+rows (EM). The posterior mean multiplies a row by a number in [0, 1]: near 1 for a row far above the noise, near 0 for a
+row within the noise. Shrinkage is for linear heads: in networks signal is dense, and shrinkage holds training back.
 """
 
 import numpy as np
@@ -15,32 +15,32 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 
 _SCALES = np.concatenate([[0.0], np.geomspace(2.0**-6, 2.0**16, 23)])
-"""Prior variances, in units of the noise's."""
+"""Prior variances, in units of the noise variance."""
 
 _EM_STEPS = 50
 _ROWS_AT_ONCE = 1 << 14
 _CELLS = 2048
-"""Where there are more rows than this, their weights come from a histogram of row norms that is this fine."""
+"""Cells of a histogram of row norms, which gives the weights if there are more rows than cells."""
 
 
 def shrink_rows(rows: FloatArray, *, variance: FloatArray | float, free: int) -> FloatArray:
     """Returns the posterior mean of the rows.
 
     Args:
-        rows: By row and class, and by arm where there are several.
-        variance: Of the noise in each free coordinate, by arm; 0 leaves the rows as they are.
-        free: Free coordinates of a row: the classes, less one where their common shift was projected out.
+        rows: By row and class, and by variant if there are several.
+        variance: The variance of the noise in a free coordinate, by variant; 0 leaves the rows unchanged.
+        free: Free coordinates of a row: the number of classes, less 1 if the common shift was projected out.
     """
     noise = np.asarray(variance, dtype=np.float64)
     if noise.ndim == 0:
         return rows * _factor(np.einsum("rk,rk->r", rows, rows), float(noise), free)[:, None]
     size = np.einsum("rka,rka->ra", rows, rows)
-    factors = [_factor(size[:, arm], float(noise[arm]), free) for arm in range(len(noise))]
+    factors = [_factor(size[:, variant], float(noise[variant]), free) for variant in range(len(noise))]
     return rows * np.stack(factors, axis=1)[:, None, :]
 
 
 def _factor(size: FloatArray, variance: float, free: int) -> FloatArray:
-    """Returns what each row, of this squared norm, is multiplied by."""
+    """Returns the factor of every row, by squared norms of rows."""
     if variance == 0:
         return np.ones(len(size))
     ratio = size / variance
@@ -48,25 +48,27 @@ def _factor(size: FloatArray, variance: float, free: int) -> FloatArray:
     likelihood = _likelihood(cells, free)
     weights = _mixture(likelihood, counts)
     if cells is ratio:
-        return _kept(likelihood * weights)
-    found = np.empty(len(ratio))
+        return _posterior_factor(likelihood * weights)
+    factors = np.empty(len(ratio))
     for start in range(0, len(ratio), _ROWS_AT_ONCE):
         some = slice(start, start + _ROWS_AT_ONCE)
-        found[some] = _kept(_likelihood(ratio[some], free) * weights)
-    return found
+        factors[some] = _posterior_factor(_likelihood(ratio[some], free) * weights)
+    return factors
 
 
-def _kept(posterior: FloatArray) -> FloatArray:
-    """Returns what the posterior mean keeps of each row, from the posterior by row and scale up to a factor a row."""
+def _posterior_factor(posterior: FloatArray) -> FloatArray:
+    """Returns the posterior mean factor of every row, from unnormalised posteriors by row and scale."""
     return np.asarray(posterior @ (_SCALES / (1 + _SCALES)) / posterior.sum(axis=1))
 
 
 def _mixture(likelihood: FloatArray, counts: FloatArray) -> FloatArray:
-    """Returns the weights of the scales that make the rows most likely."""
+    """Returns the weights of the scales with the largest likelihood of the rows."""
     weights = np.full(len(_SCALES), 1 / len(_SCALES))
     share = counts / counts.sum()
     evidence, factor = np.empty(len(likelihood)), np.empty(len(weights))
-    for _ in range(_EM_STEPS):  # the mean posterior of a scale is its weight times the mean of likelihood over evidence
+    for _ in range(
+        _EM_STEPS
+    ):  # EM: the mean posterior of a scale is its weight times the mean of likelihood / evidence
         np.dot(likelihood, weights, out=evidence)
         np.divide(share, evidence, out=evidence)
         np.dot(evidence, likelihood, out=factor)
@@ -75,14 +77,14 @@ def _mixture(likelihood: FloatArray, counts: FloatArray) -> FloatArray:
 
 
 def _likelihood(ratio: FloatArray, free: int) -> FloatArray:
-    """Returns by row and scale how likely the row is, up to a factor of each row's own."""
+    """Returns likelihoods by row and scale, up to a factor for every row."""
     spread = 1 + _SCALES
     log = -0.5 * free * np.log(spread) - 0.5 * ratio[:, None] / spread
     return np.asarray(np.exp(log - log.max(axis=1, keepdims=True)))
 
 
 def _histogram(ratio: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns the rows' squared norms, or cells of them and how many rows each holds."""
+    """Returns the squared norms of rows with counts 1, or means and counts of cells if there are many rows."""
     if len(ratio) <= _CELLS:
         return ratio, np.ones(len(ratio))
     edges = np.quantile(ratio, np.linspace(0, 1, _CELLS + 1))

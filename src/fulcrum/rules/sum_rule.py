@@ -1,4 +1,4 @@
-"""The rule "sum", the paper's Algorithm 1: the server moves the model by the sums of the regions, added up."""
+"""The rule "sum", the paper's Algorithm 1: the server moves the model by the added sums of the regions."""
 
 from typing import ClassVar, Self
 
@@ -9,7 +9,7 @@ from fulcrum.rules.server_rule import PlanFacts, RoundSums, ServerRule, ServerSt
 
 
 class SumRule(ServerRule):
-    """Adds regional sums up: the only rule of which silos know that the model tells no more than the global sum."""
+    """Adds regional sums up: the only rule whose model, as silos count it, reveals no more than the global sum."""
 
     name: ClassVar[str] = "sum"
     adds_up: ClassVar[bool] = True
@@ -20,7 +20,7 @@ class SumRule(ServerRule):
 
     @classmethod
     def of(cls, facts: PlanFacts) -> Self:  # noqa: ARG003, none is needed
-        """Returns the rule, which is the same for every plan."""
+        """Returns the rule, the same for every plan."""
         return cls()
 
     def begin(self, start: FloatArray) -> ServerState:

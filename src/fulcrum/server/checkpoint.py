@@ -1,8 +1,8 @@
-"""A server's checkpoint: the model, what became of every round, and what the server's rule goes on from.
+"""A server's checkpoint: the model, the history of rounds, and the state of the server's rule.
 
-The file is an .npz that anybody's NumPy reads: `model` is the global model in one row, `state` says what it is in JSON.
-By every rule but "sum" there are also the arrays of the rule's state, by their names; its numbers stand in the JSON.
-The file is written whole, so that it holds one round's end and no other's.
+The file is an .npz for NumPy: `model` is the global model as a row, `state` describes the model in JSON. Under every
+rule but "sum" the file also has the arrays of the rule's state, by name; the numbers of the state are in the JSON. The
+file is written whole: a crash leaves the end of a single round, never a mixture of two.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from fulcrum.rules.server_rule import RESERVED, RoundDiagnostics, ServerRule, Se
 
 FORMAT = "fulcrum.checkpoint/2"
 
-_BEFORE = "fulcrum.checkpoint/1"  # knew servers that add up alone, and of them it says the same
+_BEFORE = "fulcrum.checkpoint/1"  # for the rule "sum" alone, with the same content
 
 NAME = "checkpoint.npz"
 """The file in a coordinator's folder."""
 
 
 class RoundSummary(TypedDict):
-    """What became of a round.
+    """The outcome of a round.
 
     Attributes:
-        round: Which one.
-        summed: The regions whose sums are in the model.
-        members: For each of them, the silos in its sum.
-        withheld: For each region whose sum was withheld, why.
-        missing: The regions that did not answer.
-        diagnostics: The figures of the round that the server's rule can tell, from released sums alone.
+        round: The number of the round.
+        summed: The regions with sums in the model.
+        members: By region of `summed`, the silos in the sum.
+        withheld: By region with a withheld sum, the reason.
+        missing: The regions without an answer.
+        diagnostics: The figures of the server's rule, computed from released sums alone.
     """
 
     round: int
@@ -54,10 +54,10 @@ class RoundSummary(TypedDict):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a federation stands between two rounds.
+    """The standing of a federation between two rounds.
 
-    `pooling` has the classes of the softmax head that the model is, if it is one, and the numbers of the server's
-    state by their names; it is null by the rule "sum".
+    `pooling` has the number of classes, if the model is a softmax head, and the numbers of the server's state by name;
+    under the rule "sum" `pooling` is null.
     """
 
     plan_digest: str
@@ -69,28 +69,28 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def classes(self) -> int | None:
-        """The classes of the softmax head that the model is; None for another model, and by the rule "sum"."""
+        """The number of classes of a softmax head; None for any further model, and under the rule "sum"."""
         classes = (self.pooling or {}).get("classes")
         return classes if isinstance(classes, int) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """All that a server must know to go on.
+    """The whole memory of a server between two rounds.
 
     Attributes:
-        standing: Where the federation stands.
-        state: What the server's rule goes on from, the global model in one row first.
+        standing: The standing of the federation.
+        state: The state of the server's rule, with the global model as a row.
     """
 
     standing: Standing
     state: ServerState
 
     def write(self, folder: Path) -> None:
-        """Writes the checkpoint whole; synced when it returns.
+        """Writes the checkpoint whole; the file is synced at the return.
 
         Raises:
-            ParameterError: The state of the server's rule has a name that a checkpoint cannot keep.
+            ParameterError: The state of the server's rule has a name that no checkpoint can store.
         """
         for name in (*self.state.arrays, *self.state.numbers):
             if not name.isidentifier() or name in RESERVED:
@@ -105,21 +105,29 @@ class Checkpoint:
 
 
 def history_of(folder: Path, plan: VerifiedPlan) -> tuple[RoundSummary, ...]:
-    """Returns what became of the rounds of a plan that are over; nothing where there is no checkpoint."""
+    """Returns the outcomes of all finished rounds of a plan; () without a checkpoint."""
     return tuple(read_checkpoint(folder, plan).standing.history) if (folder / NAME).exists() else ()
 
 
 def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
-    """Reads the checkpoint of a plan; what is not one, or of another plan, raises and is not written over."""
+    """Returns the checkpoint of a plan.
+
+    The caller never writes over a refused file: a checkpoint of a different plan may be the only copy of a model.
+
+    Raises:
+        StorageError: The file cannot be read, or is no checkpoint that a server under the plan could have written.
+        ExchangeError: The checkpoint belongs to a different plan, has no state of the plan's rule, or has a round that
+            the plan's epsilon does not cover.
+    """
     file, rule = folder / NAME, server_rule_of(plan)
-    with _opened(file) as found:
-        standing = _standing(file, found, plan, rule)
-        model: FloatArray = found["model"]
+    with _open_arrays(file) as stored:
+        standing = _standing(file, stored, plan, rule)
+        model: FloatArray = stored["model"]
         if model.shape != (standing.layout.parameters,) or model.dtype != np.float64:
             raise _no_checkpoint(file)
         first = rule.begin(model)
-        arrays: dict[str, FloatArray] = {name: found[name] for name in first.arrays}
-        if set(found) != {"state", "model", *arrays}:
+        arrays: dict[str, FloatArray] = {name: stored[name] for name in first.arrays}
+        if set(stored) != {"state", "model", *arrays}:
             raise _no_checkpoint(file)
     numbers = {name: value for name, value in (standing.pooling or {}).items() if name != "classes"}
     fits = set(numbers) == set(first.numbers) and None not in numbers.values()
@@ -135,16 +143,16 @@ def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
     return Checkpoint(standing=standing, state=state)
 
 
-def _same(state: ServerState, other: ServerState) -> bool:
-    """Returns True for states of the same model that have the same arrays and numbers, by the same names."""
-    arrays = (np.array_equal(array, other.arrays[name]) for name, array in state.arrays.items())
-    return all(arrays) and dict(state.numbers) == dict(other.numbers)
+def _same(state: ServerState, expected: ServerState) -> bool:
+    """Returns True if the arrays and numbers of both states are equal, by name."""
+    arrays = (np.array_equal(array, expected.arrays[name]) for name, array in state.arrays.items())
+    return all(arrays) and dict(state.numbers) == dict(expected.numbers)
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    """Reads the arrays of a checkpoint; whatever goes wrong with it is a `StorageError`."""
-    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+def _open_arrays(file: Path) -> Iterator[Any]:
+    """Reads the arrays of a checkpoint; every failure in the body becomes a `StorageError`."""
+    if file.exists() and not file.is_file():  # to open a pipe would wait for ever
         raise StorageError("checkpoint.not-a-file", file=file, kind="a folder" if file.is_dir() else "no file")
     try:
         yield read_npz(file)
@@ -152,16 +160,16 @@ def _opened(file: Path) -> Iterator[Any]:
         raise
     except OSError as error:
         raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
-    except Exception as error:  # whatever zipfile, numpy and msgspec make of it
+    except Exception as error:  # zipfile, NumPy and msgspec raise many kinds for damaged bytes
         raise StorageError("checkpoint.malformed", file=file, reason=in_one_line(error)) from None
 
 
-def _standing(file: Path, found: Any, plan: VerifiedPlan, rule: ServerRule) -> Standing:
-    """Returns where a checkpoint says that the federation of a plan stands."""
-    standing = json_of(found["state"].tobytes(), Standing)
+def _standing(file: Path, stored: Any, plan: VerifiedPlan, rule: ServerRule) -> Standing:
+    """Returns the standing in a checkpoint, after the checks against the plan and the rule."""
+    standing = json_of(stored["state"].tobytes(), Standing)
     standing.layout.check("the model of the checkpoint")
-    told = [entry["round"] for entry in standing.history]
-    if standing.format not in (FORMAT, _BEFORE) or [*told, standing.round_number] != list(range(1, len(told) + 2)):
+    rounds = [entry["round"] for entry in standing.history]
+    if standing.format not in (FORMAT, _BEFORE) or [*rounds, standing.round_number] != list(range(1, len(rounds) + 2)):
         raise _no_checkpoint(file)
     if standing.plan_digest != plan.digest:
         raise ExchangeError("checkpoint.other-plan", file=file)
@@ -178,10 +186,10 @@ def _standing(file: Path, found: Any, plan: VerifiedPlan, rule: ServerRule) -> S
 
 
 def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -> None:
-    """Raises `ExchangeError` where a past round added some sums, and the plan counts on the noise of every region.
+    """Raises `ExchangeError` if a past round lacks a region's sum, and the plan counts on the noise of every region.
 
-    Servers of earlier versions went on without a region under any plan. An observer of the model of such a round saw
-    less noise than the plan's epsilon for the global sum counts on, and no later round mends this.
+    Servers of earlier versions went on without a region under any plan. An observer of the model after an incomplete
+    round saw less noise than the plan's epsilon for the global sum counts on, and no later round can add the noise.
     """
     together = [regions for regions in aggregation_of(plan).joint_senders() if len(regions) > 1]
     for entry in standing.history:

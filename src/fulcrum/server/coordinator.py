@@ -1,23 +1,23 @@
-"""What the server does: keeps the global model and moves it, round by round, by what the regions send up.
+"""The coordinator of the server: holds the global model and moves the model, round by round, by the regions' sums.
 
 >>> import tempfile
 >>> import numpy as np
 >>> from fulcrum.planning.planner import plan
 >>> folder = tempfile.TemporaryDirectory()
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> server = Coordinator.open(folder.name, made, {"head": np.zeros((2, 3))})
+>>> example = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> server = Coordinator.open(folder.name, example, {"head": np.zeros((2, 3))})
 >>> server.round_number, server.model_digest[:8], server.complete
 (1, '34edabe0', False)
 >>> server.finish_round()["missing"]
 ['region-1', 'region-2', 'region-3', 'region-4']
->>> Coordinator.open(folder.name, made, {"head": np.zeros((2, 3))}).round_number
+>>> Coordinator.open(folder.name, example, {"head": np.zeros((2, 3))}).round_number
 2
 >>> folder.cleanup()
 
-How it moves is the plan's to say: by the rule of `fulcrum.rules` that the plan names.
+The plan names the rule of `fulcrum.rules` that moves the model.
 
-The answers of a round that is not finished are in memory alone: after a restart regions send them again, byte for byte.
-Answers are not signed: the engine says who sent one, since it knows whose connection it came over.
+The answers of an unfinished round are in memory alone: after a restart regions send the same bytes again. Answers are
+not signed: the engine names the sender of an answer, known from the certificate of the connection.
 """
 
 import math
@@ -49,16 +49,16 @@ from fulcrum.server.sum_archive import keep_sums
 
 
 class Coordinator:
-    """The server's side of a federation; made by `open`. Threads may share it.
+    """The server's side of a federation, made by `open`. Threads may share a coordinator.
 
     Guarantees:
 
-    - the model is what the plan's rule makes of start and sums, and nothing else; by the rule "sum" it is the start
-      plus the regions' sums, added in the order of their names. The same sums in the same rounds give the same bits,
-      however often the server was restarted between them;
-    - where the plan's epsilon for the global sum counts on every region's noise, a round adds all sums or none;
-    - what `finish_round` returns is on disk, so a restart goes on from there;
-    - an answer is used in its own round, once; what does not fit plan, round and model is refused.
+    - the model is a function of the plan's rule, the start and the sums alone; under the rule "sum" the model is the
+      start plus the regions' sums, added in the order of names. The same sums in the same rounds give the same bits,
+      with any number of restarts in between;
+    - if the plan's epsilon for the global sum counts on every region's noise, a round adds all sums or no sum;
+    - the outcome that `finish_round` returns is on disk, and a restart goes on from the outcome;
+    - an answer is used in the answer's own round, once; an answer that does not fit plan, round and model is refused.
     """
 
     def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
@@ -70,16 +70,17 @@ class Coordinator:
 
     @classmethod
     def open(cls, folder: str | Path, plan: SupportsContent, start: Model, *, classes: int | None = None) -> Self:
-        """Opens a coordinator on a folder: where it stopped, or at round 1 where nothing is there yet.
+        """Opens a coordinator on a folder: at the round of the checkpoint, or at round 1 without a checkpoint.
 
         Args:
-            folder: Holds the checkpoint; one server at a time. It is made if it is not there.
-            plan: Of one tier; a deployment plan must verify. A checkpoint of another plan is refused.
-            start: The model before round 1. Where there is a checkpoint its names and shapes alone count.
-            classes: Where the model is a softmax head, the last axis of all its arrays; None for any other model. The
-                server's rule knows by it what such a head ignores.
+            folder: The folder of the checkpoint, for a single server at a time; made if necessary.
+            plan: A plan with a single tier; a deployment plan must verify. A checkpoint of a different plan is refused.
+            start: The model before round 1. With a checkpoint, names and shapes alone count.
+            classes: The number of classes of a softmax head, the last axis of all arrays; None for any further model.
+                The server's rule projects out the shift that a softmax head ignores.
         """
-        plan = verified(plan, error=ExchangeError)  # as silos and regions do: the server must not run what they refuse
+        # Silos and regions verify too: a server must not run a plan that they would refuse.
+        plan = verified(plan, error=ExchangeError)
         check_one_tier(plan)
         rule, place = server_rule_of(plan), Path(folder)
         try:
@@ -89,11 +90,12 @@ class Coordinator:
         layout, flat = checked_model(plan, start)
         if classes is not None and any(shape[-1:] != (classes,) for shape in layout.shapes):
             raise ExchangeError("server.model-not-head", shapes=layout.shapes, classes=classes)
-        if not os.path.lexists(place / NAME):  # a link that leads nowhere is a checkpoint that is lost, not none
+        if not os.path.lexists(place / NAME):  # a dangling link is a lost checkpoint: do not start anew
             standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             if not rule.adds_up:
                 standing = msgspec.structs.replace(standing, pooling={"classes": classes})
-            # Written before the first round: silos that release on this model release on no other in that round.
+            # Written before the first round: a server that restarts with a different start must not ask silos for
+            # releases on a second model in round 1.
             Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
         resumed = cls.read(place, plan)
         if resumed._standing.layout != layout:
@@ -105,13 +107,13 @@ class Coordinator:
                 stored=resumed._standing.classes or "no",
                 declared=classes or "none",
             )
-        # As large as the sums of all regions: it takes turns with the arrays of the state, and no round asks for more.
+        # As large as the sums of all regions: spare memory and state arrays take turns, and no round allocates more.
         resumed._spare = {name: np.full_like(resumed._checkpoint.state.arrays[name], 0.0) for name in rule.reused}
         return resumed
 
     @classmethod
     def read(cls, folder: str | Path, plan: SupportsContent) -> Self:
-        """Returns a coordinator where its checkpoint has it; one of another plan, or none, is refused."""
+        """Returns a coordinator at the round of the checkpoint; refuses a folder without a checkpoint of the plan."""
         place, plan = Path(folder), verified(plan, error=ExchangeError)
         return cls(place, plan, server_rule_of(plan), read_checkpoint(place, plan))
 
@@ -121,50 +123,51 @@ class Coordinator:
 
     @property
     def round_number(self) -> int:
-        """The next round to finish; one past the plan's last when all are."""
+        """The number of the next round to finish; the plan's rounds plus 1 at the end."""
         return self._standing.round_number
 
     @property
     def is_finished(self) -> bool:
-        """Whether the plan's last round is over."""
+        """True after the plan's last round."""
         return self.round_number > self._plan.rounds
 
     @property
     def model(self) -> dict[str, FloatArray]:
-        """The global model, read-only arrays by name."""
+        """The global model as read-only arrays by name."""
         with self._lock:
             return self._standing.layout.arrays(self._checkpoint.state.model)
 
     @property
     def model_digest(self) -> str:
-        """The digest of the global model; see `model_digest`."""
+        """The digest of the global model, by the function `model_digest`."""
         return model_digest(self.model)
 
     @property
     def history(self) -> tuple[RoundSummary, ...]:
-        """What became of every round that is over."""
+        """The outcomes of all finished rounds."""
         return tuple(self._standing.history)
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """What regions have answered in this round so far, by name."""
+        """The answers in the current round so far, by region."""
         with self._lock:
             return {region: self._answers[region][1] for region in sorted(self._answers)}
 
     @property
     def complete(self) -> bool:
-        """Whether every region has answered in this round."""
+        """True if every region has answered in the current round."""
         with self._lock:
             return len(self._answers) == len(senders_of(self._plan))
 
     def receive(self, answer: bytes, sender: str) -> None:
-        """Takes in what a region sends up for this round; the same bytes again change nothing.
+        """Takes in a region's answer for the current round; the same bytes again change nothing.
 
-        A sum that was received cannot be replaced. That it is withheld can: a region may sum later in the round.
+        A received sum cannot be replaced: an honest region sends the same bytes again. A notice that a sum is withheld
+        can be replaced: a region may sum later in the round.
 
         Args:
-            answer: The bytes that came.
-            sender: Who sent them, as the engine knows by a certificate; never what the bytes themselves say.
+            answer: The bytes of the answer.
+            sender: The region of the connection's certificate, from the engine; never the name in the bytes.
         """
         with self._lock:
             self._check_open()
@@ -172,18 +175,18 @@ class Coordinator:
             if received.region != sender:
                 raise ExchangeError("server.sender-differs", sender=sender, region=received.region)
             self._check(received)
-            known = self._answers.get(received.region)
-            if known is not None and isinstance(known[1], RegionalSum) and known[0] != answer:
+            before = self._answers.get(received.region)
+            if before is not None and isinstance(before[1], RegionalSum) and before[0] != answer:
                 raise ExchangeError("server.sum-replaced", region=received.region, round=self.round_number)
             self._answers[received.region] = (bytes(answer), received)
 
     def finish_round(self) -> RoundSummary:
-        """Moves the model by the sums of this round and goes on to the next; on disk when it returns.
+        """Moves the model by the sums of the current round, goes on to the next round, and returns the outcome.
 
-        Regions that withheld their sum, or did not answer, contribute nothing. Where sums are added up, nothing is
-        rescaled; "random-effects" takes a region that it hears in some rounds alone for what it says in these.
-        Where the plan counts on the noise of every region and one contributes nothing, then none does
-        (`Aggregation.usable`).
+        The outcome is on disk at the return. Regions with a withheld sum, or without an answer, contribute nothing.
+        Under the rule "sum" no sum is rescaled for an absent region; "random-effects" lets a region's sums of some
+        rounds stand for the missing rounds. If the plan counts on the noise of every region and a region contributes
+        nothing, no region contributes (`Aggregation.usable`).
         """
         with self._lock:
             self._check_open()
@@ -214,15 +217,15 @@ class Coordinator:
             after = Checkpoint(standing=standing, state=replace(state, model=read_only(state.model)))
             after.write(self._folder)
             self._checkpoint, self._answers = after, {}
-            for name in self._rule.reused:  # a round without sums may leave an array where it is
+            for name in self._rule.reused:  # a round without sums may return the same array
                 if not np.may_share_memory(state.arrays[name], before.arrays[name]):
                     self._spare[name] = before.arrays[name]
             return summary
 
     def _sums(self, sums: Mapping[str, RegionalSum]) -> RoundSums:
-        """Returns the sums of a round as the rule reads them.
+        """Returns the sums of a round as input of the rule.
 
-        A sum that silos are missing from has less weight and less noise: both are those of the silos that are in it.
+        A sum without some silos has less weight and less noise: the weight and noise of the silos in the sum.
         """
         plan, regions, parameters = self._plan, senders_of(self._plan), self._standing.layout.parameters
         present, classes = np.array([region in sums for region in regions]), self._standing.classes
@@ -234,16 +237,18 @@ class Coordinator:
         for place, region in enumerate(regions):
             members = members_of(plan, region)
             if region in sums and len(sums[region].members) < len(members):
-                there = [members[silo] for silo in sums[region].members]
-                weight[place] = math.fsum(plan.weights[there].tolist())
-                variance[place] = math.fsum(plan.noise_variance[there].tolist()) * plan.clip_norm**2
-        nothing = np.broadcast_to(0.0, parameters)
+                rows = [members[silo] for silo in sums[region].members]
+                weight[place] = math.fsum(plan.weights[rows].tolist())
+                variance[place] = math.fsum(plan.noise_variance[rows].tolist()) * plan.clip_norm**2
+        zeros = np.broadcast_to(0.0, parameters)
         return RoundSums(
-            values=[sums[region].values if region in sums else nothing for region in regions],
+            values=[sums[region].values if region in sums else zeros for region in regions],
             present=present,
             weight=weight,
             variance=variance,
-            unit=next((answer.step for answer in sums.values() if answer.step is not None), 1.0),  # one lattice for all
+            unit=next(
+                (answer.step for answer in sums.values() if answer.step is not None), 1.0
+            ),  # all regions share a lattice
             classes=classes,
             spare=self._spare,
         )
@@ -253,7 +258,7 @@ class Coordinator:
             raise ExchangeError("server.plan-finished", rounds=self._plan.rounds)
 
     def _check(self, answer: Answer) -> None:
-        """Refuses what is not an answer to this round's question."""
+        """Refuses an answer that does not fit the plan, the current round or the model."""
         plan, region = self._plan, answer.region
         if answer.plan_digest != plan.digest:
             raise ExchangeError("server.answer-other-plan")
@@ -270,7 +275,7 @@ class Coordinator:
                 raise ExchangeError("server.sum-off-lattice", region=region)
             if answer.layout != self._standing.layout:
                 raise ExchangeError("server.sum-shape", region=region)
-            if reason := self._aggregation.lacking(region, named):  # an honest region withholds it
+            if reason := self._aggregation.lacking(region, named):  # an honest region withholds such a sum
                 raise ExchangeError("server.sum-lacks-noise", region=region, reason=reason)
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))
@@ -279,8 +284,8 @@ class Coordinator:
 
 
 def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:
-    """Returns the sums of the regions added up, in the order of their names."""
-    # Integers times a power of two: exact, in whatever order, while the sum has no more than 53 bits.
+    """Returns the sum of the regions' sums, in the order of names."""
+    # Integers times a power of two: exact in every order, while the sum has at most 53 bits.
     total = np.zeros(parameters)
     for answer in sums.values():
         total += in_units(answer.values, answer.step)

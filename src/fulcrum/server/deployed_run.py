@@ -1,7 +1,7 @@
-"""What came of a plan on a real federation, round by round, in the form that training in process has too: run.json.
+"""The results of a plan on a real federation, round by round, in the format of training in process: run.json.
 
-All of it is public or counted: which regions summed, how many silos stand in their sums, and what the server measured
-of the global model. Nothing of a single silo is there to be told.
+All results are public or part of the accounting: the regions with sums, the number of silos in the sums, and the
+server's metrics of the global model. No result describes a single silo.
 """
 
 import math
@@ -21,7 +21,7 @@ from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RoundResult, RunResult, run_folder, unkeyed_digest
 
 ACCURACY = "accuracy"
-"""The metric that stands beside the accuracies of training in process."""
+"""The metric that is compared with the accuracies of training in process."""
 
 
 def deployed_run(
@@ -37,13 +37,13 @@ def deployed_run(
     """Returns the result of a run so far.
 
     Args:
-        plan: What is run.
-        history: What became of every round that is over.
-        metrics: What was measured after rounds, by number.
-        task: The training module, or the data of the one built in.
-        seed: Of a research plan; a plan for deployment draws nothing from it.
-        engine: What carried the messages.
-        notes: What a reader should know.
+        plan: The plan of the run.
+        history: The outcomes of all finished rounds.
+        metrics: The metrics after rounds, by number of the round.
+        task: The training module, or the data of the built-in module.
+        seed: The seed of a research plan; a plan for deployment does not use the seed.
+        engine: The engine of the messages.
+        notes: Sentences for the reader.
     """
     rounds = [_round(summary, metrics.get(summary["round"], {})) for summary in history]
     return RunResult(
@@ -71,14 +71,14 @@ def _round(summary: RoundSummary, metrics: Mapping[str, float]) -> RoundResult:
 
 
 def save_deployed_run(run: RunResult, folder: str | Path) -> Path:
-    """Writes run.json into a folder, which is made if it is not there, and returns its path."""
+    """Writes run.json into a folder, made if necessary, and returns the path of the file."""
     path = run_folder(folder) / "run.json"
     write_whole(path, msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
     return path
 
 
 def save_model(model: Mapping[str, FloatArray], folder: Path) -> Path:
-    """Writes model.npz, which `numpy.load` reads, and returns its path; an array may have any name."""
+    """Writes model.npz for `numpy.load` and returns the path of the file; an array may have any name."""
     path = folder / "model.npz"
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in model.items():
@@ -87,16 +87,20 @@ def save_model(model: Mapping[str, FloatArray], folder: Path) -> Path:
     return path
 
 
-def run_from(told: Any) -> RunResult:
-    """Returns the run that a server tells of; what is no such thing is a `DataError`.
+def run_from(message: Any) -> RunResult:
+    """Returns the run in a server's message.
 
-    What it says is printed on the terminal of whoever follows, so all of it must be what terminals print as it is.
+    A follower's terminal prints the run. All texts must therefore be printable: a control sequence of a hostile server
+    could rewrite the terminal.
+
+    Raises:
+        DataError: The message is no run, a metric is not finite, or a text is not printable.
     """
     try:
-        run = msgspec.convert(told, RunResult)
+        run = msgspec.convert(message, RunResult)
     except msgspec.ValidationError as error:
         raise DataError("run.malformed", reason=str(error)) from None
-    if not all(math.isfinite(at.value) for curve in run.curves().values() for at in curve):
+    if not all(math.isfinite(point.value) for curve in run.curves().values() for point in curve):
         raise DataError("run.metric-not-finite")
     words = [run.allocation, run.task, run.engine, run.command, *run.notes, *run.curves()]
     if not all(map(str.isprintable, [*words, *(name for row in run.rounds for name in row.withheld)])):

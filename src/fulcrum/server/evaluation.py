@@ -1,15 +1,15 @@
-"""What the server measures of the model after each round, kept beside its checkpoint.
+"""The server's metrics of the model after every round, stored beside the checkpoint.
 
 >>> import tempfile
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> example = plan("isic-paper", rounds=2, epsilon=1.0)
 >>> with tempfile.TemporaryDirectory() as folder:
-...     note_metrics(Path(folder), made, 1, {"accuracy": 0.5})
-...     read_metrics(Path(folder), made)
+...     note_metrics(Path(folder), example, 1, {"accuracy": 0.5})
+...     read_metrics(Path(folder), example)
 {1: {'accuracy': 0.5}}
 
-The global model is made of regional sums, which were released, and it is measured on records that are public: what is
-kept here costs no privacy. Nothing of a single silo, such as its loss or the norm of its update, ever comes here.
+The global model is a function of released regional sums, and the metrics are measured on public records: the metrics
+cost no privacy. No figure of a single silo, such as a loss or the norm of an update, is among the metrics.
 """
 
 import logging
@@ -36,9 +36,9 @@ NAME = "metrics.json"
 
 
 class Evaluation:
-    """The server's part after each round: runs the module's `evaluate` and keeps what it gives.
+    """The server's work after every round: runs the module's `evaluate` and stores the metrics.
 
-    Whatever goes wrong here, in the user's function or on disk, is a note and never the end of the training.
+    A failure, in the user's function or on disk, becomes a note and never ends the training.
     """
 
     def __init__(self, site: Site, learner: Learner) -> None:
@@ -52,12 +52,12 @@ class Evaluation:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of the model, and what was left out of the metrics and why, with its rounds."""
-        told = self._learner.form(self.site.settings.options).remarks()
-        return told + [f"{_rounds(rounds)}{what}." for what, rounds in self._trouble.items()]
+        """Sentences on the model, and on every metric that was left out, with the reason and the rounds."""
+        remarks = self._learner.form(self.site.settings.options).remarks()
+        return remarks + [f"{_rounds(rounds)}{problem}." for problem, rounds in self._trouble.items()]
 
     def measure(self, model: Mapping[str, FloatArray], round_number: int) -> None:
-        """Measures the model that a round ended with, unless that was done before."""
+        """Measures the model after a round, unless the round has metrics already."""
         if round_number < 1 or round_number in self.metrics:
             return
         site = self.site
@@ -68,53 +68,53 @@ class Evaluation:
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        found, left_out = self._learner.measured(model, assignment)
-        for what in left_out:
-            self._note(what, round_number)
-        if not found:
+        metrics, left_out = self._learner.measured(model, assignment)
+        for problem in left_out:
+            self._note(problem, round_number)
+        if not metrics:
             return
-        self.metrics[round_number] = found
+        self.metrics[round_number] = metrics
         try:
-            note_metrics(site.state, site.plan, round_number, found)
+            note_metrics(site.state, site.plan, round_number, metrics)
         except FulcrumError as error:
             self._note(f"not kept for a restart: {error}", round_number)
 
-    def _note(self, what: str, round_number: int) -> None:
-        self._trouble.setdefault(what, []).append(round_number)
-        _logger.warning("round %d: %s", round_number, what)
+    def _note(self, problem: str, round_number: int) -> None:
+        self._trouble.setdefault(problem, []).append(round_number)
+        _logger.warning("round %d: %s", round_number, problem)
 
 
 def _rounds(numbers: list[int]) -> str:
-    """In which rounds, in words; nothing for what is of no round."""
+    """Returns the rounds of a problem in words; "" for a problem before all rounds."""
     if numbers == [0]:
         return ""
     return f"Round{'s' if len(numbers) > 1 else ''} {listing(map(str, numbers), 3)}: "
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _MetricsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: str
     plan_digest: str
     rounds: dict[int, dict[str, float]]
 
 
 def read_metrics(folder: Path, plan: VerifiedPlan) -> dict[int, dict[str, float]]:
-    """Returns what was measured after each round of a plan; nothing where nothing was."""
+    """Returns the metrics after rounds of a plan, by number of the round; {} without a file of metrics."""
     file = folder / NAME
     try:
-        kept = json_of(file.read_bytes(), _Kept)
+        content = json_of(file.read_bytes(), _MetricsFile)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
     except msgspec.MsgspecError as error:
         raise StorageError("metrics.malformed", file=file, reason=in_one_line(error)) from None
-    if kept.format != FORMAT or kept.plan_digest != plan.digest:
+    if content.format != FORMAT or content.plan_digest != plan.digest:
         raise StorageError("metrics.other-plan", file=file)
-    return kept.rounds
+    return content.rounds
 
 
 def note_metrics(folder: Path, plan: VerifiedPlan, round_number: int, metrics: Mapping[str, float]) -> None:
-    """Adds what was measured after a round; written whole."""
+    """Adds the metrics after a round to the file, which is written whole."""
     rounds = read_metrics(folder, plan) | {round_number: dict(metrics)}
-    kept = _Kept(format=FORMAT, plan_digest=plan.digest, rounds=dict(sorted(rounds.items())))
-    write_whole(folder / NAME, msgspec.json.encode(kept))
+    content = _MetricsFile(format=FORMAT, plan_digest=plan.digest, rounds=dict(sorted(rounds.items())))
+    write_whole(folder / NAME, msgspec.json.encode(content))

@@ -1,15 +1,16 @@
-"""The server of a masked federation: model and rounds over the groups' sums, whatever engine carries the messages.
+"""The server of a masked federation: model and rounds over the groups' sums, with any engine for the messages.
 
     server = MaskedServer.open(folder, plan, start)
     while not server.is_finished:
         server.run_round(carry)
 
-    def carry(requests, take):                 # an engine: sends every silo its request, hands in what comes back
+    def carry(requests, take):                 # an engine: sends every silo a request, hands in the answers
         for answer in answers_of_silos(requests):
-            take(answer)                       # the silo that signed it, or None where it is of no use
+            take(answer)                       # returns the silo that signed the answer, or None for a useless answer
 
-A round is tried again where no group gave a sum, as another attempt. Silos give what unmasks a sum once: a server that
-dies after it has asked for that goes on with the next round, and what was released in the lost one stays charged.
+If no group gives a sum, the round is repeated as a new attempt. Silos give the shares that unmask a sum once: after a
+crash of the server behind the request for shares, the next round begins, and the releases of the lost round stay
+charged.
 """
 
 import logging
@@ -34,10 +35,10 @@ from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.coordinator import Coordinator
 
 ATTEMPT = "attempt.json"
-"""The file beside the checkpoint that says which attempt of a round was begun last."""
+"""The file beside the checkpoint with the last attempt of a round."""
 
 TRIES = 3
-"""Attempts of a round in which no group gives a sum."""
+"""The number of attempts of a round, if no group gives a sum."""
 
 Take: TypeAlias = Callable[[bytes], str | None]
 Carry: TypeAlias = Callable[[Mapping[str, bytes], Take], None]
@@ -45,8 +46,8 @@ Carry: TypeAlias = Callable[[Mapping[str, bytes], Take], None]
 _logger = logging.getLogger(__name__)
 
 
-class _Begun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which attempt of which round was begun last, and whether silos were asked for what unmasks its sums."""
+class _Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last attempt of a round; `unmasking` is True once silos were asked for the shares that unmask sums."""
 
     plan_digest: str
     round_number: int
@@ -57,14 +58,17 @@ class _Begun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class MaskedServer:
     """Runs the rounds of a plan whose sums are masked; made by `open`.
 
-    Guarantees: model, checkpoint and resumption are those of `Coordinator`; no attempt of a round has the number of one
-    before it, after a crash neither; a round whose sums may have been unmasked and lost is never asked for again.
+    Guarantees:
+
+    - model, checkpoint and resumption are those of `Coordinator`;
+    - no two attempts of a round have the same number, also after a crash;
+    - a round whose sums may have been unmasked and lost is never repeated.
 
     Args:
-        folder: Holds the checkpoint and the attempt.
-        plan: With masked sums and the keys of its silos.
-        coordinator: The model, where its checkpoint has it.
-        single: Names of arrays that silos train in single or half precision, with their types.
+        folder: The folder of the checkpoint and the attempt.
+        plan: A plan with masked sums and the keys of the silos.
+        coordinator: The coordinator, at the round of the checkpoint.
+        single: Types of arrays by name, for arrays that silos train in single or half precision.
     """
 
     def __init__(
@@ -74,9 +78,9 @@ class MaskedServer:
 
     @classmethod
     def open(cls, folder: str | Path, plan: VerifiedPlan, start: Model, *, classes: int | None = None) -> Self:
-        """Opens the server on a folder: where it stopped, or at round 1; see `Coordinator.open`.
+        """Opens the server on a folder: at the round of the checkpoint, or at round 1; see `Coordinator.open`.
 
-        The model is kept in double precision and sent in the precision that `start` has.
+        The model is stored in double precision and sent in the precision of `start`.
         """
         check_aggregation(plan, "masked")
         coordinator = Coordinator.open(folder, plan, start, classes=classes)
@@ -85,87 +89,91 @@ class MaskedServer:
 
     @property
     def round_number(self) -> int:
-        """The next round to finish; one past the plan's last when all are."""
+        """The number of the next round to finish; the plan's rounds plus 1 at the end."""
         return self._coordinator.round_number
 
     @property
     def is_finished(self) -> bool:
-        """Whether the plan's last round is over."""
+        """True after the plan's last round."""
         return self._coordinator.is_finished
 
     @property
     def history(self) -> tuple[RoundSummary, ...]:
-        """What became of every round that is over."""
+        """The outcomes of all finished rounds."""
         return self._coordinator.history
 
     @property
     def model(self) -> dict[str, FloatArray]:
-        """The global model as silos are sent it: rounded to the precision that they train in."""
-        kept = self._coordinator.model
-        return {name: array.astype(self._types[name]).astype(np.float64) for name, array in kept.items()}
+        """The global model as silos receive the model: rounded to the precision of training."""
+        model = self._coordinator.model
+        return {name: array.astype(self._types[name]).astype(np.float64) for name, array in model.items()}
 
-    def run_round(self, carry: Carry, beside: str = "") -> RoundSummary:
-        """Runs the next round to its end, and returns what became of it; on disk when it returns.
+    def run_round(self, carry: Carry, config_digest: str = "") -> RoundSummary:
+        """Runs the next round to the end and returns the outcome, which is on disk at the return.
 
         Args:
-            carry: Sends requests to silos and hands in their answers; it returns when it waits for no more.
-            beside: The digest of what silos are told beside the model; a round that is run again keeps it.
+            carry: Sends requests to silos and hands in the answers; returns after the last awaited answer.
+            config_digest: The digest of the configuration that silos receive beside the model; a repeated round has the
+                same digest.
 
         Raises:
-            EngineError: No group gave a sum in any attempt. The round is not over: it can be run again later.
+            EngineError: No group gave a sum in any attempt. The round is not over and can be repeated later.
         """
-        begun = self._begun()
-        if begun is not None and begun.unmasking:
+        attempt = self._last_attempt()
+        if attempt is not None and attempt.unmasking:
             _logger.warning("round %d: its sums were unmasked and lost, the next round is begun", self.round_number)
             return self._coordinator.finish_round()
         reasons = ""
         for _ in range(TRIES):
             number = self.round_number
-            attempt = 1 if begun is None else begun.attempt + 1
-            begun = _Begun(plan_digest=self._plan.digest, round_number=number, attempt=attempt)
-            self._note(begun)
-            masked = MaskedRound(self._plan, number, self.model, attempt, beside)
-            begun = self._driven(masked, carry, begun)
+            number_of_attempt = 1 if attempt is None else attempt.attempt + 1
+            attempt = _Attempt(plan_digest=self._plan.digest, round_number=number, attempt=number_of_attempt)
+            self._note(attempt)
+            masked = MaskedRound(self._plan, number, self.model, number_of_attempt, config_digest)
+            attempt = self._drive(masked, carry, attempt)
             for name, answer in masked.answers.items():
                 self._coordinator.receive(answer.to_bytes(), name)
-            if any(isinstance(answer, RegionalSum) for answer in masked.answers.values()) or begun.unmasking:
+            if any(isinstance(answer, RegionalSum) for answer in masked.answers.values()) or attempt.unmasking:
                 return self._coordinator.finish_round()
-            told = [f"{name}: {found.reason}" for name, found in masked.answers.items() if isinstance(found, Withheld)]
-            reasons = "; ".join(told)
-            _logger.warning("round %d, attempt %d: no group gave a sum. %s", number, attempt, reasons)
+            withheld = {name: answer for name, answer in masked.answers.items() if isinstance(answer, Withheld)}
+            reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in withheld.items())
+            _logger.warning("round %d, attempt %d: no group gave a sum. %s", number, number_of_attempt, reasons)
         raise EngineError("server.groups-without-sum", round=self.round_number, reasons=reasons)
 
-    def _driven(self, masked: MaskedRound, carry: Carry, begun: _Begun) -> _Begun:
-        """Drives an attempt through its stages; notes on disk that sums are unmasked before any silo is asked to."""
+    def _drive(self, masked: MaskedRound, carry: Carry, attempt: _Attempt) -> _Attempt:
+        """Drives an attempt through all stages; returns the attempt with the final `unmasking`.
+
+        `unmasking` is on disk before the first silo is asked for shares: after a crash the round is then not repeated.
+        """
 
         def take(answer: bytes) -> str | None:
             try:
                 return masked.take(answer)
             except ExchangeError as error:
-                _logger.warning("round %d: an answer is of no use: %s", begun.round_number, error)
+                _logger.warning("round %d: an answer is of no use: %s", attempt.round_number, error)
                 return None
 
         requests = masked.requests()
         while requests:
-            asked = {type(request_from_bytes(request)) for request in set(requests.values())}
-            if Attested in asked and not begun.unmasking:
-                begun = msgspec.structs.replace(begun, unmasking=True)
-                self._note(begun)
+            kinds = {type(request_from_bytes(request)) for request in set(requests.values())}
+            if Attested in kinds and not attempt.unmasking:
+                attempt = msgspec.structs.replace(attempt, unmasking=True)
+                self._note(attempt)
             carry(requests, take)
             requests = masked.proceed()
-        return begun
+        return attempt
 
-    def _begun(self) -> _Begun | None:
-        """Returns the attempt of this round that was begun last, if there is one."""
+    def _last_attempt(self) -> _Attempt | None:
+        """Returns the last attempt of the current round, if any."""
         path = self._folder / ATTEMPT
         try:
-            found = json_of(path.read_bytes(), _Begun)
+            attempt = json_of(path.read_bytes(), _Attempt)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             raise StorageError("server.attempt-unreadable", file=path, reason=str(error)) from None
-        same = (found.plan_digest, found.round_number) == (self._plan.digest, self.round_number)
-        return found if same else None
+        same = (attempt.plan_digest, attempt.round_number) == (self._plan.digest, self.round_number)
+        return attempt if same else None
 
-    def _note(self, begun: _Begun) -> None:
-        write_whole(self._folder / ATTEMPT, msgspec.json.encode(begun))
+    def _note(self, attempt: _Attempt) -> None:
+        write_whole(self._folder / ATTEMPT, msgspec.json.encode(attempt))

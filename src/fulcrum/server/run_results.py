@@ -1,4 +1,4 @@
-"""What training left in a folder, read back and held against the plan that it is shown beside.
+"""Results of training from the files of a folder, checked against the plan of a report.
 
 >>> run = RunResult(
 ...     plan_digest="", allocation="optimal", task="learning", seeds=[], notes=[],
@@ -23,11 +23,11 @@ from fulcrum.planning.comparison import row_of
 from fulcrum.planning.plan import Plan
 
 ROUND_COLUMNS = ("round", "regions", "silos", "withheld")
-"""What a table of rounds has beside metrics."""
+"""The columns of a table of rounds besides metrics."""
 
 
 class Measured(NamedTuple):
-    """One point of a curve: the round, what was measured after it, and its standard error over seeds, if it has one."""
+    """A point of a curve: the round, the value after the round, and the standard error over seeds, if any."""
 
     round: int
     value: float
@@ -35,16 +35,16 @@ class Measured(NamedTuple):
 
 
 class RoundResult(msgspec.Struct, kw_only=True):
-    """What was measured after one round.
+    """The results of a round.
 
     Attributes:
-        round: From 1.
-        accuracy: On records that the server may see; None where it was not measured.
-        accuracy_se: Its standard error; None with a single seed.
-        metrics: What else was measured, by name.
-        regions: Of a deployed round, how many regional sums are in the model.
-        silos: And how many silos are in these sums.
-        withheld: And the regions whose sums are not.
+        round: The number of the round, from 1.
+        accuracy: The accuracy on records that the server may see; None if not measured.
+        accuracy_se: The standard error of the accuracy; None with a single seed.
+        metrics: All further metrics, by name.
+        regions: The number of regional sums in the model; None for training in process.
+        silos: The number of silos in the sums; None for training in process.
+        withheld: The regions without a sum in the model.
     """
 
     round: int
@@ -56,34 +56,34 @@ class RoundResult(msgspec.Struct, kw_only=True):
     withheld: list[str] = []
 
     def in_words(self, *, of: int | None = None) -> str:
-        """Returns the round in one line, as it is told when it ends, of how many where that is known.
+        """Returns the round as a line of text for progress messages; `of` is the number of rounds, if known.
 
         >>> RoundResult(round=1, accuracy=0.53765, metrics={"loss": 0.9}, regions=2, withheld=["south"]).in_words(of=9)
         'round 1 of 9: 2 regional sums, accuracy 0.5376, loss 0.9, withheld by south'
         """
         measured = ({} if self.accuracy is None else {"accuracy": self.accuracy}) | self.metrics
-        told = [] if self.regions is None else [f"{self.regions} regional sum{'' if self.regions == 1 else 's'}"]
-        told += [f"{name} {value:.4g}" for name, value in measured.items()]
-        told += [f"withheld by {', '.join(self.withheld)}"] if self.withheld else []
-        return f"round {self.round}{f' of {of}' if of else ''}: {', '.join(told)}"
+        parts = [] if self.regions is None else [f"{self.regions} regional sum{'' if self.regions == 1 else 's'}"]
+        parts += [f"{name} {value:.4g}" for name, value in measured.items()]
+        parts += [f"withheld by {', '.join(self.withheld)}"] if self.withheld else []
+        return f"round {self.round}{f' of {of}' if of else ''}: {', '.join(parts)}"
 
 
 class RunResult(msgspec.Struct, kw_only=True):
-    """A plan trained, as `save_run` wrote it in process, or `save_deployed_run` on a federation.
+    """The results of a plan, as written by `save_run` in process or by `save_deployed_run` on a federation.
 
     Attributes:
-        plan_digest: What was run.
-        unkeyed_digest: The same plan before it was given the keys of its sites, where it was.
-        allocation: The plan's.
-        task: What was learned: the name of the data, or of the training module.
-        engine: What ran it: `embedded`, `nvflare` or `flower`.
-        seeds: Under which seeds; none where the noise was cryptographic.
-        accuracy: After the last round; None where it was not measured.
-        accuracy_se: Its standard error over seeds.
-        reference: The accuracy without clip and noise; None where it was not trained.
-        rounds: By round.
-        notes: What a reader should know.
-        command: What trained it, where that was a command.
+        plan_digest: The digest of the plan.
+        unkeyed_digest: The digest of the plan without the keys of sites, if known.
+        allocation: The allocation of the plan.
+        task: The name of the data, or of the training module.
+        engine: The engine: `embedded`, `nvflare` or `flower`.
+        seeds: The seeds; empty for cryptographic noise.
+        accuracy: The accuracy after the last round; None if not measured.
+        accuracy_se: The standard error of the accuracy over seeds.
+        reference: The accuracy without clip and noise; None if not trained.
+        rounds: The results by round.
+        notes: Sentences for the reader.
+        command: The command that trained the plan; empty if no command did.
     """
 
     plan_digest: str
@@ -100,32 +100,32 @@ class RunResult(msgspec.Struct, kw_only=True):
     command: str = ""
 
     def curves(self) -> dict[str, list[Measured]]:
-        """Returns every metric by round, accuracy first; a round in which one was not measured is left out of it."""
-        found: dict[str, list[Measured]] = {}
+        """Returns the curve of every metric by round, accuracy first; rounds without the metric are left out."""
+        curves: dict[str, list[Measured]] = {}
         for row in self.rounds:
             if row.accuracy is not None:
-                found.setdefault("accuracy", []).append(Measured(row.round, row.accuracy, row.accuracy_se))
+                curves.setdefault("accuracy", []).append(Measured(row.round, row.accuracy, row.accuracy_se))
         for row in self.rounds:
             for name, value in row.metrics.items():
-                found.setdefault(name, []).append(Measured(row.round, value, None))
-        return found
+                curves.setdefault(name, []).append(Measured(row.round, value, None))
+        return curves
 
     def round_rows(self) -> list[dict[str, Any]]:
-        """Returns the rounds as rows, every metric a column; one that is called as another column is in brackets."""
+        """Returns the rounds as rows with a column a metric; a metric with the name of a fixed column gets brackets."""
         columns = {name: f"({name})" if name in ROUND_COLUMNS else name for name in self.curves()}
         rows = []
-        for found in self.rounds:
-            measured = {"accuracy": found.accuracy} | found.metrics
+        for result in self.rounds:
+            measured = {"accuracy": result.accuracy} | result.metrics
             rows.append(
-                {"round": found.round, "regions": found.regions, "silos": found.silos}
+                {"round": result.round, "regions": result.regions, "silos": result.silos}
                 | {heading: measured.get(name) for name, heading in columns.items()}
-                | {"withheld": ", ".join(found.withheld)}
+                | {"withheld": ", ".join(result.withheld)}
             )
         return rows
 
 
 class AllocationResult(msgspec.Struct, kw_only=True):
-    """One row trained; errors are None with a single seed, and what earlier versions did not write is None."""
+    """The results of an allocation; errors are None with a single seed, fields unknown to earlier versions are None."""
 
     allocation: str
     noise_budget: float
@@ -140,7 +140,7 @@ class AllocationResult(msgspec.Struct, kw_only=True):
 
 
 class ComparisonResult(msgspec.Struct, kw_only=True):
-    """Every allocation trained at one target, as `save_comparison` wrote it."""
+    """The results of all allocations at the same target, as written by `save_comparison`."""
 
     federation_digest: str
     rounds: int
@@ -159,14 +159,14 @@ class ComparisonResult(msgspec.Struct, kw_only=True):
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """What a folder holds: a run, a comparison, or both."""
+    """The results in a folder: a run, a comparison, or both."""
 
     run: RunResult | None
     comparison: ComparisonResult | None
 
 
 def run_folder(folder: str | Path) -> Path:
-    """Makes the folder of a run and returns it; one that cannot be written to is refused before any work is done."""
+    """Makes the folder of a run and returns the path; refuses an unwritable folder before hours of training."""
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -177,11 +177,11 @@ def run_folder(folder: str | Path) -> Path:
 
 
 def read_results(folder: str | Path, plan: Plan) -> Results:
-    """Reads run.json and comparison.json of a folder; what was trained under another plan is refused.
+    """Returns the results in run.json and comparison.json of a folder; refuses results of a different plan.
 
     Args:
-        folder: As `fulcrum train -o`, `up -o`, `follow -o` and `compare --train -o` write it.
-        plan: Which plan the results must be of.
+        folder: A folder of `fulcrum train -o`, `up -o`, `follow -o` or `compare --train -o`.
+        plan: The plan of the results.
     """
     where = Path(folder)
     run, comparison = _read(where / "run.json", RunResult), _read(where / "comparison.json", ComparisonResult)
@@ -201,29 +201,37 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
 
 
 def _is_of(run: RunResult, plan: Plan) -> bool:
-    """Whether a run is one of this plan, or of the plan that was made of it when sites were given their keys."""
+    """Returns True for a run of the plan, with or without the keys of sites, which a deployment adds."""
     return run.plan_digest == plan.digest or (
         run.unkeyed_digest is not None and run.unkeyed_digest == unkeyed_digest(plan)
     )
 
 
 def unkeyed_digest(plan: SupportsContent) -> str:
-    """Returns the digest that a plan has without the keys of its sites: deploying it may add them."""
+    """Returns the digest of a plan without the keys of sites: a deployment may add keys."""
     return content_digest(msgspec.structs.replace(plan.content(), keys={}))
 
 
-def _same_target(found: ComparisonResult, plan: Plan) -> bool:
+def _same_target(comparison: ComparisonResult, plan: Plan) -> bool:
+    """Returns True if a comparison was trained for the federation and the target of the plan."""
     target = plan.target
-    # A budget's plan has the epsilon that it reached; a comparison has what was asked for.
-    asked = ({}, None) if target.budget is not None else (dict(target.epsilon), target.information)
-    # The same allocation needs the same noise, unless sizes or regions were dealt anew for every seed.
-    drawn = found.size_law != "declared" or plan.allocation == "misallocated"
-    mine = [row.noise_budget for row in found.rows if row.allocation == row_of(plan) and not drawn]
+    # A plan for a noise budget states the epsilon reached; a comparison states the target alone.
+    promises = ({}, None) if target.budget is not None else (dict(target.epsilon), target.information)
+    # The same allocation needs the same noise, unless sizes or regions were drawn anew for every seed.
+    drawn = comparison.size_law != "declared" or plan.allocation == "misallocated"
+    mine = [row.noise_budget for row in comparison.rows if row.allocation == row_of(plan) and not drawn]
     return (
-        (found.federation_digest, found.rounds, found.delta, found.accountant, found.colluders, found.dropouts)
+        (
+            comparison.federation_digest,
+            comparison.rounds,
+            comparison.delta,
+            comparison.accountant,
+            comparison.colluders,
+            comparison.dropouts,
+        )
         == (plan.federation.digest, plan.rounds, plan.delta, plan.accountant, plan.colluders, plan.dropouts)
-        and (found.epsilon, found.information) == asked
-        and found.budget == target.budget
+        and (comparison.epsilon, comparison.information) == promises
+        and comparison.budget == target.budget
         and all(math.isclose(budget, plan.model_noise, rel_tol=1e-6) for budget in mine)
     )
 
@@ -232,7 +240,7 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
-    """Reads a file of results; None where there is none."""
+    """Returns the results in a file; None without a file."""
     try:
         return json_of(path.read_bytes(), kind)
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Names that another module has now: the module they were in answers for one version, with a warning.
+"""Names that moved to a new module: the old module answers for a version longer, with a warning.
 
 >>> __getattr__ = names_in("fulcrum.noise", {"clip": "core.noise.mechanism"}, until="0.3")
 >>> import warnings
->>> with warnings.catch_warnings(record=True) as told:
+>>> with warnings.catch_warnings(record=True) as caught:
 ...     warnings.simplefilter("always")
-...     __getattr__("clip").__name__, str(told[0].message)
+...     __getattr__("clip").__name__, str(caught[0].message)
 ('clip', 'fulcrum.noise.clip goes with version 0.3. Use fulcrum.core.noise.mechanism.clip')
 """
 
@@ -15,15 +15,15 @@ from typing import Any
 
 
 def names_in(module: str, places: Mapping[str, str], *, until: str) -> Callable[[str], Any]:
-    """Returns the function `__getattr__` of a module whose names have moved; each is imported when it is asked for.
+    """Returns the function `__getattr__` of a module with moved names; a name is imported at the first use.
 
     Args:
-        module: The module that had the names.
-        places: By name, the module that has it now, without the package.
-        until: The version in which the old names go.
+        module: The old module of the names.
+        places: By name, the new module, without the package.
+        until: The version that removes the old names.
     """
 
-    def moved(name: str) -> Any:
+    def look_up(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         place = f"fulcrum.{places[name]}"
@@ -32,4 +32,4 @@ def names_in(module: str, places: Mapping[str, str], *, until: str) -> Callable[
         )
         return getattr(importlib.import_module(place), name)
 
-    return moved
+    return look_up

@@ -236,6 +236,17 @@ def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
     assert [file.name for file in (tmp_path / "a" / "b").iterdir()] == [NAME]
 
 
+@pytest.mark.parametrize(("name", "now"), [("finished", "is_finished"), ("basis", "model_digest")])
+def test_a_coordinator_answers_to_its_earlier_names_with_a_warning(server, name, now):
+    with pytest.deprecated_call(match=f"Coordinator.{name} goes with version 0.3. Use {now}"):
+        assert getattr(server, name) == getattr(server, now)
+
+
+def test_a_coordinator_has_no_further_names(server):
+    with pytest.raises(AttributeError, match="'Coordinator' object has no attribute 'ended'"):
+        server.ended  # noqa: B018
+
+
 def test_a_finished_round_is_synced_with_its_name_before_the_coordinator_moves_on(world, server, tmp_path, syncs):
     server.receive(sum_of(world.deployment), "north")
     server.finish_round()

@@ -23,10 +23,11 @@ not signed: the engine names the sender of an answer, known from the certificate
 import math
 import os
 import threading
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -46,6 +47,8 @@ from fulcrum.planning.server_settings import FactsOfPlan, server_rule_of
 from fulcrum.rules.server_rule import RoundSums, ServerRule
 from fulcrum.server.checkpoint import NAME, Checkpoint, RoundSummary, Standing, read_checkpoint
 from fulcrum.server.sum_archive import keep_sums
+
+_RENAMED = {"finished": "is_finished", "basis": "model_digest"}
 
 
 class Coordinator:
@@ -116,6 +119,14 @@ class Coordinator:
         """Returns a coordinator at the round of the checkpoint; refuses a folder without a checkpoint of the plan."""
         place, plan = Path(folder), verified(plan, error=ExchangeError)
         return cls(place, plan, server_rule_of(plan), read_checkpoint(place, plan))
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns a property under an earlier name, with a warning: engines outside of Fulcrum use a coordinator."""
+        if name not in _RENAMED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        message = f"Coordinator.{name} goes with version 0.3. Use {_RENAMED[name]}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(self, _RENAMED[name])
 
     @property
     def _standing(self) -> Standing:

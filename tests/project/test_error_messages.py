@@ -20,10 +20,8 @@ ROOT = Path(__file__).parents[2]
 HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
 UNREVISED = {
     "aggregation",
-    "core/messages",
     "core/plan",
     "core/silo",
-    "core/store",
 }
 
 

@@ -70,4 +70,4 @@ def header_of(kind: type[_Header], message: Any) -> _Header:
 
 
 def _refused(what: str, reason: object) -> ExchangeError:
-    return ExchangeError(f"these bytes are not {what}: {in_one_line(reason)[:_LONGEST]}")
+    return ExchangeError("message.malformed", noun=what, reason=in_one_line(reason)[:_LONGEST])

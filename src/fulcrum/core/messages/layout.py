@@ -52,12 +52,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """Raises `ExchangeError` unless arrays can have these names and shapes, which somebody sent."""
         one_to_one = len(self.names) == len(self.shapes) == len(set(self.names))
         if not one_to_one or not all(map(str.isprintable, self.names)) or not all(map(_is_shape, self.shapes)):
-            raise ExchangeError(f"{whose} has names or shapes that no arrays have")
+            raise ExchangeError("message.layout-invalid", noun=whose)
 
     def values(self, payload: memoryview, step: float | None, whose: str) -> np.ndarray[Any, Any]:
         """Returns the coordinates that a payload holds, where they stand; one that is not whole is refused."""
         if len(payload) != 8 * self.parameters:
-            raise ExchangeError(f"{whose} of {self.parameters} coordinates is not whole: it has {len(payload)} bytes")
+            raise ExchangeError("message.payload-length", noun=whose, parameters=self.parameters, bytes=len(payload))
         return np.frombuffer(payload, dtype=dtype_of(step))
 
 
@@ -125,7 +125,7 @@ def floats_by_name(
         error: What is raised.
     """
     if arrays is None:
-        raise error(f"there is no {what}")
+        raise error("arrays.missing", noun=what)
     named: list[tuple[Any, Any]]
     if isinstance(arrays, np.ndarray):
         named = [("update", arrays)]
@@ -134,29 +134,26 @@ def floats_by_name(
     elif isinstance(arrays, Sequence) and not isinstance(arrays, (str, bytes, bytearray, memoryview)):
         named = [(str(number), array) for number, array in enumerate(arrays)]
     else:
-        raise error(
-            f"the {what} must be an array, or a mapping or sequence of arrays, got {type(arrays).__name__}. "
-            "Give NumPy arrays"
-        )
+        raise error("arrays.type", noun=what, type_name=type(arrays).__name__)
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, array in named:
         if not isinstance(name, str) or not name.isprintable():
-            raise error(f"the names of the {what}'s arrays must be texts that can be printed, got {name!r}")
+            raise error("arrays.name-invalid", noun=what, name=name)
         if str(name) in found:
-            raise error(f"the {what} has two arrays called {name!r}")
+            raise error("arrays.name-repeated", noun=what, name=name)
         found[str(name)] = _as_floats(array, f"the {what}'s array {name!r}", error)
     return found
 
 
 def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:
     if isinstance(array, np.ma.MaskedArray):
-        raise error(f"{whose} is masked, and its mask would be lost. Fill it first")
+        raise error("arrays.masked", noun=whose)
     try:
         plain = np.asarray(array)
     except Exception as reason:  # whatever an object that calls itself an array makes of it
-        raise error(f"{whose} is no array: {in_one_line(reason)}") from None
+        raise error("arrays.not-an-array", noun=whose, reason=in_one_line(reason)) from None
     if plain.dtype.kind != "f":
-        raise error(f"{whose} is {plain.dtype}, not floating point. Counts and buffers are no part of it: leave it out")
+        raise error("arrays.not-floats", noun=whose, dtype=plain.dtype)
     if not np.can_cast(plain.dtype, np.float64):
-        raise error(f"{whose} is {plain.dtype}, wider than double precision holds. Give it as float64")
+        raise error("arrays.too-wide", noun=whose, dtype=plain.dtype)
     return plain

@@ -23,16 +23,14 @@ def index_of(plan: PlanData, silo: str, error: type[FulcrumError] = ReleaseError
     """Returns the place of a silo in a plan's federation, or raises `error`."""
     names: list[str] = plan.federation.silo_names.tolist()
     if silo not in names:
-        raise error(f"the plan knows no silo {silo!r}.{suggestion(silo, names)}")
+        raise error("plan.silo-unknown", silo=silo, suggestion=suggestion(silo, names))
     return names.index(silo)
 
 
 def region_of(plan: PlanData, silo: str) -> str:
     """Returns the region that a silo reports to."""
-    regions = regions_of(plan.federation)
-    if silo not in regions:
-        raise ExchangeError(f"the plan knows no silo {silo!r}.{suggestion(silo, regions)}")
-    return regions[silo]
+    inner = plan.federation.innermost
+    return inner.nodes[int(inner.parent_of[index_of(plan, silo, ExchangeError)])]
 
 
 def senders_of(plan: PlanData) -> tuple[str, ...]:
@@ -53,7 +51,7 @@ def members_of(plan: PlanData, region: str) -> dict[str, int]:
     """
     senders, inner = senders_of(plan), plan.federation.innermost
     if region not in senders:
-        raise ExchangeError(f"the plan knows no region {region!r}.{suggestion(region, senders)}")
+        raise ExchangeError("plan.region-unknown", region=region, suggestion=suggestion(region, senders))
     if senders == (ROOT,):
         where = list(range(len(plan.federation)))
     else:

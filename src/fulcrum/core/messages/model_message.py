@@ -78,9 +78,9 @@ def check_model_layout(plan: PlanData, layout: Layout) -> None:
     """Raises `ExchangeError` unless the plan was made for a model of these names and shapes."""
     layout.check("the model")
     if not layout.parameters:
-        raise ExchangeError("the model has no parameters")
+        raise ExchangeError("model.parameters-missing")
     if plan.parameters not in (None, layout.parameters):
-        raise ExchangeError(f"the model has {layout.parameters} parameters, the plan was made for {plan.parameters}")
+        raise ExchangeError("model.parameters-differ", parameters=layout.parameters, expected=plan.parameters)
 
 
 def _flattened(model: Model) -> tuple[Layout, FloatArray]:

@@ -91,29 +91,27 @@ Answer: TypeAlias = RegionalSum | Withheld
 """What a region sends up for a round."""
 
 _Header: Any = _Sum | Withheld
+_NOUN = "a region's answer"
 
 
 def answer_from_bytes(data: bytes) -> Answer:
     """Returns what a region sent up, whole and in its one encoding, or raises `ExchangeError`."""
-    header, payload = unframed(data, _Header, "a region's answer")
+    header, payload = unframed(data, _Header, _NOUN)
     names = header.members if isinstance(header, _Sum) else header.missing
     if header.round_number < 1 or list(names) != sorted(set(names)):
-        raise ExchangeError("these bytes are not a region's answer: its header does not hold together")
+        raise ExchangeError("message.malformed", noun=_NOUN, reason="its header does not hold together")
     if isinstance(header, Withheld):
         if len(payload):
-            raise ExchangeError("these bytes are not a region's answer: something follows what is withheld")
+            raise ExchangeError("message.malformed", noun=_NOUN, reason="something follows what is withheld")
         if len(header.reason) > _LONGEST_REASON or not header.reason.isprintable():
-            raise ExchangeError(
-                "a region withholds its sum for a reason that cannot be printed, or has more than "
-                f"{_LONGEST_REASON:,} characters"
-            )
+            raise ExchangeError("sum.reason-invalid", most=_LONGEST_REASON)
         return header
     if not names:
-        raise ExchangeError("a regional sum is of no silo")
+        raise ExchangeError("sum.members-missing")
     if header.step is not None and not 0 < header.step < math.inf:
-        raise ExchangeError("a regional sum is on a lattice whose step is no length")
+        raise ExchangeError("sum.step-range")
     header.layout.check("a regional sum")
     values = header.layout.values(payload, header.step, "a regional sum")
     if not np.isfinite(values).all():
-        raise ExchangeError("a regional sum is not finite")
+        raise ExchangeError("sum.not-finite")
     return RegionalSum(**msgspec.structs.asdict(header), values=values)

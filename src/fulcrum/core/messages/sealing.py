@@ -101,14 +101,14 @@ class Sealer:
         """Returns the envelope to send; sealed again, the same release has other bytes, which open to the same."""
         expected = (self._plan.digest, self._silo, self._region, self._step)
         if (release.plan_digest, release.silo, release.region, release.step) != expected:
-            raise ExchangeError(f"the release is not one of silo {self._silo!r} under this plan. Nothing is sealed")
+            raise ExchangeError("seal.release-foreign", silo=self._silo)
         context = self._context(release.round_number)
         try:
             sealed = sealing_suite().encrypt(release.to_bytes(), self._to, info=context.bound(FORMAT))
         except ValueError:
-            raise ExchangeError(f"the plan's key of region {self._region!r} is of low order. Make another") from None
+            raise ExchangeError("seal.key-low-order", region=self._region) from None
         except OverflowError:
-            raise ExchangeError(f"the release of silo {self._silo!r} is too large to be sealed") from None
+            raise ExchangeError("seal.release-too-large", silo=self._silo) from None
         signature = self._private.sign(context.bound(FORMAT, ciphertext_digest(sealed)))
         return framed(Envelope(**msgspec.structs.asdict(context), signature=signature), sealed)
 
@@ -133,9 +133,7 @@ def sealing_suite() -> Any:
     """Returns the suite that releases are sealed with."""
     suite = primitives("sealed releases need").hpke
     if suite is None:
-        raise MissingExtraError(
-            "sealed releases need the package cryptography, 47 or later. Run: pip install -U 'fulcrum-dp[secure]'"
-        )
+        raise MissingExtraError("extra.cryptography-old")
     return suite
 
 
@@ -147,6 +145,4 @@ def ciphertext_digest(sealed: bytes | memoryview) -> bytes:
 def check_round(plan: VerifiedPlan, silo: str, round_number: int) -> None:
     """Refuses a round that the plan does not have."""
     if not 1 <= round_number <= plan.rounds:
-        raise ExchangeError(
-            f"the release of silo {silo!r} is for round {round_number}, the plan's rounds are 1 to {plan.rounds}"
-        )
+        raise ExchangeError("release.round-range", silo=silo, round_number=round_number, rounds=plan.rounds)

@@ -94,7 +94,7 @@ class CommitMark:
             serial=serial, length=length, header=header[_COUNT_END:], digest=_digest(journal, _HEADER_BYTES, length)
         )
         if len(header) < _HEADER_BYTES or mark._records < 1:
-            raise StorageError(f"{journal.name} does not hold the pages that a commit changes. Open the file again")
+            raise StorageError("storage.journal-without-pages", file=journal.name)
         sync_file(journal.fileno())
         return mark
 
@@ -111,7 +111,7 @@ class CommitMark:
         """Writes the mark into the file, over the one before the last, and syncs it."""
         file.seek(_PLACE + self.serial % 2 * _SLOT_BYTES)
         if file.write(data := self.to_bytes()) != len(data):
-            raise StorageError(f"{file.name} cannot be written, so nothing may be sent (its mark was cut short)")
+            raise StorageError("storage.mark-not-written", file=file.name)
         sync_file(file.fileno(), in_place=True)
 
     @classmethod

@@ -19,14 +19,13 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType, TracebackType
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
 from fulcrum.core.store.disk_sync import sync_file, sync_folder, synced_meanwhile
-from fulcrum.core.store.file_holding import OPENING, forget, in_use, is_named, remember, remember_reader, taken
+from fulcrum.core.store.file_holding import OPENING, forget, is_named, remember, remember_reader, taken
 from fulcrum.core.store.recovery import files_beside, journal_of, mark_and_journal, settle
 from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive, read_only
 from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
@@ -75,9 +74,7 @@ class ClosedAtTheEnd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -94,7 +91,6 @@ class DatabaseFile:
         wanted: The file to name in place of another one, in messages.
         advice: The remedy for a damaged file, in messages.
         older: The remedy for a file of an earlier format, in messages.
-        states: By a number in the place of the format, why a file does not open, in messages.
         lost: The knowledge that is lost with the file, in messages.
         erases: True where overwritten content must be gone from the disk when a write returns.
         error: The type of errors about the file.
@@ -117,7 +113,6 @@ class DatabaseFile:
     wanted: ClassVar[str]
     advice: ClassVar[str]
     older: ClassVar[str]
-    states: ClassVar[Mapping[int, str]] = MappingProxyType({})
     lost: ClassVar[str] = ""
     erases: ClassVar[bool] = False
     error: ClassVar[type[FulcrumError]] = StorageError
@@ -157,22 +152,23 @@ class DatabaseFile:
         """The random number that the file was made with: a file that takes its place has another."""
         rows = self.rows("SELECT identity FROM mark")
         if len(rows) != 1 or not isinstance(rows[0][0], bytes):
-            raise self.error(f"{self.path} is damaged: it does not say which file it is. {self.advice}")
+            raise self.error("storage.identity-damaged", file=self.path, advice=self.advice)
         return str(rows[0][0].hex())
 
     @classmethod
     def check_file(cls, file: Path, *, writable: bool) -> None:
         """Refuses a path without a file, an empty file, and a read-only one that must be written to."""
         if cls.lost and not os.path.lexists(file):
-            raise StorageError(f"{file} is not there, and with it {cls.lost}. {cls.advice}")
+            raise StorageError("storage.file-lost", file=file, lost=cls.lost, advice=cls.advice)
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise StorageError(f"{file} is {'a folder' if file.is_dir() else 'not a file'}. Name {cls.wanted}")
+            kind = "a folder" if file.is_dir() else "not a file"
+            raise StorageError("storage.not-a-file", file=file, kind=kind, wanted=cls.wanted)
         if about.st_size == 0:  # a new file appears under its name complete, so this one was emptied
-            raise StorageError(f"{file} is empty: it was {cls.noun} that lost its content, or never was one")
+            raise StorageError("storage.file-empty", file=file, noun=cls.noun)
         for place in (file, file.parent) if writable else ():
             if not os.access(place, os.W_OK):
-                raise StorageError(f"{place} is read-only: a release cannot be recorded. Make it writable")
+                raise StorageError("storage.read-only", file=place)
 
     @classmethod
     def check_header(cls, file: Path, hold: io.FileIO) -> None:
@@ -181,19 +177,21 @@ class DatabaseFile:
         header = hold.read(100)
         if not header.startswith(b"SQLite format 3\0") or header[21:24] != b"\x40\x20\x20" or len(header) < 100:
             text = "a text file: it is " if min(header) >= ord("\t") else ""  # binary files have lower bytes early on
-            raise StorageError(f"{file} is {text}not {cls.noun}, or its first bytes are damaged. Name {cls.wanted}")
+            raise StorageError("storage.file-kind", file=file, text=text, noun=cls.noun, wanted=cls.wanted)
         version, application = struct.unpack(">I4xI", header[60:72])
         if application != cls.application:
-            raise StorageError(f"{file} is an SQLite file but not {cls.noun}")
-        if version in cls.states:
-            raise StorageError(f"{file} {cls.states[version]}")
-        if version > cls.version:
-            known = f"this Fulcrum knows format {cls.version}. Update Fulcrum"
-            raise StorageError(f"{file} is {cls.noun} of format {version}, {known}")
-        if version < cls.version:
-            raise StorageError(f"{file} is {cls.noun} of format {version}, of an earlier Fulcrum. {cls.older}")
+            raise StorageError("storage.sqlite-kind", file=file, noun=cls.noun)
+        cls.check_format(file, version)
         if any(header[place : place + len(data)] != data for place, data in _HEADER):
-            raise StorageError(f"{file} is damaged: its header is not as Fulcrum writes it. {cls.advice}")
+            raise StorageError("storage.header-damaged", file=file, advice=cls.advice)
+
+    @classmethod
+    def check_format(cls, file: Path, version: int) -> None:
+        """Refuses a file of another format than that of this class."""
+        if version > cls.version:
+            raise StorageError("storage.format-later", file=file, noun=cls.noun, format=version, known=cls.version)
+        if version < cls.version:
+            raise StorageError("storage.format-earlier", file=file, noun=cls.noun, format=version, advice=cls.older)
 
     @classmethod
     @contextlib.contextmanager
@@ -209,10 +207,9 @@ class DatabaseFile:
         file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
         with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
             if first is not None and not file.exists():
-                if (
-                    Path(path).is_symlink() and not file.is_symlink()
-                ):  # what stood there is lost, or its disk is not mounted
-                    raise StorageError(f"{path} is a link to {file}, which is not there. {cls.advice}")
+                # The target of the link is lost, or its disk is not mounted: a new file would forget what was sent.
+                if Path(path).is_symlink() and not file.is_symlink():
+                    raise StorageError("storage.link-broken", link=path, file=file, advice=cls.advice)
                 cls._create(file, first)
             cls.check_file(file, writable=True)
             hold = undo.enter_context(taken(file, exclusive=True))
@@ -244,7 +241,7 @@ class DatabaseFile:
                     cls._settled(file, locked)
                 hold = undo.enter_context(taken(file, exclusive=False))
                 if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
-                    raise FileInUseError(in_use(file))
+                    raise FileInUseError("storage.file-in-use", file=file)
             connection = undo.enter_context(contextlib.closing(read_only(file, cls.whole_schema())))
             yield (held := cls(file, connection, hold))
             remember_reader(held)
@@ -288,7 +285,7 @@ class DatabaseFile:
         """Keeps other threads out, and refuses where the file cannot be relied on. It takes the lock itself."""
         with self.lock:
             if self.closed or self.in_doubt or os.getpid() != self.process:
-                raise StorageError(f"{self.path} is closed, was opened before a fork, or failed a write. Open it again")
+                raise StorageError("storage.file-unusable", file=self.path)
             yield
 
     def rows(self, sql: str, *values: object) -> list[Any]:
@@ -302,7 +299,7 @@ class DatabaseFile:
             try:
                 with self.connection.blobopen(table, _PAYLOAD, row, readonly=True) as blob:
                     if len(blob) > self.path.stat().st_size:  # overflow pages in a circle
-                        raise StorageError(f"{self.path} is damaged: a payload is longer than the file. {self.advice}")
+                        raise StorageError("storage.payload-endless", file=self.path, advice=self.advice)
                     return blob.read()
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorname != "SQLITE_ERROR":  # no such row, or no bytes in it
@@ -370,7 +367,7 @@ class DatabaseFile:
     def _commit(self, *, large: bool) -> None:
         """Takes the steps of `fulcrum.core.store.commit_mark`."""
         if self.journal is None:
-            raise StorageError(f"{self.path} was opened to be read")
+            raise StorageError("storage.opened-to-read", file=self.path)
         self._check_in_place()
         self.mark = CommitMark.of_commit(self.journal, serial=self.mark.serial + 1)
         self.mark.write(self.hold)
@@ -388,12 +385,10 @@ class DatabaseFile:
         """Refuses a write to a file or journal that nobody will find under its name again."""
         for path, file in ((self.path, self.hold), (journal_of(self.path), self.journal)):
             if file is None or not is_named(path, file):
-                lost = "was deleted, moved or replaced while it was open"
-                raise StorageError(f"{path} {lost}, so nothing may be sent. Close it, and put the file back")
+                raise StorageError("storage.file-moved", file=path)
 
     def _unproven(self) -> FulcrumError:
-        unread = "does not hold what was written to it just now, so nothing may be sent"
-        return self.error(f"{self.path} is damaged: it {unread}. {self.advice}")
+        return self.error("storage.write-unproven", file=self.path, advice=self.advice)
 
     @classmethod
     @contextlib.contextmanager
@@ -406,38 +401,38 @@ class DatabaseFile:
             kind = cls.in_use if isinstance(trouble, FileInUseError) else cls.error
             if type(error) is kind:
                 raise
-            raise kind(str(trouble)) from error
+            translation = kind(str(trouble))
+            vars(translation).update(vars(trouble))  # code, details and remedy
+            raise translation from error
 
     @classmethod
     def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
         """Returns the meaning of an error of SQLite or of the system for a file."""
         name = getattr(error, "sqlite_errorname", "")
-        said = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
+        reason = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return FileInUseError(in_use(file))
+            return FileInUseError("storage.file-in-use", file=file)
         if name == "SQLITE_NOTADB":
-            return StorageError(f"{file} is not {cls.noun}, or its first bytes are damaged")
+            return StorageError("storage.first-bytes-damaged", file=file, noun=cls.noun)
         if name == "SQLITE_INTERRUPT":  # nobody else interrupts a statement
-            endless = "to read it takes more work than a file of its size can hold"
-            return StorageError(f"{file} is damaged: {endless}. {cls.advice}")
+            return StorageError("storage.work-endless", file=file, advice=cls.advice)
         unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
         if name.startswith("SQLITE_CORRUPT") or unreadable:
-            return StorageError(f"{file} is damaged ({said}). {cls.advice}")
+            return StorageError("storage.content-damaged", file=file, reason=reason, advice=cls.advice)
         if name == "SQLITE_FULL":
-            said = "the disk is full"
+            reason = "the disk is full"
         elif name.startswith("SQLITE_READONLY"):
-            said = "it is read-only"
-        return StorageError(f"{file} cannot be {done} ({said})")
+            reason = "it is read-only"
+        return StorageError("storage.operation-failed", file=file, operation=done, reason=reason)
 
     @classmethod
     def _create(cls, file: Path, first: Statement) -> None:
         """Makes a new file under another name and links it into place: a name never stands for half a file."""
         if not file.parent.is_dir():
-            raise StorageError(f"the folder {file.parent} does not exist. Make it first")
+            raise StorageError("storage.folder-missing", folder=file.parent)
         for beside in files_beside(file):
             if os.path.lexists(beside):
-                lost = f"{file} is not there, but {beside.name} is, which belongs to a file of that name"
-                raise StorageError(f"{lost}. Put the {file.name} back, or name another file")
+                raise StorageError("storage.journal-left", file=file, journal=beside.name, name=file.name)
         made = cls.built(file, [first])
         try:
             with contextlib.suppress(FileExistsError):  # another process was first: its file is the one to open

@@ -52,12 +52,11 @@ def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *
                 temporary.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}. Nothing was changed there") from None
+        raise StorageError("storage.write-failed", file=path, reason=error.strerror) from None
     try:
         sync_folder(target.parent)
     except OSError as error:
-        unsure = "is written, but a power cut may undo it"
-        raise StorageError(f"{path} {unsure}: its folder cannot be synced ({error.strerror}). Write it again") from None
+        raise StorageError("storage.folder-not-synced", file=path, reason=error.strerror) from None
 
 
 def check_writable(path: str | Path) -> None:
@@ -66,7 +65,7 @@ def check_writable(path: str | Path) -> None:
         target, _ = _target(path)
         tempfile.TemporaryFile(dir=target.parent).close()
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from None
+        raise StorageError("storage.not-writable", file=path, reason=error.strerror) from None
 
 
 def _target(path: str | Path) -> tuple[Path, int | None]:
@@ -75,5 +74,5 @@ def _target(path: str | Path) -> tuple[Path, int | None]:
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     if mode is not None and not target.is_file():
         what = "a folder" if target.is_dir() else "not a regular file"
-        raise StorageError(f"{path} cannot be written: it is {what}. Name a file")
+        raise StorageError("storage.target-not-a-file", file=path, kind=what)
     return target, mode

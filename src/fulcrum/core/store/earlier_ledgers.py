@@ -22,7 +22,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from fulcrum.core.store.database import PathLike, Statement
@@ -101,7 +100,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
         unfinished = _check_target(target)
         if version == CONVERTED:
             if not unfinished or _identity(target) != successor:
-                raise StorageError(f"{source} was converted before: the ledger that was written then is the one to use")
+                raise StorageError("conversion.done-before", file=source)
         else:
             try:
                 ledger = _read(source, hold, version)
@@ -109,8 +108,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
                 raise _damaged(source, "it does not hold what a ledger holds") from None
             entries, allowances = _named(source, ledger, charges_of(ledger.silo))
             if unfinished and not _is_of(target, ledger):  # it may be the one ledger of another silo that is left
-                theirs = "is of a conversion of another ledger, which was interrupted"
-                raise StorageError(f"{target} {theirs}. Finish that conversion, and name a new file for this one")
+                raise StorageError("conversion.target-of-other-ledger", file=target)
             _write(target, ledger, entries, allowances, replaces=unfinished)
             _patch(hold, struct.pack(">I4xI16s", CONVERTED, LedgerFile.application, _identity(target)))
         with io.FileIO(target, "r+") as made:
@@ -152,9 +150,9 @@ def _header(file: Path, hold: io.FileIO) -> tuple[int, bytes]:
     header = hold.read(100)
     version, application, successor = struct.unpack(">I4xI16s", header[60:88]) if len(header) == 100 else (0, 0, b"")
     if not header.startswith(b"SQLite format 3\0") or application != LedgerFile.application:
-        raise StorageError(f"{file} is not a ledger. Name {LedgerFile.wanted}")
+        raise StorageError("conversion.not-a-ledger", file=file, wanted=LedgerFile.wanted)
     if version != CONVERTED and not 1 <= version < FORMAT:
-        raise StorageError(f"{file} is a ledger of format {version}, and formats 1 to {FORMAT - 1} are converted")
+        raise StorageError("conversion.format-unsupported", file=file, format=version, last=FORMAT - 1)
     return version, successor
 
 
@@ -162,7 +160,6 @@ class _UnfinishedFile(LedgerFile):
     """A ledger that a conversion writes. Nobody else opens it: a killed conversion leaves no second ledger in use."""
 
     version = UNFINISHED
-    states = MappingProxyType({})
 
 
 def _check_target(target: Path) -> bool:
@@ -171,10 +168,10 @@ def _check_target(target: Path) -> bool:
     A journal beside it would be found out once both ledgers are marked, when there is no way back.
     """
     if not target.parent.is_dir():
-        raise StorageError(f"the folder {target.parent} does not exist. Make it first")
+        raise StorageError("storage.folder-missing", folder=target.parent)
     for beside in files_beside(target):
         if os.path.lexists(beside):
-            raise StorageError(f"{beside} would change the new ledger. Move it away, or name another new file")
+            raise StorageError("conversion.file-beside", file=beside)
     if not os.path.lexists(target):
         return False
     header = b""
@@ -182,7 +179,7 @@ def _check_target(target: Path) -> bool:
         with io.FileIO(target) as hold:
             header = hold.read(100)
     if header[60:64] != bytes(4) or header[68:72] != struct.pack(">I", LedgerFile.application):
-        raise StorageError(f"{target} is there already. Name a new file")
+        raise StorageError("conversion.target-exists", file=target)
     for path in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
         if path.samefile(target):  # its first name: a conversion was killed before that name was removed
             path.unlink()
@@ -211,11 +208,11 @@ def _patch(file: io.FileIO, data: bytes) -> None:
 
 def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
     """Returns the content of a closed ledger of an earlier format, its chain and every payload checked."""
-    unclosed = StorageError(f"{file} was not closed. Open and close it once with the version of Fulcrum that wrote it")
+    unclosed = StorageError("conversion.ledger-not-closed", file=file)
     for name in ("-wal", "-journal"):
         beside = file.with_name(file.name + name)
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
-            raise StorageError(f"{beside} is no file, and stands where one of {file.name} belongs. Move it away")
+            raise StorageError("storage.not-a-journal", journal=beside, file=file.name)
         if os.path.lexists(beside) and beside.stat().st_size:
             raise unclosed
     if version > 1 and not _is_marked_whole(hold):
@@ -263,15 +260,14 @@ def _lengths(file: Path, beside: Path, connection: BoundedConnection) -> dict[in
     ends = [end for place, size in lengths.items() for end in (place, place + size)]
     packed = struct.pack(f">{len(ends)}Q", *ends)
     if not beside.is_file():
-        raise StorageError(f"{beside} is not a file. Put the file itself there")
+        raise StorageError("conversion.payloads-not-a-file", file=beside)
     with beside.open("rb") as payloads:
         head = payloads.read(4 * _BLOCK_BYTES)
     number, digest = _STAMP.unpack(head[3 * _BLOCK_BYTES :][: _STAMP.size].ljust(_STAMP.size, b"\0"))
     if head[: len(identity)] != identity or (
         changes and (number, digest) != (changes, hashlib.sha256(nonce + packed).digest())
     ):
-        other = f"{beside.name} is of another ledger, or of this one at another time"
-        raise StorageError(f"{file} is an older copy, or {other}. Put back the two that belong together")
+        raise StorageError("conversion.payloads-foreign", file=file, payloads=beside.name)
     return lengths
 
 
@@ -302,14 +298,14 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
     missing = sorted({plan for _, plan, *_ in ledger.entries if plan not in charges})
     if missing:
         told = ", ".join(digest[:12] for digest in missing)
-        raise StorageError(f"{file} holds releases of plans that were not given: {told}. Name their files with --plan")
+        raise StorageError("conversion.plans-missing", file=file, plans=told)
     allowances, costs = {}, {}
     for digest, rounds, above, inside in ledger.plans:
         allowance = Allowance(plan_digest=digest, rounds=rounds, shifts={INSIDE: inside})
         if digest in charges:
             cost, known = charges[digest]
             if (known.rounds, *tuple(known.shifts.values())[:2]) != (rounds, inside, above):
-                raise StorageError(f"plan {digest} allows other than {file} holds: {known}. Give the plan file of then")
+                raise StorageError("conversion.allowance-differs", plan=digest, file=file, allowance=known)
             costs[digest], allowance = cost, known
         allowances[digest] = allowance
     entries: list[Entry] = []
@@ -321,7 +317,7 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
     for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
         cost = costs[plan]
         if tuple(cost.shifts.values())[:2] != (inside, above):
-            raise StorageError(f"plan {plan} charges other than {file} holds: {cost}. Give the plan file of then")
+            raise StorageError("conversion.cost-differs", plan=plan, file=file, cost=cost)
         observers = tuple(cost.shifts)
         entry = Entry(
             sequence=sequence,
@@ -362,7 +358,7 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
     try:
         for check in checks_of_file(_UnfinishedFile, made):
             if not check.holds:
-                raise StorageError(f"{target} was not written: {check.name}, {check.detail}")
+                raise StorageError("conversion.check-failed", file=target, check=check.name, detail=check.detail)
         if replaces:
             made.replace(target)
         else:
@@ -373,7 +369,7 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
 
 
 def _damaged(file: Path, what: str) -> StorageError:
-    return StorageError(f"{file} is damaged: {what}. Nothing was written")
+    return StorageError("conversion.ledger-damaged", file=file, fault=what)
 
 
 def _digest(parts: list[object]) -> str:

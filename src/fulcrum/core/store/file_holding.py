@@ -45,20 +45,20 @@ def taken(file: Path, *, exclusive: bool) -> io.FileIO:
     example. A lock of `flock` lasts as long as its own descriptor. Windows has no such trap and needs no second lock.
     """
     if _inode(file) in _HOLDERS:  # looked up first: opening and closing the file here would drop SQLite's lock
-        raise FileInUseError(f"{file} is open in this process. Close it first")
+        raise FileInUseError("storage.open-here", file=file)
     hold = io.FileIO(file, "r+" if exclusive else "r")
     if sys.platform != "win32":
         try:
             fcntl.flock(hold, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             hold.close()
-            raise FileInUseError(in_use(file)) from None
+            raise FileInUseError("storage.file-in-use", file=file) from None
         except OSError:
             hold.close()
             raise
     if not is_named(file, hold):
         hold.close()
-        raise FileInUseError(f"{file} was replaced by another process just now. Open it again")
+        raise FileInUseError("storage.file-replaced", file=file)
     return hold
 
 
@@ -85,11 +85,6 @@ def is_named(path: Path, file: io.FileIO) -> bool:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
-
-
-def in_use(file: Path) -> str:
-    """Returns what is said of a file that somebody else holds."""
-    return f"{file} is in use by another process, or on a network drive that cannot lock it. Close it there first"
 
 
 def _inode(file: Path) -> tuple[int, int]:

@@ -104,7 +104,7 @@ class Ledger(ClosedAtTheEnd):
         with LedgerFile.opened(path, silo=silo, head=genesis(silo), create=create) as file:
             ledger = cls(file)
             if ledger.silo != silo:
-                raise LedgerError(f"{file.path} is the ledger of silo {ledger.silo!r}, not of {silo!r}")
+                raise LedgerError("ledger.other-silo", file=file.path, owner=ledger.silo, silo=silo)
             ledger._refuse_damage("Nothing may be released from it")
             file.forget_unrecorded(ledger.sequence)
         return ledger
@@ -211,10 +211,10 @@ class Ledger(ClosedAtTheEnd):
             self._check_works()
             digest = allowance.plan_digest
             if digest in self._plans and not self._is_entered(allowance):
-                known = self._plans[digest]
-                raise LedgerError(f"plan {digest} is in {self._path} with another allowance: {known}, got {allowance}")
-            if reason := _over(allowance, self.spent_at(allowance.observers, allowance.assumptions)):
-                raise RefusedReleaseError(f"plan {digest} does not cover what silo {self._silo!r} spent: {reason}")
+                entered = self._plans[digest]
+                raise LedgerError("ledger.plan-changed", plan=digest, file=self._path, entered=entered, got=allowance)
+            if excess := _excess(allowance, self.spent_at(allowance.observers, allowance.assumptions)):
+                raise RefusedReleaseError("ledger.plan-overspent", plan=digest, silo=self._silo, reason=str(excess))
             if digest == self._plan:
                 return
             self._file.add_plan(allowance)
@@ -235,23 +235,29 @@ class Ledger(ClosedAtTheEnd):
         """
         round_number = whole("round", round_number)
         with self._lock:
-            if reason := self._idle():
-                return reason
-            digest = allowance.plan_digest
-            if not self._is_entered(allowance):
-                return f"silo {self._silo!r} has not entered plan {digest} with these numbers. Call enter_plan"
-            known = self._released(allowance, round_number)
-            if known is not None:
-                return None if known.basis == basis else f"round {round_number} is released, on basis {known.basis}"
-            if round_number > allowance.rounds:
-                return f"round {round_number} is past the {allowance.rounds} rounds of plan {digest}"
-            if tuple(cost.shifts) != allowance.observers:
-                theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
-                return f"a release of plan {digest} is charged to {ours}, got a cost for {theirs}"
             try:
-                return _over(allowance, self._spent_with(allowance, cost))
-            except LedgerError as error:  # a release under another plan names the same observers in another order
+                self._check_works()
+                if self._resend_of(allowance, round_number, basis) is None:
+                    self._check_release(allowance, cost, round_number)
+            except LedgerError as error:
                 return str(error)
+            return None
+
+    def _check_release(self, allowance: Allowance, cost: Cost, round_number: int) -> None:
+        """Raises `LedgerError` for a new release that the ledger would refuse."""
+        digest, rounds = allowance.plan_digest, allowance.rounds
+        if not self._is_entered(allowance):
+            raise RefusedReleaseError("ledger.plan-not-entered", silo=self._silo, plan=digest)
+        if (entry := self._of_round.get((digest, round_number))) is not None:
+            raise RefusedReleaseError("ledger.round-released", round_number=round_number, basis=entry.basis)
+        if round_number > rounds:
+            raise RefusedReleaseError("ledger.round-past-plan", round_number=round_number, rounds=rounds, plan=digest)
+        if tuple(cost.shifts) != allowance.observers:
+            theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
+            raise RefusedReleaseError("ledger.cost-observers", plan=digest, observers=ours, got=theirs)
+        # A release under another plan may name the same observers in another order: that is refused here too.
+        if excess := _excess(allowance, self._spent_with(allowance, cost)):
+            raise excess
 
     def stored(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
         """Returns the bytes released in a round of a plan on this basis, to resend; None if there are none.
@@ -260,8 +266,8 @@ class Ledger(ClosedAtTheEnd):
         """
         with self._lock:
             self._check_works()
-            known = self._released(allowance, round_number)
-            return self.payload_of(known) if known is not None and known.basis == basis else None
+            entry = self._resend_of(allowance, round_number, basis)
+            return None if entry is None else self.payload_of(entry)
 
     def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
         """Charges a release and stores its bytes; when it returns they are on disk and may be sent.
@@ -283,15 +289,15 @@ class Ledger(ClosedAtTheEnd):
         round_number = whole("round", round_number)
         text("basis", basis)
         if not isinstance(payload, bytes) or len(payload) > MOST_BYTES:
-            raise LedgerError(f"a payload is bytes, at most {MOST_BYTES:,} of them, got {_shape(payload)}")
+            raise LedgerError("ledger.payload-range", most=MOST_BYTES, payload=_shape(payload))
         with self._lock:
             self._check_works()
-            known = self._released(allowance, round_number)
-            if known is not None and known.basis == basis:
-                return Recorded(sequence=known.sequence, payload=self.payload_of(known), fresh=False)
-            reason = self.would_exceed(allowance, cost, round_number)
-            if reason is not None:
-                raise RefusedReleaseError(f"{self._path}: {reason}")
+            if resend := self._resend_of(allowance, round_number, basis):
+                return Recorded(sequence=resend.sequence, payload=self.payload_of(resend), fresh=False)
+            try:
+                self._check_release(allowance, cost, round_number)
+            except LedgerError as error:
+                raise RefusedReleaseError.at(self._path, error) from None
             sequence = len(self._entries) + 1
             digest, unstored = self._file.store_payload(sequence, payload)
             entry = Entry(
@@ -320,36 +326,32 @@ class Ledger(ClosedAtTheEnd):
         checks: tuple[Check, ...] = verify(self, **witness)
         return checks
 
-    def _idle(self, *, writes: bool = True) -> str | None:
-        """Why this object does no work, if so."""
+    def _check_works(self, *, writes: bool = True) -> None:
+        """Refuses work with a file that this object does not hold, or cannot rely on."""
         if self._file.closed:
-            return f"{self._path} is closed. Open it again"
+            raise LedgerError("ledger.closed", file=self._path)
         if os.getpid() != self._file.process:
-            return f"{self._path} was opened before a fork. Open it in the process that releases"
+            raise LedgerError("ledger.forked", file=self._path)
         if self._file.in_doubt:
-            return f"{self._path} could not be written earlier. Open it again, and ask what is stored"
+            raise LedgerError("ledger.in-doubt", file=self._path)
         if writes and not self._file.writable:
-            return f"{self._path} was opened to be read"
-        return None
-
-    def _check_works(self) -> None:
-        if reason := self._idle():
-            raise LedgerError(reason)
+            raise LedgerError("storage.opened-to-read", file=self._path)
 
     def _is_entered(self, allowance: Allowance) -> bool:
         """Returns True if a plan was entered with these numbers, for these observers in this order."""
         known = self._plans.get(allowance.plan_digest)
         return known is not None and known == allowance and known.observers == allowance.observers
 
-    def _released(self, allowance: Allowance, round_number: int) -> Entry | None:
-        """The entry of a round of a plan that was entered with these numbers."""
-        return self._of_round.get((allowance.plan_digest, round_number)) if self._is_entered(allowance) else None
+    def _resend_of(self, allowance: Allowance, round_number: int, basis: str | None) -> Entry | None:
+        """Returns the entry of a round released on this basis, under a plan that was entered with these numbers."""
+        entry = self._of_round.get((allowance.plan_digest, round_number))
+        return entry if entry is not None and entry.basis == basis and self._is_entered(allowance) else None
 
     def payload_of(self, entry: Entry) -> bytes:
         """Returns the bytes of a release, held against the digest of its entry."""
         payload = self._file.payload(entry.sequence)
         if payload is None or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
-            raise LedgerError(f"{self._path} is damaged: the bytes of entry {entry.sequence} are not those released")
+            raise LedgerError("ledger.payload-damaged", file=self._path, entry=entry.sequence)
         return payload
 
     def _spent_with(self, allowance: Allowance, cost: Cost) -> Cost:
@@ -357,11 +359,12 @@ class Ledger(ClosedAtTheEnd):
         before = (self._charged(entry, observers, assumed) for entry in self._entries)
         return Cost.total((*before, cost.charged(observers)), observers)
 
-    def _refuse_damage(self, remedy: str) -> None:
+    def _refuse_damage(self, advice: str) -> None:
         """Raises LedgerError for the first check of the entries that fails."""
         for check in self.entry_checks():
             if not check.holds:
-                raise LedgerError(f"{self._path} is damaged: {in_one_line(check.detail)}. {remedy}")
+                fault = in_one_line(check.detail)
+                raise LedgerError("ledger.check-failed", file=self._path, fault=fault, advice=advice)
 
     def entry_checks(self) -> Iterator[Check]:
         """The checks that need no payload, cheap enough for every opening."""
@@ -400,7 +403,7 @@ class Ledger(ClosedAtTheEnd):
         plan = self._plans.get(entry.plan_digest)
         if plan is None or not plan.observers == tuple(entry.cost.shifts) == tuple(entry.spent.shifts):
             return False
-        return 1 <= entry.round_number <= plan.rounds and not _over(plan, entry.spent)
+        return 1 <= entry.round_number <= plan.rounds and not _excess(plan, entry.spent)
 
     def _sums_check(self) -> Check:
         """Adds up what was spent, by the observers of the last entry."""
@@ -418,11 +421,11 @@ def _shape(payload: object) -> str:
     return f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
 
 
-def _over(allowance: Allowance, spent: Cost) -> str | None:
-    """Returns the reason why spending is more than a plan allows; None where it is not."""
+def _excess(allowance: Allowance, spent: Cost) -> RefusedReleaseError | None:
+    """Returns the error that names the first observer with more spending than the plan allows; None within budget."""
     for observer, budget in allowance.shifts.items():
         if (total := spent.shifts[observer]) > budget * (1 + _SLACK):
-            return f"the squared shift against the observer {observer!r} would be {total:g}, its budget is {budget:g}"
+            return RefusedReleaseError("ledger.budget-exceeded", observer=observer, total=total, budget=budget)
     return None
 
 

@@ -32,8 +32,7 @@ def verify_ledger(
     if not isinstance(path, Ledger):
         return checks_of_file(LedgerFile, path, least_sequence=least_sequence, witnessed_hash=witnessed_hash)
     with path.held():
-        if reason := path._idle(writes=False):
-            raise LedgerError(reason)
+        path._check_works(writes=False)
         return _checks(path._file, path, least_sequence, witnessed_hash)
 
 

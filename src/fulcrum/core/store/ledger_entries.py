@@ -47,9 +47,9 @@ class Assumptions:
     def __post_init__(self) -> None:
         text("federation", self.federation)
         if not isinstance(self.colluders, int) or isinstance(self.colluders, bool) or self.colluders < 0:
-            raise LedgerError(f"colluders must be a whole number of at least 0, got {self.colluders!r}")
+            raise LedgerError("ledger.colluders-range", colluders=self.colluders)
         if not isinstance(self.group, str) or not isinstance(self.continuing, bool):
-            raise LedgerError(f"assumptions are not of their types: {self!r}")
+            raise LedgerError("ledger.assumptions-type", assumptions=self)
 
     def to_text(self) -> str:
         """Returns the assumptions as they are in the file."""
@@ -61,7 +61,7 @@ class Assumptions:
         try:
             federation, colluders, group, continuing = json.loads(text)
         except (TypeError, ValueError, RecursionError):
-            raise LedgerError("assumptions are not as they were written") from None
+            raise LedgerError("ledger.assumptions-malformed") from None
         return cls(federation=federation, colluders=colluders, group=group, continuing=continuing)
 
     def covers(self, observer: str, later: Self, *, inner_tiers: bool) -> bool:
@@ -132,7 +132,7 @@ class Cost:
         """
         if [name for name in self.shifts if name in observers] != [name for name in observers if name in self.shifts]:
             theirs, ours = ", ".join(observers), ", ".join(self.shifts)
-            raise LedgerError(f"a plan names its tiers {theirs}, and a release was charged to {ours}, in another order")
+            raise LedgerError("ledger.tiers-order", tiers=theirs, observers=ours)
         own = next(iter(self.shifts.values()), None) if self.alone is None else self.alone
         shifts: dict[str, float] = {}
         inside = None if before == later else own
@@ -142,7 +142,7 @@ class Cost:
             elif name != INSIDE and before is not None and later is not None and before.was_one_group(later):
                 inside = own
             if inside is None:
-                raise LedgerError(f"a release was charged to {', '.join(self.shifts)}, and nobody there is {name!r}")
+                raise LedgerError("ledger.observer-missing", observers=", ".join(self.shifts), observer=name)
             shifts[name] = inside
         return type(self)(shifts=shifts)
 
@@ -177,7 +177,7 @@ class Cost:
         except (TypeError, ValueError, RecursionError):
             cost = None
         if cost is None or cost.to_text() != text:
-            raise LedgerError("a cost is not as it was written")
+            raise LedgerError("ledger.cost-malformed")
         return cost
 
 
@@ -202,7 +202,7 @@ class Allowance:
         object.__setattr__(self, "rounds", whole("rounds", self.rounds))
         object.__setattr__(self, "shifts", _shifts(self.shifts))
         if not self.shifts:
-            raise LedgerError("an allowance must be for one observer at least, got none")
+            raise LedgerError("ledger.observers-missing")
 
     def __repr__(self) -> str:
         assumed = "" if self.assumptions is None else f", assumptions={self.assumptions}"
@@ -244,7 +244,7 @@ class Entry:
 def text(what: str, value: object) -> str:
     """Returns a text that SQLite and JSON keep as it is, not empty; anything else raises LedgerError."""
     if not isinstance(value, str) or not value or "\0" in value or value != value.encode("utf-8", "ignore").decode():
-        raise LedgerError(f"{what} must be text, not empty, got {value!r}")
+        raise LedgerError("ledger.text-invalid", noun=what, value=value)
     return value
 
 
@@ -255,14 +255,14 @@ def whole(what: str, value: object) -> int:
     except TypeError:
         number = 0
     if isinstance(value, bool) or not 1 <= number < 2**63:
-        raise LedgerError(f"{what} must be a whole number of at least 1, got {value!r}")
+        raise LedgerError("ledger.number-range", noun=what, value=value)
     return number
 
 
 def _shifts(value: object) -> Mapping[str, float]:
     """Returns squared shifts by observer that nobody can change any more."""
     if not isinstance(value, Mapping):
-        raise LedgerError(f"shifts must be squared shifts by observer, the innermost first, got {value!r}")
+        raise LedgerError("ledger.shifts-type", shifts=value)
     return MappingProxyType({text("an observer", name): _shift(name, shift) for name, shift in value.items()})
 
 
@@ -272,7 +272,7 @@ def _shift(observer: str, value: object) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number >= 0:
-        raise LedgerError(f"the squared shift of {observer!r} must be a number of at least 0, got {value!r}")
+        raise LedgerError("ledger.shift-range", observer=observer, shift=value)
     return number + 0.0  # not -0.0
 
 

@@ -8,12 +8,12 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Iterator
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from fulcrum.core.store.database import Content, DatabaseFile, PathLike, Statement
 from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entry
-from fulcrum.errors import LedgerError, LedgerInUseError
+from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 
 FORMAT = 5
 """Of the file. Earlier formats kept two observers and no names of tiers; `fulcrum ledger convert` writes them anew."""
@@ -67,14 +67,17 @@ class LedgerFile(DatabaseFile):
     wanted = "the file of the ledger"
     advice = "Restore a copy and compare it with a witness"
     older = "Run: fulcrum ledger convert OLD NEW"
-    states = MappingProxyType(
-        {
-            UNFINISHED: "is of a conversion that was interrupted. Run fulcrum ledger convert with the same names again",
-            CONVERTED: "was converted, and releases nothing any more. Use the ledger that was written then",
-        }
-    )
     error = LedgerError
     in_use = LedgerInUseError
+
+    @classmethod
+    def check_format(cls, file: Path, version: int) -> None:
+        """Refuses a file of another format, and a ledger that a conversion has left behind or has not finished."""
+        if version == UNFINISHED != cls.version:
+            raise StorageError("ledger.conversion-unfinished", file=file)
+        if version == CONVERTED:
+            raise StorageError("ledger.converted", file=file)
+        super().check_format(file, version)
 
     @classmethod
     def opened(cls, path: PathLike, *, silo: str, head: str, create: bool) -> contextlib.AbstractContextManager[Self]:
@@ -83,7 +86,7 @@ class LedgerFile(DatabaseFile):
 
     def contents(self) -> Contents:
         """Returns all but the payloads, each of the type it was written as."""
-        damaged = LedgerError(f"{self.path} is damaged: it does not hold what a ledger holds")
+        damaged = LedgerError("ledger.content-damaged", file=self.path)
         silos = self.rows("SELECT name, plan, entries, head FROM silo")
         if len(silos) != 1 or not _are(silos[0], (str, str | None, int, str)):
             raise damaged

@@ -36,20 +36,16 @@ def mark_and_journal(file: Path, hold: io.FileIO, advice: str) -> tuple[CommitMa
     journal, *logs = files_beside(file)
     for log in logs:
         if os.path.lexists(log):  # SQLite would read the log of any file
-            raise StorageError(f"{log} is not of Fulcrum's making, and would change the file. Move it away")
+            raise StorageError("storage.log-foreign", file=log)
     if os.path.lexists(journal) and not stat.S_ISREG(journal.lstat().st_mode):  # opening a pipe would wait for ever
-        raise StorageError(f"{journal} is no file, and stands where one of {file.name} belongs. Move it away")
+        raise StorageError("storage.not-a-journal", journal=journal, file=file.name)
     if (mark := CommitMark.read(hold)) is None:
-        raise StorageError(f"{file} is damaged (it does not say whether a commit was under way). {advice}")
+        raise StorageError("storage.mark-damaged", file=file, advice=advice)
     verdict = mark.judge(journal)
     if verdict is Journal.FOREIGN:
-        raise StorageError(f"{journal} is of another file or time, and would undo commits. Move it away")
+        raise StorageError("storage.journal-foreign", journal=journal)
     if verdict is Journal.LOST:
-        remedy = "Put that journal back, or open the file by the name and in the folder it was open last"
-        raise StorageError(
-            f"{file} was left in the middle of a commit, and {journal.name} is not the journal that it was left with, "
-            f"or no longer all of it. {remedy}"
-        )
+        raise StorageError("storage.journal-lost", file=file, journal=journal.name)
     return mark, verdict
 
 
@@ -72,7 +68,7 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
             mark.arm(journal)
         with rolled_back(file, schema, check=erases):
             if mark.judge(journal) is not Journal.UNNEEDED:
-                raise StorageError(f"{file} could not be taken back to its last commit. Open it again")
+                raise StorageError("storage.rollback-failed", file=file)
             if erases:
                 _zero_free_pages(hold)
             mark = mark.next_whole()

@@ -79,7 +79,7 @@ class BoundedConnection(sqlite3.Connection):
         for row in self.execute(sql, values):
             bytes_left -= _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
             if bytes_left < 0:
-                raise StorageError(f"{self._file} is damaged: its rows hold more bytes than the file has")
+                raise StorageError("storage.rows-endless", file=self._file)
             rows.append(row)
         return rows
 
@@ -114,7 +114,7 @@ def exclusive(file: Path, schema: str) -> BoundedConnection:
         connection.execute("COMMIT")
         _set(connection, _JOURNAL)
         if connection.execute("PRAGMA journal_mode").fetchone() != ("persist",):
-            raise StorageError(f"{file} does not keep a rollback journal. Move away what lies beside it")
+            raise StorageError("storage.journal-mode", file=file)
         check_schema(connection, file, schema)
         undo.pop_all()
     return connection
@@ -138,7 +138,7 @@ def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
         connection.execute("COMMIT")
         check_schema(connection, file, schema)
         if check and (fault := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-            raise StorageError(f"{file} is damaged ({in_one_line(fault)})")
+            raise StorageError("storage.integrity-failed", file=file, fault=in_one_line(fault))
         yield
 
 
@@ -151,10 +151,10 @@ def check_schema(connection: BoundedConnection, file: Path, schema: str, *, grow
     theirs = connection.execute(_SELECT_SCHEMA).fetchmany(len(ours) + 1)
     columns = slice(4 if grown else 5)
     if [row[columns] for row in theirs] != [row[columns] for row in ours]:
-        raise StorageError(f"{file} is damaged: its tables are not those that Fulcrum makes. Nothing of it was run")
+        raise StorageError("storage.schema-foreign", file=file)
     pages, page_bytes = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     if (size := file.stat().st_size) != pages * page_bytes:
-        raise StorageError(f"{file} is damaged: it has {size:,} bytes, its header says {pages * page_bytes:,}")
+        raise StorageError("storage.size-differs", file=file, bytes=size, expected=pages * page_bytes)
 
 
 _SELECT_SCHEMA = f"SELECT type, name, tbl_name, sql, rootpage FROM main.{_SCHEMA}"  # noqa: S608 a name of SQLite's

@@ -101,7 +101,7 @@ def test_a_recorded_step_moves_the_parameters_without_going_through_the_module(t
     steps, (leaves, _, _) = steps_of(Net, task)
     inputs, targets = (steps.model.as_tensor(values) for values in (task.features_train, task.labels_train))
     begun, chosen = [leaf.detach().clone() for leaf in leaves.values()], torch.arange(SILOS * BATCH).reshape(SILOS, -1)
-    move = steps.model.stepping(list(leaves.values()), 0.3)
+    move = steps.model.stepper(list(leaves.values()), 0.3)
     ends = []
     for _ in range(2):
         with torch.no_grad():

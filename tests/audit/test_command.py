@@ -277,7 +277,7 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
         (["plan.json", "--engine", "flare"], "engine must be one of nvflare, flower, got 'flare'"),
-        (["plan.json", "--engine", "flower"], "on Flower nobody stands in a region to add up"),
+        (["plan.json", "--engine", "flower"], "Flower has no aggregator in a region"),
         (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "leave --engine out"),
         (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),
         (["missing.json"], "missing.json"),

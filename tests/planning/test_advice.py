@@ -188,9 +188,7 @@ def test_uniform_noise_is_called_optimal_only_where_no_allocation_needs_less():
 def test_information_without_a_floor_is_what_the_releases_add():
     bare = plan("severe", rounds=10, information=0.03)
     text = next(advice.text for advice in fulcrum.advice_on(bare) if advice.kind == "information")
-    assert text.startswith(
-        "The releases add up to 0.03 nats to what is known of a silo's class concentration. No floor"
-    )
+    assert text.startswith("The releases reveal at most 0.03 nats of a silo's class concentration. No floor")
     assert not bare.floor_declared
     assert not plan("severe", rounds=10, epsilon=1.0).floor_declared
     for floor in (0.85, {f"region-{number}": float(number == 2) for number in range(1, 6)}, Coupling(20.0)):

@@ -98,7 +98,7 @@ def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
         found,
         (
             "one tier of regions, this one has region, country. Plan one tier",
-            "sums are masked. Plan with --aggregation masked",
+            "sums must be masked. Plan with --aggregation masked",
             "'server' cannot name a site's folder",
             "the plan carries keys, but none of 'b'. Give every silo a key, or none",
         ),

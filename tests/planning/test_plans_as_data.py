@@ -7,16 +7,16 @@ from fulcrum.planning import advice, comparison, planner, weighted_federation
 from fulcrum.planning.theory import allocation, weights, weights_program
 
 SOLVERS = [
-    (planner, "planned"),
+    (planner, "make_plan"),
     (planner, "allocate"),
-    (planner, "weighed"),
+    (planner, "choose_weights"),
     (advice, "allocate"),
-    (advice, "weighed"),
+    (advice, "choose_weights"),
     (comparison, "allocate"),
     (weighted_federation, "weights_by"),
     (allocation, "_least_variance"),
     (weights, "least_noise_of_one_tier"),
-    (weights_program, "solved"),
+    (weights_program, "solve_weights"),
 ]
 
 

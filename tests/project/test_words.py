@@ -44,7 +44,6 @@ UNREVISED = {
     "core/store",
     "core/topology",
     "engines",
-    "planning",
     "views",
     "words",
 }

@@ -1,6 +1,6 @@
 """The planner: a target turned into noise for every silo, with figures, advice, variants and comparisons.
 
-Change it for another kind of target, or another piece of advice.
+Change this folder for another kind of target, or another piece of advice.
 
 Imports from: base, core, rules, readers.
 """

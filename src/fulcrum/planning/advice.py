@@ -1,6 +1,6 @@
-"""Advice to the reader of a plan: warnings first, then what could be gained.
+"""Advice to the reader of a plan: warnings first, then possible gains.
 
-Each piece of advice is one sentence with its number in it. Nothing here changes a plan.
+Each piece of advice is one sentence with a number. Nothing here changes a plan.
 
 >>> advised = Advice(kind="balanced", warning=False, text="All regions are equally exposed: uniform noise is optimal.")
 >>> advised.text
@@ -31,13 +31,14 @@ from fulcrum.readers.editing import merge_regions
 from fulcrum.rounding import display_epsilon, rounded_up
 
 LEVELS = 20
-"""Resolution at which informativeness is judged unless told otherwise, the paper's R."""
+"""The resolution of the test of informativeness, the paper's R."""
 
 WEAK_SIGNAL = 0.1
-"""Signal to noise over all rounds below which a model does not learn; the paper's hardest arm that did has 0.15."""
+"""Signal to noise over all rounds below which a model does not learn; the hardest setting of the paper in
+which a model learnt has 0.15."""
 
 STRONG_SIGNAL = 1.0
-"""Signal to noise from which a model learns most of what it can.
+"""Signal to noise from which a model learns nearly as much as without privacy.
 
 Of heads that were trained on two data sets under 144 plans (`paper/signal_to_noise.py`), those predicted at this or
 more learnt at least 0.87 of what they learn without privacy, those below `WEAK_SIGNAL` 0.45 at most. Between the two it
@@ -45,24 +46,24 @@ was anything from nothing to 0.95.
 """
 
 _MERGE_CANDIDATES = 12
-_KEPT = ("sizes", DECLARED, BY_SILO)  # rules by which a silo counts the same wherever it stands
-_PLANNED_ANEW = 6  # regions of which pairs are planned for
-_PLANNED_UP_TO, _ITERATED_UP_TO = 20_000, 200  # silos, where weights have a closed form and where they are iterated for
+_KEPT = ("sizes", DECLARED, BY_SILO)  # rules by which the weight of a silo does not depend on its region
+_PLANNED_ANEW = 6  # regions whose pairs are planned for
+_PLANNED_UP_TO, _ITERATED_UP_TO = 20_000, 200  # silos, for weights in closed form and for iterated weights
 _DROPOUT_CHECK_UP_TO = 200_000
 _LEAST_RATIO = 1 + 1e-9  # of a plan's noise and its lower bound: sums round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One sentence for the reader of a plan.
+    """A sentence for the reader of a plan.
 
     Attributes:
-        kind: What it is about, for programs.
-        warning: Whether someone could come to harm by not knowing it.
+        kind: The subject of the advice, for programs.
+        warning: True if ignorance of the advice could do harm.
         text: The sentence.
-        remedy: The end of it that says what to do in words of the command line; a page has controls instead.
-        offers: Settings that would follow it, each by itself: the name that `plan` or the command line has for it, and
-            the value. "merge" stands for regions to be made one.
+        remedy: The last part of the sentence: the remedy in words of the command line; a page has controls instead.
+        offers: Settings that would follow the advice, each by itself: the name in `plan` or on the command line, and
+            the value. "merge" stands for regions to merge.
     """
 
     kind: str
@@ -86,13 +87,13 @@ class Merge:
 
 
 def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
-    """Returns the advice on a plan, warnings first, and of these what undoes the promise before what costs utility.
+    """Returns the advice on a plan, warnings first: warnings that undo the promise, then warnings that cost utility.
 
     Args:
-        plan: What to advise on.
-        merges: Whether merges of regions are looked at, which takes longest; `advice_on_merges` does so alone.
+        plan: The plan.
+        merges: True to look at merges of regions, which takes longest; `advice_on_merges` looks at merges alone.
     """
-    found = [
+    pieces = [
         *_on_accountant(plan),
         *_on_delta(plan),
         *_on_curious_aggregator(plan),
@@ -104,11 +105,11 @@ def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
         *_on_balance(plan),
         *(advice_on_merges(plan) if merges else []),
     ]
-    return tuple(sorted(found, key=lambda advice: not advice.warning))
+    return tuple(sorted(pieces, key=lambda advice: not advice.warning))
 
 
 def advice_on_merges(plan: PlanFigures) -> list[Advice]:
-    """Returns which two regions to merge, if that saves noise."""
+    """Returns the two regions to merge, if a merge saves noise."""
     merge = best_merge(plan)
     if merge is None:
         return []
@@ -120,12 +121,12 @@ def advice_on_merges(plan: PlanFigures) -> list[Advice]:
 
 
 def signal_to_noise(plan: PlanFigures, parameters: int) -> float:
-    """Returns the signal to noise of the whole training at its best, sqrt(T / (d U)): every update aligned, norm C.
+    """Returns the best signal to noise of the whole training, sqrt(T / (d U)): every update aligned, norm C.
 
-    U is the noise that enters the model, by the plan's weights and by what its server does with the sums. One round has
-    signal C and noise of norm C sqrt(d U); with equal weights that is the paper's sqrt(a n / d) / sigma at alignment
-    a = 1. Signals add up over rounds, noise adds up in variance. A clip at a share of C, scaled up to C, changes
-    neither; a server that shrinks its estimate takes more noise off than signal, which is not counted.
+    U is the noise that enters the model, by the plan's weights and server rule. A round has signal C and noise of norm
+    C sqrt(d U); with equal weights the ratio is the paper's sqrt(a n / d) / sigma at alignment a = 1. Signals add up
+    over rounds, noise adds up in variance. A clip at a share of C, scaled up to C, changes neither; a server that
+    shrinks its estimate removes more noise than signal, which is not counted.
     """
     if parameters < 1:
         raise ParameterError("plan.parameters-too-few", parameters=parameters)
@@ -138,28 +139,29 @@ def most_parameters(plan: PlanFigures) -> int:
 
 
 def learnt_at(ratio: float) -> str:
-    """Returns in one sentence what models learnt that had so much `signal_to_noise`; see `STRONG_SIGNAL`."""
+    """Returns a sentence on the learning of models with this `signal_to_noise`; see `STRONG_SIGNAL`."""
     if ratio < WEAK_SIGNAL:
-        said = f"below {WEAK_SIGNAL:g} learnt less than half"
+        outcome = f"below {WEAK_SIGNAL:g} learnt less than half"
     elif ratio < STRONG_SIGNAL:
-        said = f"from {WEAK_SIGNAL:g} to {STRONG_SIGNAL:g} learnt anything from nothing to nearly all"
+        outcome = f"from {WEAK_SIGNAL:g} to {STRONG_SIGNAL:g} learnt anything from nothing to nearly all"
     else:
-        said = f"from {STRONG_SIGNAL:g} on learnt at least four fifths"
-    return f"Heads in our experiments that were predicted {said} of what they learn without privacy."
+        outcome = f"from {STRONG_SIGNAL:g} on learnt at least four fifths"
+    return f"In our experiments, heads with a predicted signal to noise {outcome} of what they learn without privacy."
 
 
 def best_merge(plan: PlanFigures) -> Merge | None:
     """Returns the two regions under one parent whose merge saves most noise, or None if no merge saves any.
 
-    Silos count after a merge for what the plan's rule then gives them. Where they count as before and the sums are
-    added up, the noise of a merge is known in closed form; otherwise the merged federation is planned for, which is not
-    done for so many silos that it takes long. With outer targets a merge may only move noise elsewhere, so none is
-    named.
+    After a merge silos have the weights of the plan's rule. If weights stay as before and the sums are added up, the
+    noise of a merge has a closed form; otherwise the merged federation is planned for, except for federations too large
+    for that. With outer targets a merge may only move noise elsewhere, so the result is None.
     """
     inner = plan.federation.innermost
     if len(inner.nodes) < 2 or set(plan.requirement.multiplier) - {SILO, inner.name}:
         return None
-    if plan.requirement.masked and SILO in plan.requirement.multiplier:  # asked of sums, and against more colluders
+    if (
+        plan.requirement.masked and SILO in plan.requirement.multiplier
+    ):  # the target is then on sums, against more colluders
         return None
     fixed = plan.weights_rule in _KEPT and plan.server_rule.adds_up
     iterated = plan.weights_rule not in (*_KEPT, "equal") and (
@@ -169,15 +171,15 @@ def best_merge(plan: PlanFigures) -> Merge | None:
         return None
     saved = _saved_by_sums(plan) if fixed else _saved_by_planning(plan)
     best: Merge | None = None
-    for (one, other), noise in saved:
+    for (first, second), noise in saved:
         share = noise / plan.model_noise
         if share > (1e-9 if best is None else best.saving + 1e-9):  # of equals, the first
-            best = Merge(regions=(inner.nodes[one], inner.nodes[other]), saving=share)
+            best = Merge(regions=(inner.nodes[first], inner.nodes[second]), saving=share)
     return best
 
 
 def _pairs(plan: PlanFigures, promising: FloatArray, candidates: int) -> Iterator[tuple[int, int]]:
-    """Yields pairs of regions under one parent, out of those that are most promising."""
+    """Yields pairs of regions under one parent, out of the most promising regions."""
     federation = plan.federation
     regions = len(federation.innermost.nodes)
     outer = federation.tiers[1].parent_of if len(federation.tiers) > 1 else np.zeros(regions, np.intp)
@@ -186,7 +188,7 @@ def _pairs(plan: PlanFigures, promising: FloatArray, candidates: int) -> Iterato
 
 
 def _saved_by_sums(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yields by pair of regions what its merge saves where every silo counts as before and sums are added up."""
+    """Yields by pair of regions the saving of a merge, for weights that stay as before and sums that are added up."""
     federation, requirement = plan.federation, plan.requirement
     inner = federation.innermost
     squared = federation.weights**2
@@ -203,18 +205,18 @@ def _saved_by_sums(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]
         silos = np.concatenate([members(region) for region in regions])
         return _region_noise(squared[silos], need[silos], base[silos], requirement.excluded_silos)
 
-    for one, other in _pairs(plan, excess, _MERGE_CANDIDATES):
-        yield (one, other), least(one) + least(other) - least(one, other)
+    for first, second in _pairs(plan, excess, _MERGE_CANDIDATES):
+        yield (first, second), least(first) + least(second) - least(first, second)
 
 
 def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yields by pair of regions what its merge saves, by the noise of the merged federation under the plan's rules."""
+    """Yields by pair of regions the saving of a merge, by the noise of the merged federation under the plan's rules."""
     inner, requirement = plan.federation.innermost, plan.requirement
-    kept = plan.weights_rule in _KEPT
+    fixed = plan.weights_rule in _KEPT
     promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
         federation: Topology = merge_regions(plan.federation, [inner.nodes[region] for region in pair])
-        if kept:
+        if fixed:
             federation = federation.weighted(plan.weights)
         else:
             federation = choose_weights(
@@ -225,27 +227,27 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
                 least_influence=plan.least_influence,
             ).federation
         noise = allocate(federation, requirement)
-        made = replace(plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None)
-        yield pair, plan.model_noise - made.model_noise
+        merged_plan = replace(plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None)
+        yield pair, plan.model_noise - merged_plan.model_noise
 
 
 def information_ceiling(plan: PlanFigures) -> float:
-    """Returns the entropy of a silo's class concentration at `LEVELS` levels, in nats: no bound above it says anything.
+    """Returns the entropy of a silo's class concentration at `LEVELS` levels, in nats: a higher bound says nothing.
 
-    Without a declared coupling it is the most that any prior allows.
+    Without a declared coupling the entropy is the most that any prior allows.
     """
     return math.log(LEVELS) if plan.coupling is None else prior_entropy(plan.coupling, levels=LEVELS)
 
 
 def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, excluded_silos: int) -> float:
-    """The noise variance one region needs with a constant multiplier, that of `excluded_silos` silos not counted."""
+    """Returns the noise variance of a region with a constant multiplier, `excluded_silos` silos not counted."""
     together = np.zeros(len(squared), dtype=np.intp)
     left, more = left_by_coalitions(squared, together, 1, excluded_silos)
     level = float((need / (left[0] + more)).max())
     return float(np.maximum(level * squared, base).sum())
 
 
-def _shown(epsilon: float) -> str:
+def _epsilon_text(epsilon: float) -> str:
     return f"{display_epsilon(epsilon):g}"
 
 
@@ -261,8 +263,8 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
     if plan.injection == "aggregator":
         text = (
-            f"The {inner} aggregators add the noise, so they see every update bare: "
-            "there is no guarantee against a curious one."
+            f"The {inner} aggregators add the noise, so every aggregator sees updates without noise: "
+            "the plan has no guarantee against a curious aggregator."
         )
         return [Advice(kind="curious-aggregator", warning=True, text=text)]
     if SILO in plan.epsilon_target:
@@ -271,22 +273,23 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     if plan.aggregation == "masked":
         if inside <= above * (1 + 1e-9):
             return []
-        remedy = "To hold it down, plan with --colluders 1, or add a target on the tier 'silo' with --epsilon-inside."
+        remedy = "For a smaller epsilon, plan with --colluders 1, or add a target with --epsilon-inside."
         helpers, why = f"one silo of a {inner}", f"masking hides little in a small {inner}"
         if plan.one_group:
-            helpers, why = f"one silo of each {inner}", "each of them takes its own noise out of the sum"
-        text = (
-            f"Against the server together with {helpers} the worst epsilon is {_shown(inside)}, since {why}. {remedy}"
-        )
+            helpers, why = f"one silo of each {inner}", "each of these silos can subtract its own noise from the sum"
+        worst = _epsilon_text(inside)
+        text = f"Against the server together with {helpers} the worst epsilon is {worst}, since {why}. {remedy}"
         offered = (("colluders", 1),)
         return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offered)]
     uniform = with_uniform_noise(plan).worst_epsilon(SILO)
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
-    remedy = f"To hold it down, add a target on the tier 'silo', such as --epsilon-inside {_shown(uniform)}."
+    remedy = (
+        f"For a smaller epsilon, add a target on the aggregator, such as --epsilon-inside {_epsilon_text(uniform)}."
+    )
     text = (
-        f"Against a curious {inner} aggregator the worst epsilon is {_shown(inside)} "
-        f"(uniform noise: {_shown(uniform)}). {remedy}"
+        f"Against a curious {inner} aggregator the worst epsilon is {_epsilon_text(inside)} "
+        f"(uniform noise: {_epsilon_text(uniform)}). {remedy}"
     )
     offers = (("epsilon_inside", display_epsilon(uniform)),)
     return [Advice(kind="curious-aggregator", warning=True, text=text, remedy=remedy, offers=offers)]
@@ -312,7 +315,7 @@ def _on_information(plan: PlanFigures) -> list[Advice]:
     mechanism = plan.mechanism_information
     worst = int(np.argmax(mechanism + plan.floor))
     records = int(plan.federation.sizes.min()) if plan.federation.sizes_known else None
-    known, entropy = plan.coupling is not None, information_ceiling(plan)
+    has_coupling, entropy = plan.coupling is not None, information_ceiling(plan)
     verdict = informativeness(
         mechanism=float(mechanism[worst]),
         floor=float(plan.floor[worst]),
@@ -321,18 +324,22 @@ def _on_information(plan: PlanFigures) -> list[Advice]:
         records=records,
     )
     bound = shown_nats(verdict.mechanism + verdict.floor, digits=3)
-    ceiling = f"the target's entropy {entropy:.3g} at {LEVELS} levels" if known else f"ln {LEVELS} = {entropy:.3g}"
+    ceiling = f"ln {LEVELS} = {entropy:.3g}"
+    if has_coupling:
+        ceiling = f"the target's entropy {entropy:.3g} at {LEVELS} levels"
     if not verdict.informative:
-        text = f"The information bound {bound} nats is not below {ceiling}: it says nothing."
+        text = f"The information bound {bound} nats is not below {ceiling}: the bound says nothing."
         return [Advice(kind="information", warning=True, text=text)]
     if not plan.floor_declared:
         text = (
-            f"The releases add up to {bound} nats to what is known of a silo's class concentration. No floor was "
-            "declared: what its group gives away without any release is not counted."
+            f"The releases reveal at most {bound} nats of a silo's class concentration. No floor was declared, so the "
+            "information that the silo's group reveals without any release is not counted."
         )
         return [Advice(kind="information", warning=False, text=text)]
     text = f"The information bound {bound} nats is informative: below {ceiling}"
-    text += "" if known else ", the most that the target's entropy can be; check it against the real one"
+    text += (
+        "" if has_coupling else ", the largest possible entropy of the target; compare the bound with the real entropy"
+    )
     if records is not None and not verdict.identifiable:
         text += f" (a silo of {records:g} records resolves at most {finest_resolution(records)} levels)"
     return [Advice(kind="information", warning=False, text=text + ".")]
@@ -348,41 +355,41 @@ def _on_dropout(plan: PlanFigures) -> list[Advice]:
         return []
     more = "one more silo" if plan.colluders or plan.dropouts else "one silo"
     offers = (("dropouts", plan.dropouts + 1), ("colluders", plan.colluders + 1))
-    remedy = f"To provision for it: --dropouts {plan.dropouts + 1} or --colluders {plan.colluders + 1}."
+    remedy = f"To plan for that, use --dropouts {plan.dropouts + 1} or --colluders {plan.colluders + 1}."
     place = "outside the federation" if plan.one_group else "above it"
     text = (
-        f"If {more} of each {inner} dropped out or colluded, the worst epsilon {place} would be {_shown(then)} "
-        f"instead of {_shown(now)}. {remedy}"
+        f"If {more} of each {inner} dropped out or colluded, the worst epsilon {place} would be {_epsilon_text(then)} "
+        f"instead of {_epsilon_text(now)}. {remedy}"
     )
     return [Advice(kind="dropout", warning=False, text=text, remedy=remedy, offers=offers)]
 
 
 def _on_moves(plan: PlanFigures) -> list[Advice]:
-    """Names who changed region since the plan before: coalitions of past and future then differ."""
+    """Names the silos that changed region since the previous plan: coalitions of past and future then differ."""
     if not plan.moved:
         return []
     federation = plan.federation
     inner = federation.innermost
     now = dict(zip(federation.silo_names.tolist(), inner.parent_of.tolist(), strict=True))
-    told = [f"{silo} ({before} to {inner.nodes[now[silo]]})" for silo, before in sorted(plan.moved.items())]
-    text = f"Moved to another {inner.name} since the plan before: {listing(told)}."
+    moves = [f"{silo} ({before} to {inner.nodes[now[silo]]})" for silo, before in sorted(plan.moved.items())]
+    text = f"Moved to another {inner.name} since the plan before: {listing(moves)}."
     if plan.colluders:
         text += (
-            f" Colluders are counted in every {inner.name} of every plan so far, so two that were in different ones "
-            "may be in one now, or were before."
+            f" Colluders are counted in every {inner.name} of every plan so far, so two colluders of different "
+            f"{inner.name}s may have been in one {inner.name} before, or may be now."
         )
     return [Advice(kind="moved", warning=plan.colluders > 0, text=text)]
 
 
 def _on_coalitions_outside(plan: PlanFigures) -> list[Advice]:
-    """Says how far above the least noise the optimum may be where it is not proven to be the least."""
+    """Compares the noise of the optimum with its lower bound, if the optimum is not proven to be the least."""
     outside = outer_coalitions(plan.federation, plan.requirement)
     ratio = plan.noise_budget / plan.noise_lower_bound
     if not outside or plan.allocation != "optimal" or ratio <= _LEAST_RATIO:
         return []
     text = (
-        f"Against silos that take their noise away from a sum of the tier {listing(outside)}, this plan's noise is at "
-        f"most {rounded_up(ratio, digits=3):g} times the least that any allocation needs for its targets."
+        f"With silos that collude or are missing from a sum of the tier {listing(outside)}, this plan's noise is at "
+        f"most {rounded_up(ratio, digits=3):g} times the least noise of any allocation for the same targets."
     )
     return [Advice(kind="coalitions", warning=False, text=text)]
 

@@ -1,10 +1,10 @@
-"""What engines will refuse of a plan, known before anybody deploys it.
+"""The rules of engines that a plan may break, known before deployment.
 
 >>> from fulcrum.planning.planner import plan
 >>> refusals(plan("severe", rounds=10, epsilon=1.0))
 ()
 
-Where sites run, and who may reach them, is the engine's affair: here stands what follows from the plan alone.
+The machines of sites and the access to them are the engine's affair: the rules here follow from the plan alone.
 """
 
 import re
@@ -32,8 +32,8 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def refusals(plan: "Plan") -> tuple[str, ...]:
-    """Returns why NVIDIA FLARE will not run a plan, each reason one sentence with its remedy; empty where it will."""
-    found = (
+    """Returns the reasons why NVIDIA FLARE will not run a plan, a sentence with a remedy each; empty if it will."""
+    reasons = (
         _on_tiers(plan),
         _on_injection(plan),
         _on_aggregation(plan),
@@ -42,11 +42,11 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
         _on_twins(plan),
         _on_keys(plan),
     )
-    return tuple(reason for reason in found if reason)
+    return tuple(reason for reason in reasons if reason)
 
 
 def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
-    """Returns why Flower will not run a plan, as `refusals` does for NVIDIA FLARE."""
+    """Returns the reasons why Flower will not run a plan, as `refusals` does for NVIDIA FLARE."""
     return tuple(_on_flower(plan))
 
 
@@ -55,7 +55,7 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
     if len(plan.federation.tiers) > 1:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
     if plan.aggregation != "masked":
-        yield "on Flower nobody stands in a region to add up: sums are masked. Plan with --aggregation masked"
+        yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
     wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name)), None)
     if wrong is not None:
         yield f"{wrong!r} cannot name a site's folder: letters, digits, - . and _ only. Rename it"
@@ -85,7 +85,7 @@ def _on_injection(plan: "Plan") -> str:
 def _on_aggregation(plan: "Plan") -> str:
     if plan.aggregation == "trusted":
         return ""
-    return "the regions of this engine see what they add up. Plan with --aggregation trusted"
+    return "the aggregators of this engine see the releases that they add up. Plan with --aggregation trusted"
 
 
 def _on_letters(plan: "Plan") -> str:
@@ -123,5 +123,5 @@ def _on_keys(plan: "Plan") -> str:
 
 
 def _sites(plan: "Plan") -> list[str]:
-    """The names of all sites but the server's."""
+    """Returns the names of all sites but the server's."""
     return [*plan.federation.innermost.nodes, *plan.federation.silo_names.tolist()]

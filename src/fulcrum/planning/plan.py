@@ -1,4 +1,4 @@
-"""The plan that `fulcrum.plan` returns: its data and figures, and the content of its file; immutable."""
+"""The plan that `fulcrum.plan` returns: data, figures, and the content of its file; immutable."""
 
 import importlib
 import warnings
@@ -24,25 +24,25 @@ _MOVED = {
     "statement": ("planning.plan_document:guarantee_of", "fulcrum.guarantee_of(plan).statement"),
     "uniform": ("planning.plan_figures:with_uniform_noise", "fulcrum.plan(..., allocation='uniform')"),
 }
-"""Names that a plan had before it was data alone: the function in their place, and how to call it."""
+"""Earlier attributes of a plan: the function in the place of each, and the call."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan(PlanFigures):
-    """Noise for every silo, and the epsilon that it gives against every observer.
+    """Noise for every silo, and the epsilon of the noise against every observer.
 
-    A plan is data: `PlanData` lists its fields, `PlanFigures` its figures. Functions make it (`fulcrum.plan`), describe
-    it (`guarantee_of`, `advice_on`), verify it (`verified`) and write it (`save_plan`).
+    A plan is data: `PlanData` lists the fields, `PlanFigures` the figures. Functions make a plan (`fulcrum.plan`),
+    describe a plan (`guarantee_of`, `advice_on`), verify a plan (`verified`) and write a plan (`save_plan`).
 
     Attributes:
-        document: The content of the file that the plan was read from; None where it was made in memory. A changed copy
-            (`dataclasses.replace`) is of no file.
+        document: The content of the file that the plan was read from; None for a plan made in memory. A changed copy
+            (`dataclasses.replace`) has no file.
     """
 
     document: PlanFile | None = field(default=None, init=False, repr=False)
 
     def content(self) -> PlanFile:
-        """Returns the content of the plan's file: of the one it was read from, else of the one that it would have."""
+        """Returns the content of the plan's file: as read, or as it would be written for a plan made in memory."""
         return self._made_document if self.document is None else self.document
 
     @cached_property
@@ -51,11 +51,11 @@ class Plan(PlanFigures):
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 over all that the plan's file says."""
+        """The SHA-256 over the whole content of the plan's file."""
         return content_digest(self.content())
 
     def __getattr__(self, name: str) -> Any:
-        """Answers a name that is a function now, with a warning."""
+        """Returns the function in the place of an earlier attribute, with a warning."""
         if name not in _MOVED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         place, instead = _MOVED[name]
@@ -68,7 +68,7 @@ class Plan(PlanFigures):
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
-    """Writes a plan file; an existing file stays until the new one is whole."""
+    """Writes a plan file; an existing file stays until the new file is whole."""
     write_whole(path, to_json(plan.content()))
 
 
@@ -78,7 +78,7 @@ def check_federation(plan: PlanFigures, federation: Topology, *, source: str = "
 
 
 def check_same_federation(planned: Topology, federation: Topology, *, source: str = "") -> None:
-    """Raises `ForeignPlanError` unless the federation of a plan is this one, read from `source`."""
+    """Raises `ForeignPlanError` unless the federation of a plan is this federation, read from `source`."""
     mine, theirs = planned.digest, federation.digest
     if mine != theirs:
         raise ForeignPlanError(

@@ -1,4 +1,4 @@
-"""A plan as its file holds it: every field, figure and word, with epsilons rounded up.
+"""The content of a plan's file: every field, figure and word, with epsilons rounded up.
 
 >>> epsilon_entry(0.9900001), epsilon_entry(math.inf)
 (0.990001, None)
@@ -70,16 +70,16 @@ def document_of(plan: PlanFigures) -> PlanFile:
 
 
 def guarantee_of(plan: PlanFigures) -> Guarantee:
-    """Returns the guarantee of a plan in words: its statement, what it rests on, and who each observer is."""
+    """Returns the guarantee of a plan in words: statement, assumptions, and a description of each observer."""
     inner = plan.federation.innermost.name
-    known = {inner: plan.epsilon_above, SILO: plan.epsilon_inside}
-    outer = {tier: plan.epsilon(tier) for tier in plan.epsilon_target if tier not in known}
+    innermost = {inner: plan.epsilon_above, SILO: plan.epsilon_inside}
+    outer = {tier: plan.epsilon(tier) for tier in plan.epsilon_target if tier not in innermost}
     return Guarantee(
         rounds=plan.rounds,
         delta=plan.delta,
         accountant=plan.accountant,
         innermost=inner,
-        worst={tier: epsilon_entry(float(epsilon.max())) for tier, epsilon in (known | outer).items()},
+        worst={tier: epsilon_entry(float(epsilon.max())) for tier, epsilon in (innermost | outer).items()},
         targets=plan.epsilon_target,
         injection=plan.injection,
         purpose=plan.purpose,
@@ -128,13 +128,13 @@ def _settings(plan: PlanFigures) -> PlanSettings:
         floor=None if target.floor is None else _one_or_all(target.floor),
         coupling=target.coupling,
         budget=target.budget,
-        required_multiplier={tier: _one_or_all(np.asarray(asked)) for tier, asked in required.items()},
+        required_multiplier={tier: _one_or_all(np.asarray(values)) for tier, values in required.items()},
         **_beyond_the_paper(plan),
     )
 
 
 def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
-    """Returns the settings that are not the paper's; only those are written, so that its plans stay as they were."""
+    """Returns the settings that are not the paper's; only these are written, so digests of the paper stay."""
     chosen = {
         "weights": plan.weights_rule,
         "clip_share": plan.clip_share,
@@ -146,7 +146,7 @@ def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
         "absent_regions": plan.absent_regions,
         "unit": plan.unit.name,
     }
-    # msgspec leaves a default out only where the value is that very object, which no float is that was computed.
+    # msgspec omits a default only if the value is the same object, and a computed float never is.
     usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}
     return {name: value for name, value in chosen.items() if value != usual[name]}
 
@@ -205,7 +205,7 @@ def _node_entries(plan: PlanFigures, depth: int) -> list[NodeEntry]:
 
 
 def _epsilon_entries(epsilon: FloatArray) -> list[Epsilon]:
-    """Returns epsilons for the file: rounded up, and None where there is no guarantee."""
+    """Returns epsilons for the file: rounded up, and None without a guarantee."""
     values, where = np.unique(epsilon, return_inverse=True)
     entries = [epsilon_entry(value) for value in values.tolist()]
     return [entries[index] for index in where.tolist()]
@@ -217,6 +217,6 @@ def epsilon_entry(epsilon: float) -> Epsilon:
 
 
 def _one_or_all(values: FloatArray) -> Required:
-    """Returns one number where all are the same, else the list."""
+    """Returns a number if all values are equal, else the list."""
     same = values.ndim == 0 or (values == values[0]).all()
     return float(values.flat[0]) if same else values.tolist()

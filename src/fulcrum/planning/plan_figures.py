@@ -1,11 +1,11 @@
-"""The figures of a plan: noise, epsilon against every observer, influence and savings, each computed when asked for.
+"""The figures of a plan: noise, epsilon against every observer, influence and savings, each computed on demand.
 
 >>> from fulcrum.planning.planner import plan
 >>> made = plan("severe", rounds=10, epsilon=0.99, accountant="renyi")
 >>> round(made.saving, 4), round(made.worst_epsilon("silo"), 2)
 (0.7917, 10.06)
 
-Figures are functions of the data and are cached. None of them solves for an allocation, prints or writes.
+Figures are functions of the data and are cached. No figure solves for an allocation, prints or writes.
 """
 
 from dataclasses import dataclass, replace
@@ -67,19 +67,20 @@ class PlanFigures(PlanData):
 
     @property
     def weights_given(self) -> bool:
-        """True where weights of silos were declared, or given by silo, so that they may follow from sizes."""
+        """True if weights of silos were declared, or given by silo, and may therefore follow from sizes."""
         return self.federation.declared_weights is not None or self.weights_rule == BY_SILO
 
     @cached_property
     def server_rule(self) -> ServerRule:
-        """The rule by which the server moves the model, with all that it knows of the regions beforehand."""
+        """The rule by which the server moves the model, with the server's prior knowledge of the regions."""
         return server_rule_of(self)
 
     @cached_property
     def influence(self) -> FloatArray:
-        """By silo, its share of the model; they add up to 1.
+        """The share of each silo in the model; the shares add up to 1.
 
-        With a server that pools this is the share where regions agree; as they differ it moves toward that by size.
+        With a server that pools, the shares hold if regions agree; as regions differ, the shares move toward the shares
+        by size.
         """
         factors = self.server_rule.region_factors()
         if factors is None:
@@ -87,33 +88,33 @@ class PlanFigures(PlanData):
         return read_only(self.weights * factors[self.federation.innermost.parent_of])  # type: ignore[no-any-return]
 
     def node_influence(self, tier: str) -> FloatArray:
-        """Returns by node of a tier its share of the model; see `influence`."""
+        """Returns the share of each node of a tier in the model; see `influence`."""
         federation = self.federation
         return sum_by(federation.membership(tier), self.influence, federation.node_count(tier))
 
     @property
     def group_tier(self) -> str:
-        """The tier whose sums are masked, where sums are: the root where it alone has a target."""
+        """The tier of the masked sums, for a masked plan: the root if the root alone has a target."""
         return figures.group_tier(self)
 
     @property
     def one_group(self) -> bool:
-        """True where all silos are masked as one group: the global sum is then the only sum that anybody sees."""
+        """True if all silos are masked as one group: the global sum is then the only sum that any party sees."""
         return figures.is_one_group(self)
 
     @property
     def smallest_group(self) -> int:
-        """How many silos the smallest sum holds that is masked, where sums are."""
+        """The number of silos in the smallest masked sum, for a masked plan."""
         return int(np.bincount(self.federation.membership(self.group_tier)).min())
 
     @property
     def continues_previous_plan(self) -> bool:
-        """True where silos released before this plan; its epsilons include those releases."""
+        """True if silos released before this plan; the epsilons include the earlier releases."""
         return bool(self.spent)
 
     @property
     def floor_declared(self) -> bool:
-        """True where a lateral floor was declared; without one, information counts what the releases add and no more.
+        """True if an information floor was declared; otherwise information counts the releases alone.
 
         A target on information alone is planned with a floor of 0, which declares nothing.
         """
@@ -121,7 +122,7 @@ class PlanFigures(PlanData):
 
     @cached_property
     def noise_variance(self) -> FloatArray:
-        """By silo, the noise variance that it brings into its sum, w² sigma², in units of C²."""
+        """The variance of each silo's noise in the sum of its region, w² sigma², in units of C²."""
         return figures.noise_variance(self)
 
     def effective_multiplier(
@@ -134,7 +135,7 @@ class PlanFigures(PlanData):
 
     @property
     def outermost_complete_tier(self) -> str:
-        """The outermost tier whose sums always hold the noise of every region below them."""
+        """The outermost tier whose sums always hold the noise of every region below."""
         return figures.outermost_complete_tier(self)
 
     def epsilon(
@@ -146,7 +147,8 @@ class PlanFigures(PlanData):
         spent = epsilon_of_shifts(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences
         if declared is not None:
-            # Many silos are read off a table, which errs upward; those with a preference of their own are solved for.
+            # Epsilons of many silos come from a table, which errs upward. A declared preference is a promise, so the
+            # epsilon of such a silo is solved for.
             own = ~np.isnan(declared)
             spent[own] = epsilon_of_shifts(shift[own], delta=delta, accountant=self.accountant)
         return spent
@@ -157,20 +159,20 @@ class PlanFigures(PlanData):
         return float(epsilon_of_shift(worst, delta=self.target.accounted_delta, accountant=self.accountant))
 
     def worst_shift(self, tier: str | None = None) -> float:
-        """Returns the largest mu of any silo against an observer of `tier`, over all rounds and all released before."""
+        """Returns the largest mu of any silo against an observer of `tier`, earlier releases included."""
         return float(self._shift(tier).max())
 
     def observer_power(self, tier: str | None = None) -> ObserverPower:
-        """Returns what the best observer of `tier` can do to the silo worst off, all that was released before included.
+        """Returns the power of the best observer of `tier` against the worst-off silo, earlier releases included.
 
-        In research the tight figures of continuous noise; in deployment what is proven for the lattice noise drawn.
+        In research the tight figures of continuous noise; in deployment the figures proven for lattice noise.
         """
         accountant = "renyi" if self.purpose == "deployment" else "exact"
         worst = self.worst_shift(tier)
         return observer_power_of_shift(worst, accountant=accountant, distance=self.reserve)
 
     def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:
-        """By silo, mu over all rounds and whatever was spent before."""
+        """Returns mu by silo, over all rounds and the earlier spending."""
         multiplier = self.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
         shift = shift_of(multiplier, rounds=self.rounds, unit=self.unit)
         before = self.spent.get(self.federation.innermost.name if tier is None else tier)
@@ -178,38 +180,42 @@ class PlanFigures(PlanData):
 
     @cached_property
     def lattice_steps(self) -> FloatArray | None:
-        """By region, the step of the lattice that its silos release on, the same for all; None in research."""
+        """The step of the lattice by region, the same for all silos of the region; None in research."""
         steps = figures.lattice_steps(self)
         return None if steps is None else read_only(steps)
 
     @cached_property
     def epsilon_above(self) -> FloatArray:
-        """By silo, against anyone outside its region who sees the sums of the innermost tier.
+        """The epsilon by silo against any observer outside the silo's region who sees the sums of the innermost tier.
 
-        Where all silos are masked as one group: against anyone outside the federation who sees the global sum. A silo
-        of another region sees that sum as well and knows its own noise, so `epsilon_inside` is the epsilon against it.
+        If all silos are masked as one group: against any observer outside the federation who sees the global sum. A
+        silo of another region sees the global sum as well and knows its own noise, so the epsilon against such a silo
+        is `epsilon_inside`.
         """
         return read_only(self.epsilon())  # type: ignore[no-any-return]
 
     @cached_property
     def epsilon_inside(self) -> FloatArray:
-        """By silo, against whoever is inside: sees its own update, such as a curious regional aggregator.
+        """The epsilon by silo against an observer inside the region, such as a curious aggregator.
 
-        Where sums are masked, inside is the server together with one silo of its region at least; of each region,
-        where all silos are masked as one group.
+        An aggregator sees single releases. With masked sums the observer inside is the server together with at least
+        one silo of the region; of each region, if all silos are masked as one group.
         """
         return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
 
     @cached_property
     def mechanism_information(self) -> FloatArray:
-        """By silo, nats that all its releases reveal of its class concentration above its region, beyond the floor."""
-        found = mechanism_information(
+        """The nats by silo that all releases reveal of the silo's class concentration, beyond the floor.
+
+        The observer stands above the silo's region.
+        """
+        information = mechanism_information(
             self.effective_multiplier(), rounds=self.rounds, bound=self.bound, parameters=self.parameters
         )
-        return np.asarray(found + self.information_before(self.federation.innermost.name))
+        return np.asarray(information + self.information_before(self.federation.innermost.name))
 
     def information_before(self, tier: str) -> FloatArray:
-        """Returns by silo the nats that its releases before this plan reveal to an observer of `tier`, at most."""
+        """Returns by silo the nats that releases before this plan reveal to an observer of `tier`, at most."""
         spent = self.spent.get(tier, np.zeros(len(self.federation)))
         return np.asarray(information_of_shift(spent, bound=self.bound))
 
@@ -220,10 +226,11 @@ class PlanFigures(PlanData):
 
     @cached_property
     def model_noise(self) -> float:
-        """The noise variance entering the model, in units of C²: each region's sum by what it counts for.
+        """The noise variance entering the model, in units of C²: the noise of regional sums by influence.
 
-        `noise_budget` where the server adds the sums up; with one that pools them, where regions agree. With momentum
-        it is what a server that adds up would have for the same ratio of signal to noise after all rounds.
+        Equal to `noise_budget` if the server adds the sums up; with a server that pools, the figure holds if regions
+        agree. With momentum the figure is the noise of a server that adds up, at the same ratio of signal to noise
+        after all rounds.
         """
         rule, inner = self.server_rule, self.federation.innermost
         if rule.region_factors() is None:
@@ -250,7 +257,7 @@ class PlanFigures(PlanData):
     @cached_property
     def model_saving(self) -> float:
         """The share of uniform noise that does not enter the model: `saving`, unless the server pools sums."""
-        if self.server_rule.region_factors() is None:  # the rule's factor counts for both alike
+        if self.server_rule.region_factors() is None:  # the rule's factor cancels in the ratio
             return self.saving
         return 1 - self.model_noise / self.uniform_model_noise
 
@@ -266,26 +273,26 @@ class PlanFigures(PlanData):
 
     @cached_property
     def dispersion(self) -> float:
-        """The exposure dispersion of the innermost tier, whatever the targets are.
+        """The exposure dispersion of the innermost tier, for any targets.
 
-        It is what the optimum saves where that tier alone has a target, the same for every silo. For the targets that
-        there are, `attainable_saving` is what can be saved.
+        Dispersion is the saving of the optimum if the innermost tier alone has a target, the same for every silo. For
+        the plan's own targets, see `attainable_saving`.
         """
         return dispersion(self.federation, colluders=self.colluders, dropouts=self.dropouts)
 
     def lattice_width(self, silo: int) -> float:
-        """Returns how wide a silo's noise is in lattice steps; deployment alone has a lattice."""
+        """Returns the width of a silo's noise in lattice steps; deployment alone has a lattice."""
         return float(self.noise_multiplier[silo] * self.lattice_signal(silo))
 
     def lattice_signal(self, silo: int) -> float:
-        """Returns how large a coordinate of a silo's clipped, weighted update may be, w C, in lattice steps."""
+        """Returns the largest coordinate of a silo's clipped, weighted update, w C, in lattice steps."""
         if self.lattice_steps is None:
             raise PlanError("plan.lattice-missing")
         step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
         return float(self.federation.weights[silo] * self.clip_norm / step)
 
     def node_noise(self, tier: str) -> FloatArray:
-        """Returns S by node of a tier: the noise variance in each sum its observer sees, in units of C²."""
+        """Returns S by node of a tier: the noise variance in each sum of the tier, in units of C²."""
         federation = self.federation
         return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
 
@@ -294,9 +301,9 @@ _Plan = TypeVar("_Plan", bound=PlanFigures)
 
 
 def with_noise(plan: _Plan, allocation: str, noise_multiplier: FloatArray) -> _Plan:
-    """Returns the same promise with other noise, as silos would draw it; where aggregators draw it, with their sums.
+    """Returns the same promise with other noise, drawn by silos or, under that injection, by aggregators.
 
-    Nothing is checked: the result shows what other noise would give.
+    Nothing is checked: the result shows the figures of other noise.
     """
     own, injected = drawn_noise(plan.federation, noise_multiplier, plan.injection)
     return replace(plan, allocation=allocation, noise_multiplier=own, aggregator_noise_multiplier=injected)
@@ -308,9 +315,9 @@ def with_uniform_noise(plan: _Plan) -> _Plan:
 
 
 def drawn_noise(federation: Topology, multiplier: FloatArray, injection: str) -> tuple[FloatArray, FloatArray | None]:
-    """Returns the noise multipliers that silos draw, and those that aggregators draw in their place, if they do.
+    """Returns the noise multipliers of silos, and the noise multipliers of aggregators if aggregators draw the noise.
 
-    Where aggregators inject, silos draw nothing, and each region's sum has the noise that it would have had.
+    If aggregators inject, silos draw nothing, and each region's sum has the same noise as before.
     """
     if injection == "silo":
         return read_only(multiplier), None

@@ -1,4 +1,4 @@
-"""A plan made: how much noise each silo adds so that every silo gets the promised guarantee with the least noise.
+"""The planner: the least noise of each silo for the promised guarantee.
 
 >>> from fulcrum.readers.federation import Federation
 >>> made = plan(Federation.from_sizes({"north": [120, 80], "south": [300]}), rounds=10, epsilon=1.0)
@@ -7,7 +7,7 @@
 >>> f"{made.saving:.1%} less noise than one multiplier for all"
 '5.8% less noise than one multiplier for all'
 
-A plan is immutable and carries all that its numbers follow from; every figure is computed when asked for.
+A plan is immutable and carries all data behind its figures; every figure is computed on demand.
 """
 
 from collections.abc import Mapping
@@ -59,19 +59,19 @@ _MOST_RESERVE = 0.01  # of delta, for lattice noise; a delta that can pay more i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a plan is carried out, whatever it promises.
+    """The settings of a plan beside the promise.
 
     Attributes:
-        allocation: How noise is distributed: one of `ALLOCATIONS`, "module:function", or a callable.
+        allocation: The distribution of noise: one of `ALLOCATIONS`, "module:function", or a callable.
         seed: For "misallocated".
-        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise.
-        weights: What silos count for, as `weights_by` takes it.
-        least_influence: From 0 to 1, how much of its share by size every region has of the model at least.
-        server: A rule of `fulcrum.rules.rule_registry`.
-        shrink: Whether a server that pools takes off what does not stand out of the noise; one of `SHRINKS`.
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of C that follows from the noise.
+        weights: The weights of silos, as `weights_by` takes them.
+        least_influence: From 0 to 1, the least influence of every region as a share of its influence by size.
+        server: A rule of `fulcrum.rules.registry`.
+        shrink: One of `SHRINKS`: True if a server that pools removes the part that does not stand out of the noise.
         injection: One of `INJECTIONS`.
         purpose: One of `PURPOSES`.
-        keys: Public keys by silo and region name, to be carried by the plan.
+        keys: Public keys by silo and region name, for the plan to carry.
     """
 
     allocation: str | AllocationRule = "optimal"
@@ -88,12 +88,12 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Past:
-    """What silos did before a plan, which its promise includes; nothing for a first plan.
+    """The releases of silos before a plan, which the promise includes; nothing for a first plan.
 
     Attributes:
         spent: By tier, the squared shift (mu²) that each silo has spent; the innermost tier and "silo" at least.
         reserve: The part of delta that lattice noise of earlier rounds has cost.
-        moved: By silo that changed its region since the plan before, the region it was in.
+        moved: By silo that changed its region since the previous plan, the earlier region.
     """
 
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def plan(federation: Any, settings: Settings) -> Plan:
     noise never overspends: no silo's epsilon exceeds its target.
 
     Args:
-        federation: A `Federation`, or anything `read_federation` takes.
+        federation: A `Federation`, or any value that `read_federation` takes.
         settings: By keywords:
     """
     federation = read_federation(federation)
@@ -146,7 +146,7 @@ def plan(federation: Any, settings: Settings) -> Plan:
 
 
 def _execution(federation: Topology, settings: Settings) -> Execution:
-    """Returns the settings beside the target; what is not given is the recipe's, or what the federation declares."""
+    """Returns the settings beside the target; defaults come from the recipe and the federation's declared weights."""
     check_known("recipe", settings.recipe, RECIPES)
     recipe = RECIPES[settings.recipe]
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
@@ -165,7 +165,18 @@ def _execution(federation: Topology, settings: Settings) -> Execution:
 
 
 def make_plan(federation: Topology, target: Target, execution: Execution, past: Past | None = None) -> Plan:
-    """Returns the plan that keeps to a target, all that was spent before included."""
+    """Returns the plan that keeps to a target, earlier spending included.
+
+    Args:
+        federation: The silos and the tree of regions above them.
+        target: The promise to every silo.
+        execution: The settings beside the promise.
+        past: The releases before the plan; by default none.
+
+    Raises:
+        ParameterError: A setting is out of its range, or settings contradict each other.
+        UnreachableTargetError: No amount of noise meets the target.
+    """
     past = past or Past()
     _check_execution(execution, target.parameters)
     whole = replace(
@@ -178,10 +189,10 @@ def make_plan(federation: Topology, target: Target, execution: Execution, past: 
     _check_server(federation, whole, execution)
     _check_masking(federation, whole, execution)
     _check_moved(federation, past)
-    made = _allocated(federation, whole, execution, past)
+    first_plan = _allocate_plan(federation, whole, execution, past)
     if execution.purpose == "research":
-        return made
-    return _allocated(federation, replace(whole, reserve=past.reserve + _reserve(made)), execution, past)
+        return first_plan
+    return _allocate_plan(federation, replace(whole, reserve=past.reserve + _reserve(first_plan)), execution, past)
 
 
 def variant(
@@ -192,15 +203,15 @@ def variant(
     past: Past | None = None,
     **changes: Any,
 ) -> Plan:
-    """Returns a plan with another federation, target, past or execution, all else as in a plan that was made before.
+    """Returns a plan with another federation, target, past or execution, and the remaining settings of `plan`.
 
-    Every variant of a plan is made here, so that a setting added to plans reaches all of them.
+    Every variant of a plan is made here, so a setting added to plans reaches all variants.
 
     Args:
-        plan: The plan that it is a variant of.
-        federation: The changed federation; by default that of the plan, with the weights that it had before planning.
+        plan: The plan to vary.
+        federation: The changed federation; by default the federation of the plan, with the weights before planning.
         target: The changed target.
-        past: What silos did before; by default nothing.
+        past: The releases before the plan; by default none.
         **changes: Fields of `Execution`.
     """
     execution = Execution(
@@ -223,10 +234,10 @@ def _weights_by_silo(plan: Plan) -> dict[str, float]:
     return dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
 
 
-def _allocated(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:
-    """Returns the plan whose noise the target requires, distributed by the allocation."""
+def _allocate_plan(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:
+    """Returns the plan with the noise that the target requires, distributed by the allocation."""
     rule, seed = execution.allocation, int(execution.seed)
-    bought = target.budget is not None  # what a budget buys follows from the weights
+    bought = target.budget is not None  # the target that a budget buys follows from the weights
     requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
     if not bought:
         requirement = target.requirement(federation)
@@ -279,25 +290,25 @@ def _allocated(federation: Topology, target: Target, execution: Execution, past:
 
 
 def _goes_on_without_regions(target: Target, execution: Execution) -> bool:
-    """Returns True where a round goes on without a region that has no sum.
+    """Returns True if a round goes on without a region that has no sum.
 
-    Regions fail, and a deployed round should not wait for all of them, unless a target on the global sum counts on the
-    noise of all of them. The embedded engine, which research plans are made for, has every region in every round. By
-    every rule but "sum" rounds always go on, and the setting says nothing of them.
+    Regions fail, and a deployed round should not wait for all regions, unless a target on the global sum counts on the
+    noise of all regions. The embedded engine for research plans has every region in every round. By every rule but
+    "sum" rounds always go on, and the setting has no effect.
     """
     adds_up = rule_named(execution.server).adds_up
     return execution.purpose == "deployment" and adds_up and ROOT not in target.epsilon
 
 
 def _rule_name(weights: str | float | Mapping[str, float]) -> str | float:
-    """Returns the rule as the plan names it."""
+    """Returns the rule as the plan names the rule."""
     if isinstance(weights, Mapping):
         return BY_SILO
     return weights if isinstance(weights, str) else float(weights)
 
 
 def _check_target(federation: Topology, target: Target, injection: str) -> None:
-    """Raises unless every silo has a target, and the targets fit each other and whoever draws the noise."""
+    """Raises unless every silo has a target, and the targets fit each other and the injection."""
     if target.spent and (target.information is not None or target.budget is not None):
         raise ParameterError("plan.spent-without-epsilon")
     if injection == "aggregator" and SILO in target.epsilon:
@@ -308,7 +319,7 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
         raise ParameterError("plan.budget-with-target")
     if target.budget is None and not target.epsilon and target.information is None:
         bare = np.isnan(federation.preferences) if federation.preferences is not None else np.ones(1, dtype=bool)
-        if bare.any():  # a silo that nobody protects would send its updates without noise
+        if bare.any():  # a silo without a target would send its updates without noise
             if federation.preferences is None:
                 raise ParameterError("plan.target-missing")
             raise ParameterError("plan.silo-target-missing", silo=federation.silo_name(int(np.argmax(bare))))
@@ -317,8 +328,8 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
 def _clip_share(federation: Topology, requirement: Requirement, target: Target) -> float:
     """Returns the share of the clip norm at which updates are clipped: 1 / (1 + d v).
 
-    v is the least noise of all weights for the most demanding tier. Where it is small the share is near 1, a plain
-    clip. Where it is large, the norm of an update says little, and all updates are scaled to nearly the same one.
+    v is the least noise of all weights for the most demanding tier. With a small v the share is near 1, a plain clip.
+    With a large v the norm of an update says little, and all updates are scaled to nearly the same norm.
     """
     if target.parameters is None:
         raise ParameterError("plan.parameters-missing")
@@ -328,7 +339,7 @@ def _clip_share(federation: Topology, requirement: Requirement, target: Target) 
 
 
 def _check_server(federation: Topology, target: Target, execution: Execution) -> None:
-    """Raises unless what the server does with the sums costs no privacy."""
+    """Raises unless the server rule costs no privacy."""
     rule = rule_named(execution.server)
     if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
         raise ParameterError("plan.shrink-invalid", heads=HEADS, shrink=execution.shrink)
@@ -348,7 +359,7 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
 
 
 def _check_masking(federation: Topology, target: Target, execution: Execution) -> None:
-    """Raises unless sums that are to be masked can be, with as many silos missing as the target allows for."""
+    """Raises unless the groups can be masked, with as many silos missing as the target allows for."""
     check_known("aggregation", target.aggregation, AGGREGATIONS)
     if target.aggregation == "trusted":
         return
@@ -368,7 +379,7 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
     names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
     for name, parts in zip(names, groups, strict=True):
         members = int(parts.sum())
-        colluders = int(np.minimum(max(1, target.colluders), parts).sum())  # as the observer inside
+        colluders = int(np.minimum(max(1, target.colluders), parts).sum())  # as many as the observer inside has
         dropouts = int(np.minimum(target.dropouts, parts).sum())
         if not tolerates(members, colluders=min(colluders, members - 1), dropouts=min(dropouts, members - 1)):
             raise UnreachableTargetError(
@@ -382,31 +393,35 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
 
 
 def _check_met_by_the_server(federation: Topology, requirement: Requirement) -> None:
-    """Raises unless every silo has a target against the server, which gets the sum of its masked group.
+    """Raises unless every silo has a target against the server, which gets the sum of the silo's masked group.
 
-    A declared epsilon is one on the innermost tier. Beside a target on the federation alone it would have every region
-    masked by itself, and silos that declare none would be concealed there by nothing that was asked for.
+    A declared epsilon is a target on the innermost tier. Beside a target on the federation alone, a declared epsilon
+    would have every region masked by itself, and a silo without a declared epsilon would have no required noise in the
+    sum of its region.
     """
     tier = requirement.group_tier(federation)
-    asked = np.maximum(requirement.multiplier.get(tier, 0.0), requirement.multiplier.get(SILO, 0.0))
-    bare = ~(np.broadcast_to(asked, len(federation)) > 0)
+    required = np.maximum(requirement.multiplier.get(tier, 0.0), requirement.multiplier.get(SILO, 0.0))
+    bare = ~(np.broadcast_to(required, len(federation)) > 0)
     if bare.any():
         name = federation.silo_name(int(np.argmax(bare)))
         raise UnreachableTargetError("plan.masked-target-missing", silo=name, tier=tier, root=ROOT)
 
 
 def _spent_everywhere(federation: Topology, spent: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Returns what was spent at every tier; further out observers met more noise, so at most the innermost's."""
+    """Returns the spending at every tier.
+
+    Observers further out met more noise, so the spending at the innermost tier bounds a missing figure.
+    """
     if not spent:
         return {}
     inner = federation.innermost.name
     if not {inner, SILO} <= set(spent):
         raise ParameterError("plan.spent-tiers-missing", tier=inner)
-    found = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
-    for tier, values in found.items():
+    spending = {tier: np.asarray(spent.get(tier, spent[inner]), dtype=np.float64) for tier in federation.tier_names}
+    for tier, values in spending.items():
         if values.shape != (len(federation),) or not ((values >= 0) & np.isfinite(values)).all():
             raise ParameterError("plan.spent-range", tier=tier)
-    return found
+    return spending
 
 
 def _check_moved(federation: Topology, past: Past) -> None:
@@ -419,40 +434,40 @@ def _check_moved(federation: Topology, past: Past) -> None:
         raise ParameterError("plan.moved-invalid", tier=inner.name, moved=wrong or "no spent")
 
 
-def _reserve(made: Plan) -> float:
-    """Returns the part of delta that lattice noise costs a plan, twice what the observer of any tier asks for.
+def _reserve(plan: Plan) -> float:
+    """Returns the part of delta that lattice noise costs a plan, twice the cost against the observer of any tier.
 
-    An observer of a tier meets the noise of all silos of the node whose sum it sees. The reserve itself moves epsilon
-    by far less than the factor of two covers.
+    An observer of a tier meets the noise of all silos of the observed node. The reserve itself moves epsilon by far
+    less than the factor of two covers.
     """
-    federation = made.federation
+    federation = plan.federation
     for silo in range(len(federation)):
         check_fits(
-            signal=made.lattice_signal(silo),
-            width=made.lattice_width(silo),
+            signal=plan.lattice_signal(silo),
+            width=plan.lattice_width(silo),
             members=len(federation),
             silo=federation.silo_name(silo),
         )
-    inside = made.group_tier if made.aggregation == "masked" else SILO
+    inside = plan.group_tier if plan.aggregation == "masked" else SILO
     reserve = 2 * max(
         delta_reserve(
-            rounds=made.rounds,
-            parameters=check_parameters(made.parameters),
+            rounds=plan.rounds,
+            parameters=check_parameters(plan.parameters),
             members=int(np.bincount(federation.membership(inside if tier == SILO else tier)).max()),
-            epsilon=made.worst_epsilon(tier),
+            epsilon=plan.worst_epsilon(tier),
             single=tier == inside == SILO,
         )
         for tier in federation.tier_names
     )
-    if reserve > made.delta / 2:
-        largest = display_epsilon(float(made.epsilon_inside.max()))
-        observer = inside_observer(federation, made.aggregation)
+    if reserve > plan.delta / 2:
+        largest = display_epsilon(float(plan.epsilon_inside.max()))
+        observer = inside_observer(federation, plan.aggregation)
         if reserve > _MOST_RESERVE:
             raise ParameterError("plan.lattice-delta-infinite", largest=largest, observer=observer)
         raise ParameterError(
             "plan.lattice-delta-too-small",
             reserve=reserve,
-            delta=made.delta,
+            delta=plan.delta,
             largest=largest,
             observer=observer,
             enough=rounded_up(2 * reserve, 2),

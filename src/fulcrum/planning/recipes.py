@@ -1,10 +1,10 @@
-"""What silos count for, how updates are clipped, and what the server does with the sums: chosen together, by one word.
+"""Recipes: a name for weights, clip norm and server rule chosen together.
 
 >>> RECIPES["joint"]
 Recipe(weights='equal', clip_norm='auto', server='random-effects', shrink='heads')
 
-`paper` is the paper's: weights by size, a clip at C, regional sums added up. `joint` needs less noise for the same
-guarantee and lets the server use what it knows of the noise. All of it is public, or a function of sums that an
+`paper` is the paper's recipe: weights by size, a clip at C, regional sums added up. `joint` needs less noise for the
+same guarantee and lets the server use its knowledge of the noise. Every part is public, or a function of sums that an
 observer has seen.
 """
 
@@ -15,13 +15,13 @@ from fulcrum.core.choices import HEADS, ServerName, Shrink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One choice of weights, clip and server.
+    """A choice of weights, clip and server.
 
     Attributes:
-        weights: What silos count for, as `weights_by` takes it.
-        clip_norm: C, or "auto": C is 1, and the share of it at which updates are clipped follows from the noise.
+        weights: The weights of silos, as `weights_by` takes them.
+        clip_norm: C, or "auto": C is 1, and the share of C at which updates are clipped follows from the noise.
         server: The server's rule.
-        shrink: The models of which a pooling server takes off what does not stand out of the noise.
+        shrink: The models from which a pooling server removes the part that does not stand out of the noise.
     """
 
     weights: str | float = "sizes"
@@ -38,10 +38,10 @@ RECIPES = {
 
 
 def recipe_named(*, weights: str | float, clip_norm: float | str, server: ServerName, shrink: Shrink) -> str | None:
-    """Returns the name of the recipe that these parts make up, or None where no recipe has all of them.
+    """Returns the name of the recipe with these parts, or None if no recipe has all of them.
 
     >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)
     'paper'
     """
-    asked = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
-    return next((name for name, recipe in RECIPES.items() if recipe == asked), None)
+    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
+    return next((name for name, recipe in RECIPES.items() if recipe == wanted), None)

@@ -1,18 +1,19 @@
-"""A plan for the rounds that are left, from the budget that each silo has left, when silos join, leave or resize.
+"""A plan for the remaining rounds, from the remaining budget of each silo, when silos join, leave or resize.
 
-A silo's ledger tells what it has spent at each tier. The promise stays: every silo's epsilon over everything it ever
-released is at most the old target, so a silo that has spent more needs more noise from now on. The budget of a target
-was fixed before the first round, and squared shifts add up to it whatever noise the later rounds have, even if that was
-chosen after earlier outputs were seen: such a composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016;
-for the renyi accountant Feldman and Zrnic 2021, for the exact one Smith and Thakurta 2022). An observer without a
-target has no such budget: its epsilon holds if earlier outputs had no influence on the new plan, and the plan says so.
+A silo's ledger tells the silo's spending at each tier. The promise stays: every silo's epsilon over all its releases is
+at most the old target, so a silo with more spending needs more noise from now on. The budget of a target was fixed
+before the first round, and squared shifts add up to the budget for any noise of the later rounds, even for noise chosen
+after earlier outputs were seen: the composition is a privacy filter (Rogers, Roth, Ullman and Vadhan 2016; for the
+renyi accountant Feldman and Zrnic 2021, for the exact accountant Smith and Thakurta 2022). An observer without a target
+has no budget: the epsilon against such an observer holds if earlier outputs had no influence on the new plan, and the
+plan says so.
 
-Colluders: a plan counts against each silo the worst c others of its region. Where silos move, past and future count
-different ones, so what holds over all plans is: no more than c silos, the same throughout, of any region of any plan so
-far. The plan says so and names who moved.
+Colluders: a plan counts against each silo the worst c silos of the rest of its region. If silos move, past and future
+count different colluders, so the guarantee over all plans is against at most c silos, the same throughout, of any
+region of any plan so far. The plan says so and names the silos that moved.
 
-Whoever was inside a silo's region before, such as the aggregator that it left, saw its own updates then. So the promise
-above is against those who were outside in every plan; against the others a silo has its epsilon inside.
+An observer inside a silo's earlier region, such as the earlier aggregator, saw the silo's releases then. The promise
+above is therefore against observers who were outside in every plan; against the rest a silo has its epsilon inside.
 """
 
 import math
@@ -47,16 +48,17 @@ def replan(
 ) -> Plan:
     """Returns a plan of the remaining rounds for a changed federation.
 
-    Fails closed: a silo of the old plan that stays must show its ledger, since nobody else knows what it has spent.
+    Fails closed: a silo of the old plan that stays must show its ledger, since only the ledger tells the silo's
+    spending.
 
     Args:
         old: The plan in force, with targets in epsilon.
-        federation: The federation from now on: a `Federation`, or anything `read_federation` takes.
-        ledgers: The ledger files by silo name, or the folder that holds NAME.ledger for each.
-        allocation: As in `plan`; the old plan's by default, if it is built in. A plan is data: a function that it
-            names is never imported, so a user's own allocation is given again.
-        weights: As in `plan`; by the old plan's rule by default. Weights that were given by silo are kept, in
-            proportion, unless the federation declares its own; a silo that joins then needs one.
+        federation: The federation from now on: a `Federation`, or any value that `read_federation` takes.
+        ledgers: The ledger files by silo name, or the folder with NAME.ledger for each silo.
+        allocation: As in `plan`; by default the old plan's allocation, if built in. A plan is data: a function named in
+            a plan is never imported, so a user's own allocation is given again.
+        weights: As in `plan`; by default the old plan's rule. Weights given by silo are kept, in proportion, unless the
+            federation declares weights; a silo that joins then needs a weight.
     """
     if allocation is None and old.allocation not in ALLOCATIONS:
         raise PlanError("replan.allocation-not-built-in", allocation=old.allocation)
@@ -70,12 +72,12 @@ def replan(
         raise PlanError("replan.tier-changed", old_tier=old.federation.innermost.name, new_tier=inner)
     if old.federation.sizes_known and not changed.sizes_known:
         raise PlanError("replan.sizes-public")
-    known = set(old.federation.silo_names.tolist())
+    old_silos = set(old.federation.silo_names.tolist())
     spent, done = {tier: np.zeros(len(changed)) for tier in changed.tier_names}, 0
     for index, name in enumerate(changed.silo_names.tolist()):
         path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
         if not path.is_file():
-            if name in known:
+            if name in old_silos:
                 raise PlanError("replan.ledger-missing", silo=name, file=path)
             continue
         with Ledger.read(path) as ledger:
@@ -97,19 +99,19 @@ def replan(
         "weights": _kept_weights(old, changed) if weights is None else weights,
     }
     target = replace(old.target, rounds=remaining, epsilon=epsilon_by_tier(changed, old.epsilon_target))
-    past = Past(spent=spent, reserve=old.target.reserve, moved=_moved(old.federation, changed))
-    made = variant(old, target=target, past=past, **changes)
-    growth = _growth(old, made)
+    past = Past(spent=spent, reserve=old.target.reserve, moved=_moved_silos(old.federation, changed))
+    new_plan = variant(old, target=target, past=past, **changes)
+    growth = _growth(old, new_plan)
     if growth <= 1:
-        return made
+        return new_plan
     return variant(old, target=target, past=replace(past, reserve=past.reserve * growth), **changes)
 
 
 def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mapping[str, float]:
     """Returns the spending of a silo by tier of the changed federation.
 
-    A tier that an earlier plan did not name, or with more colluders than that plan counted, is charged as the next tier
-    inside.
+    A tier that an earlier plan did not name, or with more colluders than the earlier plan counted, is charged as the
+    next tier inside.
     """
     assumed = replace(assumptions_of(old), federation=changed.digest, continuing=True)
     try:
@@ -119,10 +121,11 @@ def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mappi
 
 
 def _growth(old: Plan, new: Plan) -> float:
-    """Returns by how much the part of delta grows that lattice noise of the past costs.
+    """Returns the factor by which the part of delta grows that lattice noise of the past costs.
 
-    It is a distance times 1 + e^epsilon with the epsilon of all rounds, so it grows where that has. The old reserve is
-    twice what it needs, as every one is, which covers that a larger reserve moves epsilon a little.
+    The part is a distance times 1 + e^epsilon with the epsilon of all rounds, so the part grows with epsilon. The old
+    reserve is twice the need, as every reserve is; the factor of two covers the small change of epsilon by a larger
+    reserve.
     """
     if new.purpose == "research":
         return 1.0
@@ -132,7 +135,7 @@ def _growth(old: Plan, new: Plan) -> float:
 
 
 def _kept_weights(old: Plan, changed: Topology) -> str | float | Mapping[str, float]:
-    """Returns the old plan's rule, or where weights were given by silo those of the silos that stay."""
+    """Returns the old plan's rule or, for weights given by silo, the weights of the silos that stay."""
     if old.weights_rule not in (DECLARED, BY_SILO):
         return old.weights_rule
     if changed.declared_weights is not None:
@@ -145,7 +148,7 @@ def _kept_weights(old: Plan, changed: Topology) -> str | float | Mapping[str, fl
     return {name: before[name] for name in names}
 
 
-def _moved(old: Topology, new: Topology) -> dict[str, str]:
-    """Returns the silos that are in another region than before, each with the region it was in."""
+def _moved_silos(old: Topology, new: Topology) -> dict[str, str]:
+    """Returns the silos in another region than before, with the earlier region of each."""
     before = regions_of(old)
     return {silo: before[silo] for silo, region in regions_of(new).items() if before.get(silo, region) != region}

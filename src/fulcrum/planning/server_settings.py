@@ -1,4 +1,4 @@
-"""The server rule of a plan, with all that a server knows of its regions before the first round."""
+"""The server rule of a plan, with the server's knowledge of the regions before the first round."""
 
 import math
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def server_rule_of(plan: PlanData) -> ServerRule:
     """Returns the rule by which a plan's server moves the model.
 
     Raises:
-        ParameterError: There is no rule of this name, or the rule's noise factor is no finite number above 0.
+        ParameterError: No rule has this name, or the rule's noise factor is no finite number above 0.
     """
     rule = rule_named(plan.server).of(FactsOfPlan(plan=plan))
     factor: object = rule.noise_factor()
@@ -40,30 +40,30 @@ def server_rule_of(plan: PlanData) -> ServerRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FactsOfPlan:
-    """The facts of a plan, each computed when a rule asks for it; see `fulcrum.rules.server_rule.PlanFacts`."""
+    """The facts of a plan, computed when a rule needs them; see `fulcrum.rules.server_rule.PlanFacts`."""
 
     plan: PlanData
 
     @property
     def shares(self) -> FloatArray:
-        """By region, its share of all records, or of all silos."""
+        """The share of each region in all records, or in all silos."""
         return read_only(region_shares(self.plan.federation))  # type: ignore[no-any-return]
 
     @property
     def weight(self) -> FloatArray:
-        """By region, the sum of its silos' weights."""
+        """The sum of the weights of each region's silos."""
         inner = self.plan.federation.innermost
         return read_only(sum_by(inner.parent_of, self.plan.weights, len(inner.nodes)))  # type: ignore[no-any-return]
 
     @property
     def variance(self) -> FloatArray:
-        """By region, the variance of the noise in each coordinate of its sum."""
+        """The variance of the noise in each coordinate of a region's sum, by region."""
         noise = figures.node_noise(self.plan, self.plan.federation.innermost.name)
         return read_only(noise * self.plan.clip_norm**2)  # type: ignore[no-any-return]
 
     @property
     def least_noise(self) -> float:
-        """The noise variance that the least-noise weights would have, over the squared clip norm."""
+        """The noise variance of the least-noise weights, over the squared clip norm."""
         federation = self.plan.federation
         above = requirement_of(self.plan).by_observer(federation)[0]
         return least_noise_of_one_tier(federation, above.multiplier, excluded_silos=above.excluded_silos)

@@ -1,10 +1,10 @@
-"""The settings of a plan, each declared once: Python and command line take name, type, default and help from here.
+"""The settings of a plan, declared once: Python and command line take name, type, default and help from here.
 
 >>> declared_settings()["colluders"]
 DeclaredSetting(name='colluders', type=<class 'int'>, default=0, help='Silos of each region that may share ...')
 
-`fulcrum.plan` has a keyword for each field of `Settings`. A plan file (`core/plan/plan_file.py`) has what the settings
-became: the parts of a recipe in place of its name, and an epsilon for each tier.
+`fulcrum.plan` has a keyword for each field of `Settings`. A plan file (`core/plan/plan_file.py`) has the results of the
+settings: the parts of a recipe in place of its name, and an epsilon for each tier.
 """
 
 import functools
@@ -32,63 +32,67 @@ class Settings:
     Attributes:
         rounds: T, the number of releases of each silo.
         delta: The DP parameter, in (0, 1).
-        epsilon: The target, for the innermost tier, or by tier: "silo" is an observer who sees single updates,
-            "federation" one who sees the global sum alone. A silo's declared preference tightens its region's target.
+        epsilon: The target, for the innermost tier, or by observer: the name of a tier for an observer of the sums of
+            the tier, "federation" for an observer of the global sum alone, "aggregator" for an observer of single
+            releases (with masked sums "server+silo"). A silo's declared preference tightens the target of its region.
         accountant: "exact", the tight Gaussian curve, the default for research; or "renyi", the paper's Theorem 1,
-            which is proven for sums of lattice noise and the default for deployment.
-        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each is scaled to meet the same target.
-        information: K in nats: the bound on what is learned of a silo's class concentration above its region, the floor
-            included. Without a floor it bounds what the releases add, and not all that is learned.
-        floor: The lateral floor in nats: a number, one by silo, a mapping by region, or a `Coupling`.
-        bound: "paper" or "capacity", a quarter of it: it tightens K, not epsilon.
+            proven for sums of lattice noise and the default for deployment.
+        allocation: One of `ALLOCATIONS`, "module:function", or a callable; each allocation is scaled to meet the same
+            target.
+        information: K in nats: the bound on the information about a silo's class concentration above its region, the
+            floor included. Without a floor the bound is on the releases alone, not on all information.
+        floor: The information floor in nats: a number, an array by silo, a mapping by region, or a `Coupling`.
+        bound: "paper" or "capacity", a quarter of "paper": "capacity" tightens K, not epsilon.
         budget: U in units of C²; the plan then reaches the least worst K if a floor is given, else the least worst
             epsilon.
-        recipe: "paper", or "joint", which chooses weights, clip and server together so that the same guarantee needs
-            less noise; each of the next four stands in for the recipe's own.
-        weights: What silos count for in the model: "sizes", "equal" within a region, "least-noise", a number from 0
-            (sizes) to 1 (least noise), or weights by silo. Where the federation declares weights of its own, those
-            are the default.
-        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of it that follows from the noise, then
-            scaled up; it needs `parameters`.
-        server: "sum"; "random-effects": the server pools the regional sums of all rounds by what it knows of their
-            noise; "momentum"; or a rule that was registered. Every rule but "sum" costs no privacy, but holds for
-            targets on regions and silos alone.
-        shrink: Whether a server that pools takes off what does not stand out of the noise: "heads" does so where the
-            model is a softmax head, True and False whatever it is.
-        least_influence: From 0 to 1: every region keeps at least so much of the share of the model that it has by size,
-            or by number of silos where sizes are unknown; see `Plan.influence`.
+        recipe: "paper", or "joint", which chooses weights, clip and server together for the same guarantee with less
+            noise; each of the next four settings replaces a part of the recipe.
+        weights: The weights of silos in the model: "sizes", "equal" within a region, "least-noise", a number from 0
+            (sizes) to 1 (least noise), or weights by silo. If the federation declares weights, the declared weights are
+            the default.
+        clip_norm: C, or "auto": C is 1, and updates are clipped at a share of C that follows from the noise, then
+            scaled up; "auto" needs `parameters`.
+        server: "sum"; "random-effects": the server pools the regional sums of all rounds by its knowledge of their
+            noise; "momentum"; or a registered rule. Every rule but "sum" costs no privacy, but holds for targets on
+            regions and silos alone.
+        shrink: True if a server that pools removes the part of a sum that does not stand out of the noise, False if
+            not; "heads" does so for a softmax head alone.
+        least_influence: From 0 to 1: the least influence of every region, as a share of its influence by size, or by
+            number of silos if sizes are unknown; see `Plan.influence`.
         parameters: d, the number of trainable parameters; None is the limit of large d.
-        colluders: Silos of each region that may collude with the observer: they know their own noise.
-        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends none. Noise is
+        colluders: Silos of each region that may collude with the observer: colluders know their own noise.
+        dropouts: Silos of each region that may be missing from a sum; a region with more missing sends no sum. Noise is
             counted without the worst colluders and dropouts together.
         injection: "silo", or "aggregator" if trusted regional aggregators draw the noise once.
-        aggregation: "trusted", or "masked" if the server gets masked sums alone (regional ones, or that of the
-            federation where it alone has a target); a sum of one silo is its own update. The tier "silo" is then the
-            server together with `colluders` silos of each region, one at least.
+        aggregation: "trusted", or "masked" if the server gets masked sums alone (regional sums, or the sum of the
+            federation if the federation alone has a target); a sum of one silo is the update of the silo. The observer
+            "server+silo" is then the server together with `colluders` silos of each region, at least one.
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
-        keys: Public keys by silo and region name, to be carried by the plan.
+        keys: Public keys by silo and region name, for the plan to carry.
         seed: For "misallocated".
     """
 
     rounds: Annotated[int, Meta(description="Number of releases of each silo.")]
     epsilon: Annotated[
         float | Mapping[str, float] | None,
-        Meta(description="The target: a number for the innermost tier, or tier=number,..."),
+        Meta(description="The target: a number for the innermost tier, or tier=number,aggregator=number,..."),
     ] = None
     delta: Annotated[float, Meta(description="The DP parameter.")] = 1e-5
     accountant: Annotated[
         Accountant | None, Meta(description="exact (default for research) or renyi (for deployment).")
     ] = None
     allocation: Annotated[
-        "str | AllocationRule", Meta(description="How noise is distributed; module:function for your own.")
+        "str | AllocationRule", Meta(description="The rule that divides the noise; module:function for your own.")
     ] = "optimal"
     information: Annotated[
-        float | None, Meta(description="Target in nats on what is learned of a silo, --floor included.")
+        float | None, Meta(description="Target in nats: the most information about a silo, --floor included.")
     ] = None
     floor: Annotated[
-        "Floor | None", Meta(description="Lateral floor, nats: a number, region=number,..., or coupling=number.")
+        "Floor | None", Meta(description="Information floor in nats: a number, region=number,..., or coupling=number.")
     ] = None
-    bound: Annotated[Bound, Meta(description="paper or capacity.")] = "paper"
+    bound: Annotated[Bound, Meta(description="How noise becomes information: paper, or capacity, a quarter of it.")] = (
+        "paper"
+    )
     budget: Annotated[float | None, Meta(description="Spend this much noise variance instead of meeting a target.")] = (
         None
     )
@@ -98,19 +102,22 @@ class Settings:
     recipe: Annotated[str, Meta(description="Weights, clip and server together: paper, joint.")] = "paper"
     weights: Annotated[
         str | float | Mapping[str, float] | None,
-        Meta(description="What silos count for: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise)."),
+        Meta(description="Weights of silos: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise)."),
     ] = None
     clip_norm: Annotated[
-        float | str | None, Meta(description="Clip norm of an update, or auto: scaled by the noise.")
+        float | str | None,
+        Meta(description="Clip norm of an update, or auto: clipped at a share that follows from the noise."),
     ] = None
     server: Annotated[
-        ServerName | None, Meta(description="What is done with regional sums: sum, random-effects, momentum.")
+        ServerName | None, Meta(description="How the server moves the model: sum, random-effects, momentum.")
     ] = None
-    shrink: Annotated[Shrink | None, Meta(description="Whether a pooling server takes off what is noise.")] = None
+    shrink: Annotated[
+        Shrink | None, Meta(description="A pooling server removes the part of a sum that is no more than noise.")
+    ] = None
     least_influence: Annotated[
-        float, Meta(description="Of its share by size, how much of the model every region keeps, from 0 to 1.")
+        float, Meta(description="The least influence of every region, from 0 to 1 of its influence by size.")
     ] = 0.0
-    injection: Annotated[Injection, Meta(description="Who draws noise: silo or aggregator.")] = "silo"
+    injection: Annotated[Injection, Meta(description="The party that draws the noise: silo, or aggregator.")] = "silo"
     aggregation: Annotated[
         AggregationName, Meta(description="trusted: aggregators see single updates. masked: the server gets sums.")
     ] = "trusted"
@@ -123,12 +130,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSetting:
-    """One setting as it is declared.
+    """A setting as declared.
 
     Attributes:
         name: The field of `Settings`.
-        type: The type of its values.
-        default: The value where none is given; `MISSING` where one must be.
+        type: The type of the values.
+        default: The default value; `MISSING` for a setting that must be given.
         help: One line on the setting.
     """
 
@@ -139,24 +146,24 @@ class DeclaredSetting:
 
     @property
     def is_required(self) -> bool:
-        """True where a value must be given."""
+        """True if a value must be given."""
         return self.default is MISSING
 
 
 @functools.cache
 def declared_settings() -> dict[str, DeclaredSetting]:
     """Returns all settings by name, in the order of their declaration."""
-    found = {}
+    settings = {}
     for field in fields(Settings):
-        kind, told = _described(field.type)
-        found[field.name] = DeclaredSetting(name=field.name, type=kind, default=field.default, help=told)
-    return found
+        kind, help_text = _type_and_help(field.type)
+        settings[field.name] = DeclaredSetting(name=field.name, type=kind, default=field.default, help=help_text)
+    return settings
 
 
 def taking_keywords(
     settings: Callable[_Keywords, Settings],
 ) -> Callable[[Callable[[Any, Settings], _Made]], Callable[Concatenate[Any, _Keywords], _Made]]:
-    """Returns a decorator that turns a function of settings into one with a keyword for each setting.
+    """Returns a decorator that turns a function of settings into a function with a keyword for each setting.
 
     Editors, type checkers and `help` see the keywords.
     """
@@ -167,22 +174,22 @@ def taking_keywords(
             return make(federation, settings(*args, **keywords))
 
         own = inspect.signature(make)
-        asked = [
+        declared = [
             parameter.replace(annotation=declared_settings()[name].type)
             for name, parameter in inspect.signature(settings).parameters.items()
         ]
-        by_keywords.__signature__ = own.replace(parameters=[own.parameters["federation"], *asked])  # type: ignore[attr-defined]
-        told = inspect.cleandoc(Settings.__doc__ or "").partition("Attributes:\n")[2]
+        by_keywords.__signature__ = own.replace(parameters=[own.parameters["federation"], *declared])  # type: ignore[attr-defined]
+        attributes = inspect.cleandoc(Settings.__doc__ or "").partition("Attributes:\n")[2]
         text = inspect.cleandoc(make.__doc__ or "")
-        by_keywords.__doc__ = text[: text.index("    settings:")] + told
+        by_keywords.__doc__ = text[: text.index("    settings:")] + attributes
         return cast(Callable[Concatenate[Any, _Keywords], _Made], by_keywords)
 
     return decorate
 
 
-def _described(annotation: Any) -> tuple[Any, str]:
-    """Returns the type of an annotation and what the annotation says of it."""
+def _type_and_help(annotation: Any) -> tuple[Any, str]:
+    """Returns the type of an annotation and the help text in the annotation."""
     if get_origin(annotation) is not Annotated:
         return annotation, ""
-    kind, *told = get_args(annotation)
-    return kind, next((meta.description or "" for meta in told if isinstance(meta, Meta)), "")
+    kind, *extras = get_args(annotation)
+    return kind, next((meta.description or "" for meta in extras if isinstance(meta, Meta)), "")

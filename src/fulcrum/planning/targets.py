@@ -1,4 +1,4 @@
-"""What a user asks for, turned into what each observer's tier requires of each silo.
+"""Targets, and the effective multiplier that they require of each silo by tier.
 
 >>> from fulcrum.readers.federation import Federation
 >>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
@@ -6,9 +6,9 @@
 >>> round(target.requirement(federation).multiplier["region"], 3)
 25.821
 
-An epsilon asks through the accountant, an information bound K through the mechanism term of the paper's Theorem 2,
-and a budget U for the best epsilon, or the best K, that this much noise buys. A silo's declared preference tightens
-the target of its region.
+An epsilon requires a multiplier through the accountant, an information bound K through the mechanism term of the
+paper's Theorem 2, and a budget U buys the best epsilon, or the best K, for this much noise. A silo's declared
+preference tightens the target of its region.
 """
 
 import math
@@ -29,37 +29,37 @@ from fulcrum.planning.theory.calibration import epsilon_of, noise_for
 from fulcrum.planning.theory.leakage import mechanism_information, multiplier_for_information
 from fulcrum.planning.theory.prior import Coupling, lateral_floor
 
-_LEAST_LEFT = 1e-9  # of a budget; with less left a release would be nothing but noise
+_LEAST_LEFT = 1e-9  # of a budget; with less left a release would be noise alone
 _LEAST_ASKED = 1e-6  # an effective multiplier that conceals nothing
 _LEAST_EPSILON = 1e-9  # below, an epsilon is as good as 0
 _MOST_BUDGET = 1e100  # C²; its inverse is the least, or multipliers would be lost when squared
 _MOST_INFORMATION = 1e6  # nats; more than any concentration has
 
 Floor: TypeAlias = float | Sequence[float] | FloatArray | Mapping[str, float] | Coupling
-"""A lateral floor in nats: one number, one by silo, one by region, or a coupling that implies it."""
+"""An information floor in nats: a number, an array by silo, a mapping by region, or a coupling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """What every silo is promised.
+    """The promise to every silo.
 
     Attributes:
         rounds: Number of releases, T.
         delta: The DP parameter.
-        accountant: How noise becomes epsilon.
-        epsilon: By tier, the epsilon against an observer of that tier.
-        information: K in nats, the bound on what is learned of a silo's class concentration above its region: the floor
-            and what the releases add.
-        floor: The lateral floor by silo in nats, or None where none was given.
-        coupling: The coupling behind the floor, where one was given.
-        bound: How noise becomes information, "paper" or "capacity".
+        accountant: The rule that turns noise into epsilon.
+        epsilon: By observer, the epsilon against the observer; the keys are those of `fulcrum.plan` or of a plan file.
+        information: K in nats, the bound on the information about a silo's class concentration above its region: the
+            floor and the information of the releases.
+        floor: The information floor by silo in nats, or None without a floor.
+        coupling: The coupling behind the floor, if given.
+        bound: The rule that turns noise into information, "paper" or "capacity".
         parameters: Trainable parameters d; None is the limit of large d.
-        budget: U, the noise variance entering the model, in units of C²; then epsilon or information is found from it.
+        budget: U, the noise variance entering the model, in units of C²; epsilon or information then follows from U.
         colluders: Silos of each region that may share their noise with an observer.
         dropouts: Silos of each region that may be missing from a sum.
-        aggregation: One of `AGGREGATIONS`: against whom the tier "silo" stands.
-        reserve: What the lattice sampler costs in delta; accountants get the rest.
-        spent: By tier, the squared shift (mu²) that each silo has spent before, which the promise includes.
+        aggregation: One of `AGGREGATIONS`, which decides on the observer inside a region.
+        reserve: The cost of the lattice sampler in delta; accountants get the rest.
+        spent: By tier, the squared shift (mu²) that each silo has spent before; the promise includes the spending.
         unit: The unit of privacy.
     """
 
@@ -82,7 +82,7 @@ class Target:
 
     @property
     def accounted_delta(self) -> float:
-        """The delta that accountants work with; below the promise even where the reserve is less than a rounding."""
+        """The delta of the accountants; below the promised delta even if the reserve is less than a rounding."""
         return min(self.delta - self.reserve, math.nextafter(self.delta, 0.0)) if self.reserve else self.delta
 
     @property
@@ -92,17 +92,17 @@ class Target:
         return settings | {"accountant": self.accountant, "unit": self.unit}
 
     def requirement(self, federation: Topology, *, least: float | None = None) -> Requirement:
-        """Returns by tier the effective multiplier that epsilon, information and preferences ask of each silo.
+        """Returns by tier the effective multiplier that epsilon, information and preferences require of each silo.
 
         Args:
-            federation: Whom the target is for.
-            least: At the innermost tier ask for at least this much of every silo.
+            federation: The federation of the target.
+            least: The least multiplier of every silo at the innermost tier.
         """
-        asked: dict[str, float | FloatArray] = {}
+        required: dict[str, float | FloatArray] = {}
         for tier, epsilon in stored_epsilon(federation, self.epsilon, self.aggregation).items():
-            asked[tier] = self._multiplier_for_epsilon(federation, tier, epsilon)
+            required[tier] = self._multiplier_for_epsilon(federation, tier, epsilon)
         inner = federation.innermost.name
-        tightened = [asked.get(inner, 0.0)]
+        tightened = [required.get(inner, 0.0)]
         if federation.preferences is not None:
             declared = np.where(np.isnan(federation.preferences), np.inf, federation.preferences)
             tightened.append(self._multiplier_for_epsilon(federation, inner, declared))
@@ -110,21 +110,21 @@ class Target:
             tightened.append(self._multiplier_for_information(federation))
         if least is not None:
             tightened.append(least)
-        if inner in asked or len(tightened) > 1:
+        if inner in required or len(tightened) > 1:
             combined = tightened[0]
             for other in tightened[1:]:
                 combined = np.maximum(combined, other)
-            asked[inner] = float(combined) if np.ndim(combined) == 0 else combined
+            required[inner] = float(combined) if np.ndim(combined) == 0 else combined
         masked = self.aggregation == "masked"
-        return Requirement(multiplier=asked, colluders=self.colluders, dropouts=self.dropouts, masked=masked)
+        return Requirement(multiplier=required, colluders=self.colluders, dropouts=self.dropouts, masked=masked)
 
     def reached_with_budget(self, federation: Topology, allocation: str | AllocationRule, seed: int) -> "Target":
-        """Returns the target that the budget buys: the least worst K if a floor is given, else the least epsilon."""
+        """Returns the target that the budget buys: the least worst K with a floor, else the least epsilon."""
         budget = self.budget
         if budget is None or not 1 / _MOST_BUDGET <= budget <= _MOST_BUDGET:
             raise ParameterError("target.budget-range", least=1 / _MOST_BUDGET, most=_MOST_BUDGET, budget=budget)
 
-        # Both searches run over q, the multiplier asked of the silo with the highest floor: noise grows with it.
+        # Both searches run over q, the multiplier required of the silo with the highest floor: noise grows with q.
         highest = None if self.floor is None else float(self.floor.max())
 
         def asking(least: float) -> Requirement:
@@ -132,11 +132,11 @@ class Target:
                 return self.requirement(federation, least=least)
             return self._with_information(highest, least).requirement(federation)
 
-        def spent(least: float) -> float:
+        def noise_spent(least: float) -> float:
             multiplier = allocate(federation, asking(least), allocation, seed=seed)
             return float(noise_variance(federation, multiplier).sum())
 
-        least = _asked_of_budget(spent, budget)
+        least = _multiplier_for_budget(noise_spent, budget)
         if highest is not None:
             return self._with_information(highest, least)
         reached = epsilon_of(least, **self._accounting)
@@ -145,19 +145,19 @@ class Target:
         return replace(self, epsilon={federation.innermost.name: reached})
 
     def _with_information(self, highest: float, least: float) -> "Target":
-        """Returns the target whose information bound asks `least` of the silo with the highest floor."""
+        """Returns the target whose information bound requires `least` of the silo with the highest floor."""
         mechanism = mechanism_information(least, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
         return replace(self, information=highest + float(mechanism))
 
     def _multiplier_for_epsilon(
         self, federation: Topology, tier: str, epsilon: float | FloatArray
     ) -> float | FloatArray:
-        """The effective multiplier at which the rounds to come, after all that was spent before, keep to an epsilon."""
-        asked = noise_for(epsilon, **self._accounting)
+        """Returns the effective multiplier at which the rounds to come and the earlier spending keep to an epsilon."""
+        required = noise_for(epsilon, **self._accounting)
         if tier not in self.spent:
-            return asked
+            return required
         with np.errstate(divide="ignore"):
-            allowed = self.unit.sensitivity**2 * self.rounds / np.asarray(asked) ** 2
+            allowed = self.unit.sensitivity**2 * self.rounds / np.asarray(required) ** 2
         left = allowed - self.spent[tier]  # mu² adds up over releases
         short = np.isfinite(allowed) & (left <= _LEAST_LEFT * allowed)
         if short.any():
@@ -177,10 +177,10 @@ class Target:
                 "target.information-below-floor", information=bound, floor=floor[worst], whose=whose
             )
         levels, where = np.unique(floor, return_inverse=True)
-        asked = np.asarray(
+        required = np.asarray(
             multiplier_for_information(bound - levels, rounds=self.rounds, bound=self.bound, parameters=self.parameters)
         )
-        return float(asked[0]) if len(levels) == 1 else asked[where]
+        return float(required[0]) if len(levels) == 1 else required[where]
 
 
 def epsilon_by_tier(
@@ -215,12 +215,12 @@ def epsilon_by_tier(
 
 
 def group_by_silo(federation: Topology) -> IntArray:
-    """Returns the group whose members' data resembles each silo's: the declared one, else its region."""
+    """Returns the group of each silo with similar data: the declared group, else the region."""
     return federation.innermost.parent_of if federation.group is None else federation.group.parent_of
 
 
 def floor_by_silo(federation: Topology, floor: Floor | None) -> FloatArray | None:
-    """Returns the lateral floor of each silo in nats."""
+    """Returns the information floor of each silo in nats."""
     if floor is None:
         return None
     region_of, regions = federation.innermost.parent_of, federation.innermost.nodes
@@ -256,12 +256,12 @@ def floor_by_silo(federation: Topology, floor: Floor | None) -> FloatArray | Non
     return read_only(values)  # type: ignore[no-any-return]
 
 
-def _asked_of_budget(spent: Callable[[float], float], budget: float) -> float:
+def _multiplier_for_budget(spent: Callable[[float], float], budget: float) -> float:
     """Returns the multiplier q at which the noise spent is the budget; spending never falls with q."""
-    asked = math.sqrt(budget / spent(1.0))  # exact where spending is proportional to q²
-    if math.isclose(spent(asked), budget, rel_tol=1e-12):
-        return asked
-    low = high = asked
+    multiplier = math.sqrt(budget / spent(1.0))  # exact where spending is proportional to q²
+    if math.isclose(spent(multiplier), budget, rel_tol=1e-12):
+        return multiplier
+    low = high = multiplier
     while spent(low) > budget:
         low /= 2
         if low < _LEAST_ASKED:

@@ -1,4 +1,4 @@
-"""The same promise kept in another way: what other weights would save, whom they would quieten, what they cost inside.
+"""Variants of a plan with the same promise: saving by other weights, cost in influence, cost inside.
 
 >>> from fulcrum.planning.planner import plan
 >>> found = other_weights(plan("severe", rounds=10, epsilon=0.99))
@@ -20,24 +20,24 @@ from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.rounding import display_epsilon
 
 LEAST_SAVING = 0.01
-"""The share of a plan's noise that other weights must save to be worth a word."""
+"""The least share of a plan's noise that other weights must save to be mentioned."""
 
 _LOOKED_AT_UP_TO = 200_000  # silos; beyond, a second plan would keep the reader waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherWeights:
-    """What the weights of least noise would change in a plan that has others.
+    """The effect of the weights of least noise on a plan with other weights.
 
     Attributes:
-        options: How to ask for them on the command line, each by itself.
-        saving: The share of the noise entering the model that they would save.
-        tier: What the node is: the innermost tier, or "silo" where no node of that would have less.
-        node: Who would lose the largest part of its voice.
-        before: Its share of the model under the plan.
-        after: Its share with these weights.
+        options: The options of the command line for these weights, each option by itself.
+        saving: The share of the noise entering the model that these weights would save.
+        tier: The tier of the node: the innermost tier, or "silo" if no node of the innermost tier would lose influence.
+        node: The node that would lose the largest part of its influence.
+        before: The influence of the node under the plan.
+        after: The influence of the node with these weights.
         inside_before: The worst epsilon inside under the plan.
-        inside_after: The same with these weights.
+        inside_after: The worst epsilon inside with these weights.
     """
 
     options: tuple[str, ...]
@@ -51,7 +51,7 @@ class OtherWeights:
 
     @property
     def sentence(self) -> str:
-        """What would be saved, who would have less voice, and what the observer inside would gain."""
+        """The saving, the loss of influence, and the gain of the observer inside, in one sentence."""
         now, then = display_epsilon(self.inside_before), display_epsilon(self.inside_after)
         inside = f", and the worst epsilon inside would be {then:g} in place of {now:g}" if then > now else ""
         return (
@@ -62,10 +62,10 @@ class OtherWeights:
 
 
 def other_weights(plan: Plan) -> OtherWeights | None:
-    """Returns what other weights would save at the same promise, and whom they would quieten; None if hardly anything.
+    """Returns the effect of other weights at the same promise; None if the weights save hardly any noise.
 
-    Tried are the weights of least noise, with the plan's server or, where it pools, with sums added up, and those of
-    the joint recipe, whose server pools sums; the clip changes no noise.
+    Candidates are the weights of least noise, with the plan's server or, if the server pools, with sums added up, and
+    the weights of the joint recipe, whose server pools sums; the clip changes no noise.
     """
     if len(plan.federation) > _LOOKED_AT_UP_TO or plan.allocation not in ALLOCATIONS or plan.target.budget is not None:
         return None
@@ -76,45 +76,47 @@ def other_weights(plan: Plan) -> OtherWeights | None:
         ),
         "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
     }
-    continuous = replace(plan, purpose="research")  # how noise is drawn changes nothing here, and takes long to check
-    found: dict[str, Plan] = {}
+    continuous = replace(plan, purpose="research")  # the lattice changes no figure here, and takes long to check
+    plans: dict[str, Plan] = {}
     for option, recipe in tried.items():
         try:
-            found[option] = plan_with_recipe(continuous, recipe)
+            plans[option] = plan_with_recipe(continuous, recipe)
         except (ParameterError, UnreachableTargetError):  # no way to keep this promise
             continue
-    if not found:
+    if not plans:
         return None
-    best = min(found.values(), key=lambda made: made.model_noise)
+    best = min(plans.values(), key=lambda tried_plan: tried_plan.model_noise)
     saving = 1 - best.model_noise / plan.model_noise
     if saving < LEAST_SAVING:
         return None
     inner = plan.federation.innermost
     tier, names = inner.name, list(inner.nodes)
     before, after = plan.node_influence(tier), best.node_influence(tier)
-    if (after / before).min() > 1 - LEAST_SAVING:  # what changes is who counts for how much within each node
+    if (after / before).min() > 1 - LEAST_SAVING:  # influence moves within each node alone
         tier, names = SILO, plan.federation.silo_names.tolist()
         before, after = plan.influence, best.influence
     offered = {
-        option: made for option, made in found.items() if made.model_noise <= best.model_noise * (1 + LEAST_SAVING)
+        option: tried_plan
+        for option, tried_plan in plans.items()
+        if tried_plan.model_noise <= best.model_noise * (1 + LEAST_SAVING)
     }
-    quietened = int(np.argmin(np.round(after / before, 9)))  # of equals, the first
+    most_affected = int(np.argmin(np.round(after / before, 9)))  # of equals, the first
     return OtherWeights(
         options=tuple(offered),
         saving=saving,
         tier=tier,
-        node=names[quietened],
-        before=float(before[quietened]),
-        after=float(after[quietened]),
+        node=names[most_affected],
+        before=float(before[most_affected]),
+        after=float(after[most_affected]),
         inside_before=plan.worst_epsilon(SILO),
-        inside_after=max(made.worst_epsilon(SILO) for made in offered.values()),
+        inside_after=max(tried_plan.worst_epsilon(SILO) for tried_plan in offered.values()),
     )
 
 
 def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None) -> Plan:
-    """Returns the plan of the same promise with another recipe, and other rounds or parameters where given.
+    """Returns the plan of the same promise with another recipe, and other rounds or parameters if given.
 
-    What a budget bought is found again. A clip of 1 in the recipe keeps the plan's own clip norm.
+    The target that a budget buys is found again. A clip of 1 in the recipe keeps the plan's own clip norm.
     """
     target = replace(plan.target, rounds=plan.rounds if rounds is None else rounds)
     if target.budget is not None:

@@ -1,4 +1,4 @@
-"""What other weights would need to keep a plan's promise, how far they lie from sizes, and whom they quieten.
+"""The noise of other weights at a plan's promise, their distance from sizes, and the least represented region.
 
 >>> from fulcrum.planning.planner import plan
 >>> choices = weight_choices(plan("consortium", rounds=10, epsilon=1.0))
@@ -19,7 +19,7 @@ from fulcrum.planning.theory.allocation import allocate, noise_variance
 from fulcrum.planning.theory.weights import region_shares, weights_by
 
 MOST_SILOS_BETWEEN = 1_000
-"""Silos up to which weights between sizes and least noise are worked out where several tiers have targets."""
+"""The most silos for weights between sizes and least noise with targets on several tiers."""
 
 
 def different_needs(federation: Topology, *, most: float) -> int:
@@ -40,14 +40,15 @@ def different_needs(federation: Topology, *, most: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightChoice:
-    """One choice of weights at a plan's promise.
+    """A choice of weights at a plan's promise.
 
     Attributes:
-        weights: As `plan` takes them: a number from 0 (sizes) to 1 (least noise), or the name of a rule.
+        weights: As `plan` takes weights: a number from 0 (sizes) to 1 (least noise), or the name of a rule.
         noise: The noise variance entering the model, in units of C²; see `Plan.model_noise`.
-        moved: The share of the model that regions have beyond their shares by size; others have as much less.
-        least_represented: The region that has the least of its share by size.
-        influence_ratio: Its share of the model over its share by size.
+        moved: The share of the model that regions have beyond their shares by size; the rest of the regions lose as
+            much.
+        least_represented: The region with the least influence relative to its size.
+        influence_ratio: The influence of that region over its share by size.
     """
 
     weights: str | float
@@ -57,47 +58,47 @@ class WeightChoice:
     influence_ratio: float
 
 
-def weight_choices(made: Plan, *, points: int = 13) -> tuple[WeightChoice, ...]:
+def weight_choices(plan: Plan, *, points: int = 13) -> tuple[WeightChoice, ...]:
     """Returns the choices from weights by size to least noise, each with the least noise that keeps the promise.
 
-    Regions count for their weights: no server pools. The two ends alone where several tiers have targets and there are
-    more than `MOST_SILOS_BETWEEN` silos: what is between them would take minutes. Empty where sizes are unknown, and
-    where nothing is gained: all weights on the way are the same.
+    The influence of a region is its weight: no server pools. The result has the two ends alone if several tiers have
+    targets and the federation has more than `MOST_SILOS_BETWEEN` silos: the choices between would take minutes. Empty
+    if sizes are unknown, and if nothing is gained since all weights on the way are the same.
     """
-    federation = made.federation
+    federation = plan.federation
     if not federation.sizes_known:
         return ()
-    # A cap presses on all silos of a region together, so the price at which it bites grows with their number.
+    # A cap lowers all silos of a region together, so the price at which the cap takes effect grows with their number.
     largest = float(np.bincount(federation.innermost.parent_of).max())
-    between = len(made.requirement.multiplier) == 1 or len(federation) <= MOST_SILOS_BETWEEN
+    between = len(plan.requirement.multiplier) == 1 or len(federation) <= MOST_SILOS_BETWEEN
     prices = np.geomspace(0.1, 30 * largest, points - 2 if between else 0)
-    found = [_choice(made, share) for share in (0.0, *(prices / (1 + prices)).tolist(), 1.0)]
-    return tuple(found) if found[-1].noise < (1 - 1e-9) * found[0].noise else ()
+    choices = [_choice_by_rule(plan, share) for share in (0.0, *(prices / (1 + prices)).tolist(), 1.0)]
+    return tuple(choices) if choices[-1].noise < (1 - 1e-9) * choices[0].noise else ()
 
 
-def equal_weights(made: Plan) -> WeightChoice:
-    """Returns what weights that are equal within a region need: every region keeps its share."""
-    return _choice(made, "equal")
+def equal_weights(plan: Plan) -> WeightChoice:
+    """Returns the choice of weights that are equal within a region: every region keeps its share."""
+    return _choice_by_rule(plan, "equal")
 
 
-def own_choice(made: Plan) -> WeightChoice:
-    """Returns where the plan itself stands; with a server that pools, where regions agree."""
-    influence = made.node_influence(made.federation.innermost.name)
-    return _described(made.federation, made.weights_rule, made.model_noise, influence)
+def own_choice(plan: Plan) -> WeightChoice:
+    """Returns the plan's own choice; with a server that pools, for regions that agree."""
+    influence = plan.node_influence(plan.federation.innermost.name)
+    return _choice_of(plan.federation, plan.weights_rule, plan.model_noise, influence)
 
 
-def _choice(made: Plan, rule: str | float) -> WeightChoice:
-    requirement = made.requirement
-    above = requirement.by_observer(made.federation)[0]
-    weights = weights_by(rule, made.federation, above.multiplier, excluded_silos=above.excluded_silos)
-    federation = made.federation.weighted(weights)
+def _choice_by_rule(plan: Plan, rule: str | float) -> WeightChoice:
+    requirement = plan.requirement
+    above = requirement.by_observer(plan.federation)[0]
+    weights = weights_by(rule, plan.federation, above.multiplier, excluded_silos=above.excluded_silos)
+    federation = plan.federation.weighted(weights)
     noise = float(noise_variance(federation, allocate(federation, requirement)).sum())
-    noise *= made.server_rule.noise_factor()  # as the plan's own noise counts, which stands beside it
+    noise *= plan.server_rule.noise_factor()  # as in `Plan.model_noise`, which stands beside this figure
     inner = federation.innermost
-    return _described(federation, rule, noise, sum_by(inner.parent_of, weights, len(inner.nodes)))
+    return _choice_of(federation, rule, noise, sum_by(inner.parent_of, weights, len(inner.nodes)))
 
 
-def _described(federation: Topology, rule: str | float, noise: float, influence: FloatArray) -> WeightChoice:
+def _choice_of(federation: Topology, rule: str | float, noise: float, influence: FloatArray) -> WeightChoice:
     shares = region_shares(federation)
     influence_ratio = influence / shares
     least_represented = int(np.argmin(np.round(influence_ratio, 9)))  # of equals, the first

@@ -1,4 +1,4 @@
-"""A federation whose silos count for what was asked: weights by a rule, raised where a region would have too little.
+"""A federation with weights by a rule, raised for a region with less influence than the least influence.
 
 >>> from fulcrum.readers.profiles import profile
 >>> found = choose_weights(profile("severe"), "least-noise", Requirement(multiplier={}), server="sum")
@@ -19,13 +19,13 @@ from fulcrum.rules.random_effects import mix_shares, mixing_share
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WeightedFederation:
-    """A federation whose silos count for what was asked.
+    """A federation with weights by a rule.
 
     Attributes:
-        federation: With its weights.
-        mix: Which part of the regions' weights is by share, so that each has as much as it must.
-        by_rule: By region, what it counts for by the rule alone; None where no shares are mixed in. Whoever reads a
-            plan cannot take the shares out again to a useful precision where they are most of it.
+        federation: The federation with its weights.
+        mix: The part of the regions' weights that is by share, for the least influence of every region.
+        by_rule: By region, the weight by the rule alone; None if no shares are mixed in. A reader of a plan cannot
+            recover these weights to a useful precision if shares are most of the mixture.
     """
 
     federation: Topology
@@ -43,8 +43,8 @@ def choose_weights(
 ) -> WeightedFederation:
     """Returns the federation with the weights that a rule gives.
 
-    The regions' weights are mixed with their shares so far as `least_influence` needs; within a region silos keep their
-    proportions. The rule "random-effects" sees to it itself.
+    The regions' weights are mixed with their shares as far as `least_influence` needs; within a region silos keep their
+    proportions. The server rule "random-effects" mixes by itself.
     """
     federation = replace(federation, chosen_weights=None)
     if rule == "sizes" and federation.sizes_known and federation.declared_weights is None:

@@ -1,6 +1,6 @@
-"""Plans as files for others: the content of a plan file, differences between files, exports to other tools.
+"""Plan files: the content of a plan file, differences between files, exports to tools, keys and signatures.
 
-Change it for another export.
+Change this folder for another export.
 
 Imports from: base, core, rules, planning.
 """

@@ -1,4 +1,4 @@
-"""Two plans compared: what differs from one to the other, and for whom.
+"""Two plans compared: the figures that differ, by part of the plan, node and silo.
 
 >>> from fulcrum.planning.planner import plan
 >>> before, after = (plan("consortium", rounds=10, epsilon=epsilon) for epsilon in (1.0, 0.9))
@@ -16,23 +16,23 @@ from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
 
 NOISE_ON_SUM = "noise on the sum"
-"""What a region's sum has of noise, over the clip norm. A noise multiplier is that of a silo, everywhere."""
+"""The noise of a region's sum, over the clip norm. The words noise multiplier are for silos alone."""
 
 
 KEY = "key of"
-"""The kind of a difference between the keys that plans carry; its subject is the site."""
+"""The kind of a difference between the keys of two plans; the subject is the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One difference between two plans.
+    """A difference between two plans.
 
     Attributes:
-        kind: What the subject is: a tier, "silo", `KEY` for a site whose key it is, or empty for the plan as a whole.
-        subject: Whose: a part of the plan ("settings", "summary" and so on), a node, or a silo.
-        what: Which figure.
-        before: In the first plan, None where it has none.
-        after: In the second.
+        kind: The kind of the subject: a tier, "silo", `KEY` for a site with a key, or empty for the plan as a whole.
+        subject: A part of the plan ("settings", "summary" and so on), a node, or a silo.
+        what: The name of the figure.
+        before: The figure in the first plan; None if the plan has no such figure.
+        after: The figure in the second plan.
     """
 
     kind: str
@@ -43,31 +43,31 @@ class Difference:
 
 
 def differences(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> tuple[Difference, ...]:
-    """Returns what changed from one plan to another, and for whom: as a whole, node by node, silo by silo."""
+    """Returns the differences between two plans: of the plan as a whole, then node by node, then silo by silo."""
     first, second = content_in(before), content_in(after)
-    found = []
+    changes = []
     for part in ("federation", "settings", "guarantee", "summary"):
-        found += _between("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
+        changes += _between("", part, _fields(getattr(first, part)), _fields(getattr(second, part)))
     for tier in {**first.tiers, **second.tiers}:
         old_nodes = {node.name: node for node in first.tiers.get(tier, ())}
         new_nodes = {node.name: node for node in second.tiers.get(tier, ())}
         for name in {**old_nodes, **new_nodes}:
-            found += _between(tier, name, _node_fields(old_nodes.get(name)), _node_fields(new_nodes.get(name)))
+            changes += _between(tier, name, _node_fields(old_nodes.get(name)), _node_fields(new_nodes.get(name)))
     for name in {**first.keys, **second.keys}:
         keys = ({"key": held.keys[name]} if name in held.keys else {} for held in (first, second))
-        found += _between(KEY, name, *keys)
+        changes += _between(KEY, name, *keys)
     old = {entry.silo: entry for entry in first.silos}
     new = {entry.silo: entry for entry in second.silos}
     for name in {**old, **new}:
-        found += _between(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
-    return tuple(found)
+        changes += _between(SILO, name, _fields(old.get(name)), _fields(new.get(name)))
+    return tuple(changes)
 
 
 def on_digests(before: str | Path | Plan | PlanFile, after: str | Path | Plan | PlanFile) -> str:
-    """Returns why two plans have different digests where both promise the same; empty where that needs no word."""
+    """Returns the reason for different digests of two plans with the same promise; empty if no reason is needed."""
     first, second = content_in(before), content_in(after)
     same = first.digest == second.digest or first.purpose != second.purpose
-    if same or {found.kind for found in differences(first, second)} - {KEY}:
+    if same or {change.kind for change in differences(first, second)} - {KEY}:
         return ""
     why = []
     if first.keys != second.keys:
@@ -83,19 +83,19 @@ def on_digests(before: str | Path | Plan | PlanFile, after: str | Path | Plan | 
 
 
 def _fields(entry: object) -> dict[str, object]:
-    """The figures of one struct, its mappings flattened; empty where there is none."""
-    found: dict[str, object] = {}
+    """Returns the figures of a struct with its mappings flattened; empty for None."""
+    figures: dict[str, object] = {}
     for name in getattr(entry, "__struct_fields__", ()):
         value = getattr(entry, name)
         if isinstance(value, Mapping):
-            found |= {f"{name} at {key}": item for key, item in value.items()}
+            figures |= {f"{name} at {key}": item for key, item in value.items()}
         elif name not in ("silo", "name"):
-            found[name] = value
-    return found
+            figures[name] = value
+    return figures
 
 
 def _node_fields(entry: object) -> dict[str, object]:
-    """The figures of one node; the noise of its sum is not called by the name that the noise of a silo has."""
+    """Returns the figures of a node; the noise of a sum has another name than the noise of a silo."""
     return {NOISE_ON_SUM if name == "noise_multiplier" else name: value for name, value in _fields(entry).items()}
 
 

@@ -4,8 +4,8 @@
 >>> print(export_plan(plan("isic-paper", rounds=10, epsilon=1.0), "csv").splitlines()[0])
 silo,records,region,weight,noise_multiplier,region_noise_multiplier,epsilon_silo,epsilon_region,epsilon_federation
 
-Settings for engines carry the plan's digest, so that whoever reads them can tell which plan they came from. Noise is
-drawn by Fulcrum: these are settings, not switches of an engine's own privacy code.
+Settings for engines carry the digest of the plan, so a reader of the settings can tell the plan. Fulcrum draws the
+noise: the exports are settings, not switches of an engine's own privacy code.
 """
 
 import json
@@ -16,7 +16,7 @@ from fulcrum.errors import check_known
 from fulcrum.planning.plan import Plan
 
 EXPORTS = ("csv", "flower", "nvflare")
-"""Where a plan can go."""
+"""The tools that a plan can be exported to."""
 
 
 def export_plan(plan: Plan, to: str) -> str:
@@ -27,7 +27,7 @@ def export_plan(plan: Plan, to: str) -> str:
 
 
 def _csv(plan: Plan) -> str:
-    """One row a silo: its place, its noise and that of its region's sum, its epsilon against each tier's observer."""
+    """Returns a row for each silo: place, noise, noise of the region's sum, epsilon against each observer."""
     content, federation = plan.content(), plan.federation
     places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
     tiers, inner = federation.tier_names, federation.innermost
@@ -43,7 +43,7 @@ def _csv(plan: Plan) -> str:
 
 
 def _flower(plan: Plan) -> str:
-    """A fragment for the app's pyproject.toml, and for every silo the --node-config of its SuperNode."""
+    """Returns a fragment for the app's pyproject.toml, and for every silo the --node-config of its SuperNode."""
     inner = plan.federation.innermost
     lines = [
         "# For the app's pyproject.toml.",
@@ -62,7 +62,7 @@ def _flower(plan: Plan) -> str:
         lines[-2:-2] = [
             f"# The noise that each {inner.name} aggregator adds to its weighted sum, over the clip norm.",
             "[tool.fulcrum.aggregator-noise-multiplier]",
-            *(f"{_quoted(node)} = {multiplier!r}" for node, multiplier in noise),
+            *(f"{_toml_value(node)} = {multiplier!r}" for node, multiplier in noise),
             "",
         ]
     for index, name in enumerate(plan.federation.silo_names.tolist()):
@@ -72,28 +72,28 @@ def _flower(plan: Plan) -> str:
             "weight": float(plan.federation.weights[index]),
             "noise-multiplier": float(plan.noise_multiplier[index]),
         }
-        value = " ".join(f"{key}={_quoted(item)}" for key, item in settings.items())
-        lines.append(f"{_quoted(name)} = {_quoted(value)}")
+        value = " ".join(f"{key}={_toml_value(item)}" for key, item in settings.items())
+        lines.append(f"{_toml_value(name)} = {_toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _flower_beyond_the_paper(plan: Plan) -> list[str]:
-    """The clip share, the server and the aggregation, where they are not the paper's."""
+    """Returns the clip share, the server and the aggregation, if they are not the paper's."""
     server = {} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}
     return [
         *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
-        *(f"fulcrum-{name} = {_quoted(value)}" for name, value in server.items()),
-        *([f"fulcrum-aggregation = {_quoted(plan.aggregation)}"] if plan.aggregation != "trusted" else []),
+        *(f"fulcrum-{name} = {_toml_value(value)}" for name, value in server.items()),
+        *([f"fulcrum-aggregation = {_toml_value(plan.aggregation)}"] if plan.aggregation != "trusted" else []),
     ]
 
 
-def _quoted(value: str | float) -> str:
-    """A string or number as TOML writes it; names hold no control characters, so JSON's form is TOML's."""
+def _toml_value(value: str | float) -> str:
+    """Returns a string or number as TOML; names hold no control characters, so JSON and TOML agree."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def _nvflare(plan: Plan) -> str:
-    """The sites by name: leaves with their parent, weight and noise; aggregators with the members they must see."""
+    """Returns the sites by name: leaves with parent, weight and noise; aggregators with their members."""
     federation, inner = plan.federation, plan.federation.innermost
     names = federation.silo_names.tolist()
     members: dict[str, list[str]] = {node: [] for node in inner.nodes}

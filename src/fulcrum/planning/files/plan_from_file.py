@@ -1,4 +1,4 @@
-"""Plans made of their files: a file becomes a plan only where it verifies as it was read."""
+"""Plans from their files: a file becomes a plan only if the content verifies as read."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from fulcrum.rules.rule_registry import rule_named
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Reads a plan file, verifies it as it was read, and returns the plan.
+    """Reads a plan file, verifies the content as read, and returns the plan.
 
     Raises:
         PlanError: The file is no plan, or a check of `fulcrum verify` fails.
@@ -20,26 +20,26 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def read_verified_content(path: str | Path) -> PlanFile:
-    """Reads a plan file, verifies it, and returns the content as it was read; it raises as `read_plan` does."""
+    """Reads a plan file, verifies the content as read, and returns the content; raises as `read_plan` does."""
     content = read_content(path)
     check_verified(content, PlanError, source=str(path))
     return content
 
 
 def with_figures(plan: Plan | VerifiedPlan) -> Plan:
-    """Returns the plan with its figures: itself, or made of the content that was verified."""
+    """Returns the plan with its figures; a `VerifiedPlan` is made again from the verified content."""
     return plan_of(plan.content()) if isinstance(plan, VerifiedPlan) else plan
 
 
 def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
-    """Returns the plan that a content describes, once every check of `fulcrum verify` holds for that content.
+    """Returns the plan of a content, once every check of `fulcrum verify` holds for the content.
 
     Args:
-        content: As it was read, the stated figures included; the plan keeps it.
+        content: The content as read, the stated figures included; the plan keeps the content.
         source: The name of the file in messages.
 
     Raises:
-        PlanError: A check fails, or the plan names a server rule that is not known here.
+        PlanError: A check fails, or the plan names an unknown server rule.
     """
     check_verified(content, PlanError, source=source)
     check_server_known(content, source=source)
@@ -49,7 +49,7 @@ def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
 
 
 def is_server_known(content: PlanFile) -> bool:
-    """Returns True where the server rule that a plan names is built in, registered or installed."""
+    """Returns True if the server rule of a plan is built in, registered or installed."""
     try:
         check_server_known(content, source="the plan")
     except PlanError:
@@ -58,9 +58,9 @@ def is_server_known(content: PlanFile) -> bool:
 
 
 def check_server_known(content: PlanFile, *, source: str) -> None:
-    """Raises `PlanError` where a plan names a server rule that is neither built in, registered nor installed.
+    """Raises `PlanError` if the server rule of a plan is neither built in, registered nor installed.
 
-    A silo releases under such a plan all the same: a rule is post-processing of sums, and no epsilon rests on it.
+    A silo releases under such a plan all the same: a rule is post-processing of sums, and no epsilon rests on the rule.
     """
     try:
         rule_named(content.settings.server)

@@ -1,4 +1,4 @@
-"""The issue of a plan: fresh keys, signatures of deployment plans, and checks of how a plan file was issued."""
+"""The issue of a plan: fresh keys, signatures of deployment plans, and checks on the issue of a plan file."""
 
 import base64
 import os
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def new_key(path: str | Path, kind: str = "signing") -> str:
-    """Writes a fresh private key for its owner's eyes alone, and its public half beside it; returns the latter.
+    """Writes a fresh private key that only its owner can read, and the public key beside it; returns the public key.
 
     Args:
-        path: Where the private key goes; the public one is `path` with .pub added.
+        path: The file of the private key; the public key goes to `path` with .pub added.
         kind: One of `KINDS`.
     """
     private = private_class(kind).generate()
@@ -53,7 +53,7 @@ def sign_plan(path: str | Path, key: str | Path) -> Path:
     """Signs a deployment plan that verifies, and returns the path of the signature.
 
     Args:
-        path: The plan file; the signature is written beside it.
+        path: The plan file; the signature is written beside the plan file.
         key: The file of the issuer's private key.
 
     Raises:
@@ -63,11 +63,11 @@ def sign_plan(path: str | Path, key: str | Path) -> Path:
 
 
 def write_signature(path: str | Path, key: str | Path, *, purpose: str) -> Path:
-    """Signs a plan file of the purpose that its site states, and returns the path of the signature.
+    """Signs a plan file with the purpose of its site, and returns the path of the signature.
 
     An issuer signs deployment plans alone (`sign_plan`): a reader takes a signature for a promise, and a research plan
-    protects nobody. Sites for research on one machine are the exception. They read signed plans as all sites do, and
-    site.toml states their purpose, so that no site for deployment takes such a plan.
+    protects nobody. Sites for research on one machine are the exception. These sites read signed plans as all sites do,
+    and site.toml states the purpose, so no site for deployment accepts such a plan.
     """
     content = read_content(path)
     if content.purpose != purpose:
@@ -89,7 +89,7 @@ def write_signature(path: str | Path, key: str | Path, *, purpose: str) -> Path:
 
 
 def signer_of(path: str | Path) -> str:
-    """Returns the public key that the signature beside a plan file names; whether it is good is another question."""
+    """Returns the public key that the signature beside a plan file names, without a check of the signature."""
     return signature_of(path).public_key
 
 
@@ -97,24 +97,24 @@ def check_signature(path: str | Path, issuer: str) -> None:
     """Raises `SignatureError` unless a plan file carries a good signature by the issuer's public key.
 
     Args:
-        path: The plan file; its signature is beside it.
-        issuer: The public key, as `new_key` returns it, or a file that holds it, whose name ends in .pub.
+        path: The plan file; the signature is beside the plan file.
+        issuer: The public key, as `new_key` returns the key, or a file with the key, whose name ends in .pub.
     """
-    check_beside(path, read_content(path).digest, _trusted(issuer))
+    check_beside(path, read_content(path).digest, _trusted_key(issuer))
 
 
 def issue_checks(path: str | Path, content: PlanFile, issuer: str | None = None) -> tuple[Check, Check, Check]:
-    """Returns three checks of how a plan file was issued: its purpose, its signature, and who signed it.
+    """Returns three checks of the issue of a plan file: purpose, signature and signer.
 
     Args:
-        path: The plan file; a signature may be beside it.
-        content: As it was read from the file.
-        issuer: As in `check_signature`, or None where anybody may have signed.
+        path: The plan file; a signature may be beside the plan file.
+        content: The content as read from the file.
+        issuer: As in `check_signature`, or None if any signer will do.
 
     Raises:
         SignatureError: `issuer` is no public key.
     """
-    trusted = None if issuer is None else _trusted(issuer)
+    trusted = None if issuer is None else _trusted_key(issuer)
     if trusted is not None:
         public_key(trusted)
     deployed = content.purpose == "deployment"
@@ -137,8 +137,8 @@ def issue_checks(path: str | Path, content: PlanFile, issuer: str | None = None)
     return purpose, signature, Check(name="issuer", holds=signer == trusted, detail=detail)
 
 
-def _trusted(issuer: str) -> str:
-    """Returns the public key that an issuer is given by: the key itself, or the content of a .pub file."""
+def _trusted_key(issuer: str) -> str:
+    """Returns the public key of an issuer: the key itself, or the content of a .pub file."""
     return _key_in(Path(issuer)) if issuer.endswith(".pub") else issuer
 
 

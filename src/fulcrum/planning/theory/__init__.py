@@ -1,6 +1,6 @@
-"""The mathematics of planning: allocation, weights, information bounds, the lateral floor.
+"""The mathematics of planning: allocation, weights, information bounds, the information floor.
 
-Change it for another allocation or bound. Pure functions of arrays and federations; no files.
+Change this folder for another allocation or bound. Pure functions of arrays and federations; no files.
 
 Imports from: base, core.
 """

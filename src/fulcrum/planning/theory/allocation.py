@@ -1,4 +1,4 @@
-"""Targets to noise: the least noise, by silo, that gives every observer's target on a tree of any depth.
+"""Targets to noise: the least noise, by silo, for the target of every observer on a tree of any depth.
 
 >>> from fulcrum.readers.federation import Federation
 >>> federation = Federation.from_sizes(
@@ -8,15 +8,15 @@
 >>> (multiplier**2).round(3).tolist()[:3]
 [3.636, 3.636, 3.636]
 
-A target on a tier asks of silo i an effective multiplier q_i against an observer who sees the sums of that tier, so
-node v needs noise variance S_v >= need_v = max over its silos of w_i² q_i². The least total is, bottom up,
+A target on a tier requires of silo i an effective multiplier q_i against an observer of the sums of the tier, so node v
+needs noise variance S_v >= need_v = max over the silos of v of w_i² q_i². The least total is, bottom up,
 
     S_v = max(need_v, sum of S over v's children)
 
-and among all allocations of that total the one whose smallest multiplier is largest raises, at each node that falls
-short, the lowest multipliers among its silos to a common level. With one tier this is the paper's Theorem 3,
-sigma_i² = S_r / V_r. An allocation is a callable that returns noise multipliers up to a common factor; the factor is
-then the smallest that meets every target, so all allocations are compared at the same guarantee.
+Many allocations have this total. The allocation with the largest smallest multiplier raises, at every node with too
+little noise, the lowest multipliers among the silos of the node to a common level. With one tier the result is the
+paper's Theorem 3, sigma_i² = S_r / V_r. An allocation is a callable that returns noise multipliers up to a common
+factor; the factor is then the smallest that meets every target, so all allocations are compared at the same guarantee.
 """
 
 import importlib
@@ -41,14 +41,15 @@ _BISECTIONS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requirement:
-    """What must hold: by tier the effective multiplier asked of every silo, one number or one by silo.
+    """The effective multiplier required of every silo, by tier.
 
     Attributes:
-        multiplier: Tier name to q; tiers that are not named ask for nothing.
+        multiplier: Tier name to q, a number for all silos or an array by silo; a tier without an entry requires
+            nothing.
         colluders: Silos of each region that share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
-        masked: Whether sums are masked, so that the tier "silo" stands for the server with a member of each region at
-            least: it sees sums alone.
+        masked: True for masked sums. The tier "silo" then stands for the server with at least one silo of each region:
+            an observer of sums alone.
     """
 
     multiplier: Mapping[str, float | FloatArray]
@@ -61,25 +62,26 @@ class Requirement:
         """The number of silos of each region whose noise does not count, the worst silos for each silo."""
         return self.colluders + self.dropouts
 
-    @property
-    def uncounted(self) -> int:
-        """The earlier name of `excluded_silos`."""
+    def __getattr__(self, name: str) -> Any:
+        """Returns `excluded_silos` by its earlier name, with a warning."""
+        if name != "uncounted":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         message = "Requirement.uncounted goes with version 0.3. Use Requirement.excluded_silos"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.excluded_silos
 
     def group_tier(self, federation: Topology) -> str:
-        """Returns the tier whose sums the server gets where they are masked: the root where it alone has a target."""
+        """Returns the tier whose sums the server gets when sums are masked: the root if the root alone has a target."""
         return ROOT if set(self.multiplier) - {SILO} == {ROOT} else federation.innermost.name
 
     def by_observer(self, federation: Topology) -> "tuple[Requirement, ...]":
-        """Returns what is required against those who see sums alone, and against those inside, each by itself.
+        """Returns the requirement against observers of sums, and the requirement against observers inside.
 
-        Where nothing is masked both are one, since the tier "silo" is then a tier like any other.
+        Without masks both are one requirement, since the tier "silo" is then a tier like the rest.
         """
         if not self.masked or SILO not in self.multiplier:
             return (self,)
-        sums = {tier: asked for tier, asked in self.multiplier.items() if tier != SILO}
+        sums = {tier: required for tier, required in self.multiplier.items() if tier != SILO}
         inside = replace(
             self,
             multiplier={self.group_tier(federation): self.multiplier[SILO]},
@@ -89,9 +91,9 @@ class Requirement:
         return (*([replace(self, multiplier=sums, masked=False)] if sums else []), inside)
 
     def need(self, federation: Topology, tier: str) -> FloatArray:
-        """Returns by silo the noise variance that must conceal it at `tier`, w² q²."""
-        asked = self.multiplier.get(tier, 0.0)
-        return (federation.weights * asked) ** 2 * _ROUNDING
+        """Returns by silo the noise variance that must conceal the silo at `tier`, w² q²."""
+        required = self.multiplier.get(tier, 0.0)
+        return (federation.weights * required) ** 2 * _ROUNDING
 
 
 AllocationRule: TypeAlias = Callable[[Topology, Requirement], FloatArray]
@@ -103,15 +105,25 @@ def allocate(
 ) -> FloatArray:
     """Returns the noise multiplier of each silo under an allocation, scaled to meet the requirement exactly.
 
+    Guarantees:
+
+    - every silo has at least the required effective multiplier at every tier, rounding included;
+    - colluders and dropouts are the worst silos for each silo; the silo's own noise always counts.
+
     Args:
-        federation: Who reports to whom.
-        requirement: What must hold.
+        federation: The silos and the tree of regions above them.
+        requirement: The effective multiplier required of each silo.
         allocation: One of `ALLOCATIONS`, "module:function", or a callable of the type `AllocationRule`.
-        seed: For `misallocated`, which order the regions are dealt their noise in.
+        seed: For `misallocated`, the order in which regions are dealt their noise.
+
+    Raises:
+        ParameterError: No target is given, or the allocation is unknown or does not take these targets.
+        UnreachableTargetError: A target requires infinite noise.
+        AllocationError: A user's allocation fails, or returns no noise multipliers for this federation.
     """
     _check_requirement(federation, requirement)
     parts = requirement.by_observer(federation)
-    if parts != (requirement,):  # more noise conceals no less: the larger of both is enough against both
+    if parts != (requirement,):  # the larger multiplier is enough against both observers, as noise never harms
         noise = [allocate(federation, part, allocation, seed=seed) for part in parts]
         return np.asarray(np.maximum.reduce(noise))
     if allocation == "optimal":
@@ -121,8 +133,8 @@ def allocate(
     else:
         multiplier = _shape(federation, requirement, allocation, seed)
         multiplier = multiplier * math.sqrt(_factor(federation, requirement, multiplier))
-    # Sums over very many silos round by more than `_ROUNDING`; what they leave short is made up here, a little more
-    # each time, since the raised sums round anew.
+    # Sums over very many silos round by more than `_ROUNDING`. The loop makes up for the missing noise, a little
+    # more each time, since the raised sums round anew.
     step = _ROUNDING - 1
     while (shortfall := _factor(federation, requirement, multiplier) / _ROUNDING) > 1:
         multiplier = multiplier * math.sqrt(shortfall + step)
@@ -139,11 +151,11 @@ ALLOCATIONS: dict[str, str] = {
     "misallocated": "the optimal multipliers dealt to the regions in a random order",
     "least-under-collusion": "with colluders or dropouts, the least noise when multipliers may differ within a region",
 }
-"""The built-in allocations and what they do."""
+"""The built-in allocations, each with a description."""
 
 
 def noise_variance(federation: Topology, multiplier: FloatArray) -> FloatArray:
-    """Returns by silo the noise variance it brings into its sum, w² sigma², in units of C²."""
+    """Returns by silo the variance of the silo's noise in the sum of its region, w² sigma², in units of C²."""
     return (federation.weights * multiplier) ** 2
 
 
@@ -152,7 +164,7 @@ def load_allocation(name: str) -> AllocationRule:
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
-    except Exception as error:  # whatever the user's module does when it is imported
+    except Exception as error:  # a user's module may raise any exception on import
         raise AllocationError("allocation.not-loadable", allocation=name, reason=str(error)) from error
     if not callable(function):
         raise AllocationError("allocation.not-callable", allocation=name)
@@ -162,20 +174,20 @@ def load_allocation(name: str) -> AllocationRule:
 def _check_requirement(federation: Topology, requirement: Requirement) -> None:
     if not requirement.multiplier:
         raise ParameterError("allocation.target-missing")
-    for tier, asked in requirement.multiplier.items():
+    for tier, required in requirement.multiplier.items():
         if tier not in (SILO, ROOT):
             federation.tier(tier)
-        if not np.isfinite(asked).all():
+        if not np.isfinite(required).all():
             raise UnreachableTargetError("allocation.noise-infinite", tier=tier)
 
 
 def _least_variance(federation: Topology, requirement: Requirement) -> FloatArray:
-    """The tree's optimum: sigma² by silo."""
+    """Returns sigma² by silo at the optimum of the tree."""
     region_of, regions = federation.innermost.parent_of, len(federation.innermost.nodes)
     squared = federation.weights**2
     base = np.asarray(requirement.multiplier.get(SILO, 0.0)) ** 2 * _ROUNDING
-    # Silos of a region share one level unless the tier `silo` asks for different ones, so the tree is solved on blocks:
-    # a block is a region, or a silo where levels differ within regions.
+    # Silos of a region share one level unless the tier `silo` requires different levels. The tree is therefore solved
+    # on blocks: a block is a region, or a silo if levels differ within regions. A million silos are few regions.
     if base.ndim == 0:
         block_of, mass, level = region_of, sum_by(region_of, squared, regions), np.full(regions, float(base))
     else:
@@ -188,17 +200,17 @@ def _least_variance(federation: Topology, requirement: Requirement) -> FloatArra
         if tier not in requirement.multiplier:
             continue
         if requirement.excluded_silos:
-            level = _raised_against_coalitions(federation, requirement, tier, block_of, parent, level)
+            level = _raise_levels_against_coalitions(federation, requirement, tier, block_of, parent, level)
         else:
             need = largest_by(
                 federation.membership(tier), requirement.need(federation, tier), federation.node_count(tier)
             )
-            level = _raised(mass, level, parent, need)
+            level = _raise_levels(mass, level, parent, need)
     return level[block_of]
 
 
-def _raised(mass: FloatArray, level: FloatArray, node_of: IntArray, need: FloatArray) -> FloatArray:
-    """Raises the lowest levels at each node that falls short until it has what it needs.
+def _raise_levels(mass: FloatArray, level: FloatArray, node_of: IntArray, need: FloatArray) -> FloatArray:
+    """Raises the lowest levels at every node with too little noise, until the node has the noise that it needs.
 
     The common level L of a node solves: sum of mass * max(level, L) = need.
     """
@@ -222,8 +234,8 @@ def _raised(mass: FloatArray, level: FloatArray, node_of: IntArray, need: FloatA
         return total - np.repeat(total[start] - values[start], lengths)
 
     lifted = running(mass[blocks])
-    kept = have[node] - running(mass[blocks] * level[blocks])  # noise of the blocks that stay as they are
-    candidate = (need[node] - kept) / lifted
+    unraised = have[node] - running(mass[blocks] * level[blocks])  # noise of the blocks that stay as they are
+    candidate = (need[node] - unraised) / lifted
     following = np.where(last, np.inf, np.append(level[blocks][1:], np.inf))
     fits = candidate <= following  # the first position that fits is the answer
     position = np.where(fits, np.arange(len(blocks)), len(blocks))
@@ -234,7 +246,7 @@ def _raised(mass: FloatArray, level: FloatArray, node_of: IntArray, need: FloatA
     return raised
 
 
-def _raised_against_coalitions(
+def _raise_levels_against_coalitions(
     federation: Topology,
     requirement: Requirement,
     tier: str,
@@ -242,11 +254,11 @@ def _raised_against_coalitions(
     node_of_block: IntArray,
     level: FloatArray,
 ) -> FloatArray:
-    """Raises the lowest levels at each node that falls short, counting only the noise that no coalition takes away.
+    """Raises the lowest levels at every node with too little noise, without the noise that coalitions can remove.
 
-    On the innermost tier this is the paper's constant multiplier with rho_r = W_r over the honest remainder, in closed
-    form; on outer tiers the common level is found by bisection, which meets every need, but a linear program over
-    levels that differ may need less noise.
+    On the innermost tier the result is the paper's constant multiplier with rho_r = W_r over the honest remainder, in
+    closed form. On outer tiers bisection finds the common level. Every need is met, but a linear program over levels
+    that differ may need less noise.
     """
     squared = federation.weights**2
     node_of, count = federation.membership(tier), federation.node_count(tier)
@@ -261,7 +273,7 @@ def _raised_against_coalitions(
         return largest_by(node_of, lacking.astype(float), count) > 0
 
     low = np.zeros(count)
-    # A silo's own noise always conceals it, so the largest q² is enough.
+    # A silo's own noise always conceals the silo, so the largest q² is enough.
     high = largest_by(node_of, need / squared, count) * _ROUNDING
     lacking = short(low)
     for _ in range(_BISECTIONS):
@@ -274,13 +286,13 @@ def _raised_against_coalitions(
 
 
 def _least_variance_under_collusion(federation: Topology, requirement: Requirement) -> FloatArray:
-    """The least noise against coalitions of c when multipliers may differ within a region, in closed form.
+    """Returns the least noise against coalitions of c when multipliers may differ within a region, in closed form.
 
-    In region r of m silos let n_1 >= n_2 >= ... be the needs w² q² and x_i the variance silo i brings. Silo i must
-    keep n_i after the c largest x of the others are gone. Sorted like n, the c first silos carry x_i = y + max(0, n_i
-    - R) and the others y = R / (m - c) each, where R is what the others bring together: R >= n_{c+1}, and the total
-    R m / (m - c) + sum over i <= c of max(0, n_i - R) is convex and piecewise linear in R. It is least at the
-    smallest such R with at most m / (m - c) of the first c needs above it.
+    In region r of m silos let n_1 >= n_2 >= ... be the needs w² q² and x_i the variance of silo i in the sum. Silo i
+    must keep n_i after the c largest x of the rest of the region are gone. Sorted like n, the c first silos carry x_i =
+    y + max(0, n_i - R) and the remaining silos y = R / (m - c) each, where R is the variance of the remaining silos
+    together: R >= n_{c+1}, and the total R m / (m - c) + sum over i <= c of max(0, n_i - R) is convex and piecewise
+    linear in R. The total is least at the smallest R with at most m / (m - c) of the first c needs above R.
     """
     innermost = federation.innermost
     if set(requirement.multiplier) - {innermost.name}:
@@ -330,7 +342,7 @@ def _shape(federation: Topology, requirement: Requirement, allocation: str | All
         name, function = getattr(allocation, "__name__", "allocation"), allocation
     try:
         shape = np.array(function(federation, requirement), dtype=np.float64)
-    except Exception as error:  # whatever the user's function does
+    except Exception as error:  # a user's function may raise any exception
         raise AllocationError(
             "allocation.call-failed", allocation=name, error=type(error).__name__, reason=str(error)
         ) from error

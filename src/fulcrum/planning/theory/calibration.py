@@ -51,11 +51,12 @@ def epsilon_of(
     negative, NaN  raises `ParameterError`
     =============  ============================================
 
-    Arrays of many entries are read off a table whose chords lie above the convex curve: never below the true value but
-    for the last bits, and above it by at most 1e-6 of it or 1e-7, whichever is more.
+    Epsilons of long arrays are read from a table whose chords lie above the convex curve: never below the true value
+    except for the last bits, and above the true value by at most a relative 1e-6 or an absolute 1e-7, whichever is
+    more.
 
     Args:
-        multiplier: Noise standard deviation over clip norm, as the observer meets it; a number or an array.
+        multiplier: Noise standard deviation over clip norm, as the observer meets the noise; a number or an array.
         rounds: Number of releases, T.
         delta: The DP parameter, in (0, 1).
         accountant: One of `ACCOUNTANTS`.
@@ -86,9 +87,12 @@ def noise_for(
 def noise_for(
     epsilon: FloatLike, *, rounds: int, delta: float, accountant: str = "exact", unit: PrivacyUnit = SILO_UNIT
 ) -> float | FloatArray:
-    """Returns the smallest effective noise multiplier that keeps to `epsilon`, rounded so that it never overspends.
+    """Returns the smallest effective noise multiplier that keeps to `epsilon`, rounded up so as never to overspend.
 
-    `epsilon_of` of the result is at most `epsilon`, in floating point too. An infinite epsilon needs no noise: 0.
+    Guarantees:
+
+    - `epsilon_of` of the result is at most `epsilon`, in floating point too;
+    - an infinite epsilon needs no noise: the result is 0.
 
     Args:
         epsilon: The budget, from 1e-12 to 1e12 or infinite; a number or an array.
@@ -120,7 +124,7 @@ def noise_for(
 
 
 def _shift_for(epsilon: FloatArray, delta: float, accountant: str) -> FloatArray:
-    """Returns the mu at which the curve reaches epsilon: Newton on a convex function."""
+    """Returns the mu at which the curve reaches epsilon: Newton's method on a convex function."""
     tail = -ndtri(delta) if accountant == "exact" else math.sqrt(-2 * math.log(delta))
     root = np.sqrt(tail * tail + 2 * epsilon)
     shift = 2 * epsilon / (root + tail) if tail > 0 else root - tail
@@ -135,5 +139,5 @@ def _shift_for(epsilon: FloatArray, delta: float, accountant: str) -> FloatArray
     return shift
 
 
-def _like(given: FloatLike, result: FloatArray) -> float | FloatArray:
-    return float(result) if np.ndim(given) == 0 else result
+def _like(argument: FloatLike, result: FloatArray) -> float | FloatArray:
+    return float(result) if np.ndim(argument) == 0 else result

@@ -1,4 +1,4 @@
-"""The epsilons of many shifts, read off a table whose chords lie above the accountant's convex curve.
+"""The epsilons of many shifts, read from a table whose chords lie above the accountant's convex curve.
 
 >>> import numpy as np
 >>> shifts = np.linspace(0.1, 1.0, 20_000)
@@ -22,18 +22,18 @@ _BLOCK = 32_768  # entries looked up at a time, so that temporaries stay in cach
 
 
 def epsilon_of_shifts(shift: FloatLike, *, delta: float, accountant: str = "exact") -> FloatArray:
-    """Returns `epsilon_of_shift` of each entry; many are read off a table, which errs upward."""
-    solve = _tabulated if np.size(shift) >= _TABLE_FROM else solve_each
+    """Returns `epsilon_of_shift` of every entry; a long array is read from a table, which errs upward."""
+    solve = _read_from_table if np.size(shift) >= _TABLE_FROM else solve_each
     return epsilon_of_shift(shift, delta=delta, accountant=accountant, solve=solve)
 
 
-def _tabulated(shift: FloatArray, delta: float, curve: Curve) -> FloatArray:
-    """Reads the convex curve off its chords, so that no entry is below it; the largest shift is met exactly."""
+def _read_from_table(shift: FloatArray, delta: float, curve: Curve) -> FloatArray:
+    """Returns epsilons from the chords of the convex curve, never below the curve; the largest shift is met exactly."""
     low, high = float(shift.min()), float(shift.max())
     edge = zero_shift(delta)
     if curve is CURVES["exact"] and low < edge < high:  # no chord may span the bend
         epsilon = np.zeros_like(shift)
-        epsilon[shift > edge] = _tabulated(shift[shift > edge], delta, curve)
+        epsilon[shift > edge] = _read_from_table(shift[shift > edge], delta, curve)
         return epsilon
     cells = max(1, math.ceil(math.log(high / low) / _TABLE_STEP))
     step = math.log(high / low) / cells or 1.0

@@ -1,4 +1,4 @@
-"""What each observer sees of each silo: exposure, effective size, dispersion.
+"""The exposure of silos to each observer: exposure, effective size, dispersion.
 
 >>> from fulcrum.readers.federation import Federation
 >>> severe = Federation.from_sizes({f"region-{m}": [200] * size for m, size in enumerate([60, 20, 8, 4, 4])})
@@ -7,8 +7,8 @@
 >>> [round(dispersion(severe, colluders=c), 4) for c in (1, 2, 3)]
 [0.8163, 0.8442, 0.8768]
 
-An observer of a tier sees one noisy sum at each of its nodes. A silo of weight w is concealed by all the noise in
-that sum; its exposure is the share w² / V of the sum's squared weight that is its own (the paper's Corollary 1).
+An observer of a tier sees a noisy sum at each node of the tier. All the noise in the sum conceals a silo of weight w;
+the exposure of the silo is its share w² / V of the sum's squared weight (the paper's Corollary 1).
 """
 
 import math
@@ -26,13 +26,13 @@ class Exposure:
     """The exposure profile of one tier, arrays by node.
 
     Attributes:
-        tier: Where the observer stands.
-        nodes: The names of the sums it sees.
-        silos: How many silos each sum holds.
+        tier: The tier of the observer.
+        nodes: The names of the sums that the observer sees.
+        silos: The number of silos in each sum.
         weight_mass: V, the sum of squared weights.
         peak_weight: W, the largest squared weight.
-        exposure: rho = W / V, or against the worst coalition W over what the honest are left with.
-        effective_size: 1 / rho: equal silos that would conceal as well.
+        exposure: rho = W / V; against the worst coalition, W over the squared weights of the honest silos.
+        effective_size: 1 / rho: the number of equal silos that would conceal as well.
         colluders: Silos of each region that share their noise with the observer.
         dropouts: Silos of each region that may be missing from a sum.
         dispersion: 1 - <rho>_V / rho_max, the share of the noise variance that a uniform multiplier wastes.
@@ -56,12 +56,12 @@ def exposure_of(federation: Topology, *, tier: str | None = None, colluders: int
     """Returns the exposure profile of a tier, the innermost by default.
 
     Args:
-        federation: Who reports to whom.
-        tier: Where the observer stands: "silo", a tier of the federation, or "federation".
+        federation: The silos and the tree of regions above them.
+        tier: The tier of the observer: "silo", a tier of the federation, or "federation".
         colluders: Up to this many silos of each region share their noise with the observer.
-        dropouts: Up to this many more silos of each region are missing from a sum, and their noise with them. The
-            silos whose noise does not count are the worst ones for each silo; its own noise always counts, so a
-            region of at most `colluders + dropouts + 1` silos has exposure 1.
+        dropouts: Up to this many more silos of each region are missing from a sum, and their noise with them. The silos
+            whose noise does not count are the worst for each silo; the silo's own noise always counts, so a region of
+            at most `colluders + dropouts + 1` silos has exposure 1.
     """
     excluded_silos = check_count("colluders", colluders) + check_count("dropouts", dropouts)
     tier = federation.innermost.name if tier is None else tier
@@ -98,8 +98,8 @@ def exposure_of(federation: Topology, *, tier: str | None = None, colluders: int
 def dispersion(federation: Topology, *, tier: str | None = None, colluders: int = 0, dropouts: int = 0) -> float:
     """Returns the exposure dispersion: the share of the noise budget that topology-aware allocation saves.
 
-    It saves that much where `tier` alone has a target, the same for every silo, with one multiplier in each region. It
-    is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions are
-    equally exposed. See `exposure_of` for the arguments.
+    The saving is that large if `tier` alone has a target, the same for every silo, with one multiplier in each region.
+    Dispersion is the paper's delta, known before training from weights and regions alone; 0 exactly when all regions
+    are equally exposed. See `exposure_of` for the arguments.
     """
     return exposure_of(federation, tier=tier, colluders=colluders, dropouts=dropouts).dispersion

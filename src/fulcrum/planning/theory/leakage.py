@@ -1,10 +1,11 @@
-"""What an observer learns of a silo's sensitive-class concentration: information bound, informativeness, wrong priors.
+"""The information about a silo's sensitive-class concentration: bound, informativeness, cost of a wrong prior.
 
 >>> print(f"{mechanism_information(25.82, rounds=10):.3f} nats from the mechanism")
 0.030 nats from the mechanism
 
-All information is in nats. A multiplier here is the effective one: the noise an observer meets over the silo's weight,
-in units of the clip norm. The floor comes from the silo's group and flows around the mechanism: no noise lowers it.
+All information is in nats. A multiplier here is the effective multiplier: the noise that an observer meets over the
+silo's weight, in units of the clip norm. The information floor comes from the silo's group and flows around the
+mechanism: no noise lowers the floor.
 """
 
 import math
@@ -30,8 +31,8 @@ from fulcrum.planning.theory.prior import (
 from fulcrum.rounding import rounded_up
 
 _PER_ROUND = {"paper": SILO_UNIT.sensitivity**2 / 2, "capacity": 0.5}
-"""Nats of a round times s², in the limit of many parameters: half of the squared distance that updates have in units of
-C, two of them from each other or one from the centre. All of this is about a silo, whatever a plan's unit is."""
+"""Nats of a round times s², in the limit of many parameters: half of a squared distance in units of C, between two
+updates for `paper` and from an update to the centre for `capacity`. The unit here is always the silo."""
 
 
 def mechanism_information(
@@ -41,14 +42,14 @@ def mechanism_information(
 
     - `paper`: 2 T / s^2, the largest divergence between silo-adjacent inputs (diameter 2C of the clip ball).
     - `capacity`: T (d/2) ln(1 + 1/(d s^2)), the capacity of the Gaussian channel whose input lies in the ball of radius
-      C; it holds round by round given the past. Never above T/(2 s^2), a quarter of `paper`. It tightens the
-      information bound alone: at equal information its epsilon is larger.
+      C; the bound holds round by round given the past. Never above T/(2 s^2), a quarter of `paper`. `capacity` tightens
+      the information bound alone: at equal information the epsilon is larger.
 
     Args:
         multiplier: s, at least 0. 0 gives inf, inf gives 0.
         rounds: T.
         bound: One of `BOUNDS`.
-        parameters: d, for `capacity`; None is the limit of many parameters, T/(2 s^2). `paper` does not use it.
+        parameters: d, for `capacity`; None is the limit of many parameters, T/(2 s^2). `paper` does not use d.
     """
     _check_channel(rounds, bound, parameters)
     s = _non_negative("multiplier", multiplier)
@@ -62,15 +63,15 @@ def mechanism_information(
 def information_of_shift(squared_shift: FloatArray, *, bound: str = "paper") -> FloatArray:
     """Returns the nats that releases of this squared shift in all (mu², the sum of kappa² / s²) reveal at most.
 
-    It is `mechanism_information` for releases of which the shift alone is known: mu²/2 by `paper`, mu²/8 by `capacity`
-    in the limit of many parameters, which is never below the capacity for fewer.
+    The result is `mechanism_information` for releases of which the shift alone is known: mu²/2 by `paper`, mu²/8 by
+    `capacity` in the limit of many parameters, which is never below the capacity for fewer.
     """
     _check_channel(1, bound, None)
     return np.asarray(squared_shift) / (2 if bound == "paper" else 2 * SILO_UNIT.sensitivity**2)
 
 
 def shown_nats(nats: float, *, digits: int = 4) -> str:
-    """Returns a bound in nats for people, rounded up: what is printed must be true, the last bits of a sum apart.
+    """Returns a bound in nats for people, rounded up: a printed bound must be true, the last bits of a sum apart.
 
     >>> shown_nats(0.88001), shown_nats(2.2 * (1 + 1e-15))
     ('0.8801', '2.2')
@@ -83,8 +84,8 @@ def multiplier_for_information(
 ) -> float | FloatArray:
     """Returns the least effective multiplier whose mechanism term over all rounds is `nats`: the inverse.
 
-    `nats` is K - ell, what a target leaves to the mechanism once the floor is paid; above 0, and inf gives 0. The other
-    arguments are those of `mechanism_information`.
+    `nats` is K - ell, the part of a target that is left to the mechanism after the floor; above 0, and inf gives 0. The
+    remaining arguments are those of `mechanism_information`.
     """
     _check_channel(rounds, bound, parameters)
     left = np.asarray(nats, dtype=np.float64)
@@ -106,7 +107,7 @@ def information_bound(
     bound: str = "paper",
     parameters: int | None = None,
 ) -> float | FloatArray:
-    """Returns Theorem 2's bound on what any estimate reveals of a silo's concentration, min(H, T m + ell), in nats."""
+    """Returns Theorem 2's bound on the information of any estimate of a silo's concentration, min(H, T m + ell)."""
     mechanism = mechanism_information(multiplier, rounds=rounds, bound=bound, parameters=parameters)
     total = mechanism + _non_negative("floor", floor)
     return like_input(np.minimum(_non_negative("entropy", entropy), total))
@@ -124,7 +125,7 @@ def quantised_entropy(concentrations: FloatLike, *, levels: int) -> float:
 
 
 def finest_resolution(records: float) -> int:
-    """Returns the most levels that a silo of so many records can resolve, floor(2 sqrt(N)) and at least 1.
+    """Returns the most levels that a silo with `records` records can resolve, floor(2 sqrt(N)) and at least 1.
 
     The sampling error of a concentration is up to sqrt(1 / 4N), so a finer level is not identifiable.
 
@@ -138,17 +139,18 @@ def finest_resolution(records: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Informativeness:
-    """Whether a guarantee says anything at one resolution (Remark 3).
+    """The test of a guarantee at one resolution (Remark 3): is the bound below the entropy?
 
     Attributes:
         levels: R, the levels to which the concentration is quantised.
         resolution: 1 / R.
         entropy: H of the quantised concentration, in nats.
-        floor: The lateral floor, in nats.
-        margin: H - ell, which the mechanism is responsible for; negative when the floor alone exceeds the entropy.
+        floor: The information floor, in nats.
+        margin: H - ell, the part that the mechanism is responsible for; negative when the floor alone exceeds the
+            entropy.
         mechanism: The mechanism term over all rounds, in nats.
-        informative: Whether the mechanism term is below the margin; if not, the bound is the entropy itself.
-        identifiable: Whether the silo has the records to resolve so many levels.
+        informative: True if the mechanism term is below the margin; otherwise the bound is the entropy itself.
+        identifiable: True if the silo has enough records to resolve `levels` levels.
     """
 
     levels: int
@@ -191,14 +193,14 @@ def informativeness_of(
     levels: int,
     records: float | None = None,
 ) -> Informativeness:
-    """Returns whether a bound of K nats says anything at one resolution under the prior of `lateral_floor`.
+    """Returns the test of a bound of K nats at one resolution under the prior of `lateral_floor`.
 
     Args:
-        information: K; None asks for entropy and margin alone.
-        floor: The lateral floor, which K must exceed.
-        coupling: Of the prior, for the entropy.
+        information: K; None for entropy and margin alone.
+        floor: The information floor, which K must exceed.
+        coupling: The coupling of the prior, for the entropy.
         levels: R.
-        records: Of the smallest silo.
+        records: The records of the smallest silo.
     """
     if information is not None and information <= floor:
         raise ParameterError("leakage.information-below-floor", information=information, floor=floor)
@@ -213,13 +215,13 @@ def informativeness_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CouplingCost:
-    """What it costs to allocate with one coupling where another holds.
+    """The cost of an allocation with an assumed coupling that differs from the true coupling.
 
     Attributes:
         overshoot: By group size, ell(true) - ell(assumed): nats by which the target is exceeded, if positive.
-        worst_overshoot: The largest of them.
-        noise_ratio: By group size, noise variance spent over that which the true coupling needs,
-            (K - ell(true)) / (K - ell(assumed)). 0 where no noise would do under the true coupling.
+        worst_overshoot: The largest overshoot.
+        noise_ratio: By group size, the noise variance spent over the variance that the true coupling needs, (K -
+            ell(true)) / (K - ell(assumed)). 0 if no noise would do under the true coupling.
     """
 
     overshoot: FloatArray
@@ -235,17 +237,17 @@ def cost_of_coupling(
     information: float,
     levels: int | None = 400,
 ) -> CouplingCost:
-    """Returns what assuming one coupling costs where another is true: the paper's sensitivity to the assumed coupling.
+    """Returns the cost of an assumed coupling that differs from the true coupling (the paper's sensitivity analysis).
 
-    The error in the floor enters the bound additively and in full. Overestimating the coupling keeps the target, but
-    is paid for in noise.
+    The error in the floor enters the bound additively and in full. Overestimating the coupling keeps the target, but is
+    paid for in noise.
 
     Args:
         group_sizes: Members by group; at least one group.
         assumed: The coupling that the allocation was made with.
-        true: The coupling that holds.
-        information: K, the target in nats, above every floor assumed.
-        levels: Those of `lateral_floor`.
+        true: The true coupling.
+        information: K, the target in nats, above every assumed floor.
+        levels: The levels of `lateral_floor`.
 
     Raises:
         UnreachableTargetError: K is at or below an assumed floor.

@@ -1,4 +1,4 @@
-"""A proven lower bound on the noise that any allocation needs, with colluders and dropouts and targets on any tiers.
+"""A proven lower bound on the noise of any allocation, with colluders and dropouts and targets on any tiers.
 
 >>> from fulcrum.readers.federation import Federation
 >>> from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
@@ -8,8 +8,8 @@
 >>> f"{noise / noise_lower_bound(federation, asked):.3f} times the bound"
 '1.111 times the bound'
 
-`docs/maths.md` has the proof, under collusion and dropout. The bound is the least noise itself where no silo colludes
-or is missing, and where one tier alone has a target.
+`docs/maths.md` has the proof, under collusion and dropout. The bound is the least noise itself if no silo colludes or
+is missing, and if one tier alone has a target.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ from fulcrum.planning.theory.allocation import Requirement
 def noise_lower_bound(federation: Topology, requirement: Requirement) -> float:
     """Returns a noise variance, in units of C², below which no allocation meets the requirement with these weights.
 
-    Bottom up, a node needs at least what its children need together, and at least what every target on its own tier
-    asks of it. Multipliers may differ within a region.
+    Bottom up, a node needs at least the noise of its children together, and at least the noise of every target on its
+    own tier. Multipliers may differ within a region.
     """
     least = np.zeros(len(federation))  # by node of the tier so far, silos first
     node_of = np.arange(len(federation))
@@ -42,7 +42,7 @@ def noise_lower_bound(federation: Topology, requirement: Requirement) -> float:
 
 
 def outer_coalitions(federation: Topology, requirement: Requirement) -> list[str]:
-    """Returns the tiers outside the regions whose targets count on noise that some silos take away."""
+    """Returns the tiers outside the regions whose targets count on noise that some silos can remove."""
     inner = federation.innermost.name
     return sorted(
         {
@@ -55,7 +55,7 @@ def outer_coalitions(federation: Topology, requirement: Requirement) -> list[str
 
 
 def _demands(federation: Topology, requirement: Requirement, tier: str) -> Iterator[tuple[FloatArray, int]]:
-    """Yields by target on a tier the noise that must conceal each silo, and how many of a region do not count."""
+    """Yields by target on a tier the noise that must conceal each silo, and the number of excluded silos."""
     for part in requirement.by_observer(federation):
         if tier in part.multiplier:
             yield (federation.weights * part.multiplier[tier]) ** 2, 0 if tier == SILO else part.excluded_silos
@@ -64,7 +64,7 @@ def _demands(federation: Topology, requirement: Requirement, tier: str) -> Itera
 def _least_by_node(
     federation: Topology, need: FloatArray, node_of: IntArray, count: int, excluded_silos: int
 ) -> FloatArray:
-    """Returns by node the least noise that leaves every silo its need when `excluded_silos` of each region are gone."""
+    """Returns by node the least noise that leaves every silo its need without `excluded_silos` of each region."""
     if not excluded_silos:
         return largest_by(node_of, need, count)
     region_of = federation.innermost.parent_of

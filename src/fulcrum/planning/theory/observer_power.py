@@ -18,13 +18,13 @@ from fulcrum.planning.theory.calibration import shift_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverPower:
-    """What an observer can do at best, told to a person.
+    """The success rates of the best observer, for a person to read.
 
     Attributes:
-        guessing_rate: How often it guesses right which of two possible datasets a silo holds, both equally likely
+        guessing_rate: The rate of right guesses between two possible datasets of a silo, both equally likely
             beforehand; one half is blind guessing.
-        true_positive_rate: How often it rightly accuses while accusing wrongly at the false-positive rate.
-        false_positive_rate: The rate of wrong accusations it allows itself.
+        true_positive_rate: The rate of right accusations at the false-positive rate.
+        false_positive_rate: The rate of wrong accusations that the observer accepts.
     """
 
     guessing_rate: float
@@ -35,7 +35,7 @@ class ObserverPower:
 def observer_power(
     multiplier: float, *, rounds: int, false_positive_rate: float = 0.01, unit: PrivacyUnit = SILO_UNIT
 ) -> ObserverPower:
-    """Returns what the best observer of Gaussian releases at this multiplier can do; tight, and free of delta.
+    """Returns the power of the best observer of Gaussian releases at this multiplier; tight, and free of delta.
 
     >>> power = observer_power(23.8115, rounds=10)
     >>> f"{power.guessing_rate:.3f} {power.true_positive_rate:.3f}"
@@ -51,14 +51,14 @@ def observer_power(
 def observer_power_of_shift(
     shift: float, *, accountant: str = "exact", distance: float = 0.0, false_positive_rate: float = 0.01
 ) -> ObserverPower:
-    """Returns what the best observer can do against releases whose shift is mu in all (mu² adds up over releases).
+    """Returns the power of the best observer of releases whose shift is mu in all (mu² adds up over releases).
 
-    With `exact`, what it can do where noise is continuous and Gaussian. With `renyi`, a bound that needs only what that
-    accountant proves, a Renyi divergence of at most alpha mu²/2 at every order, so that it holds for lattice noise too:
-    the two possible outputs have a Kullback-Leibler divergence of at most mu²/2, hence a total variation distance of at
+    With `exact`, the power against continuous Gaussian noise. With `renyi`, a bound that needs only the result of that
+    accountant, a Renyi divergence of at most alpha mu²/2 at every order, so the bound holds for lattice noise too: the
+    two possible outputs have a Kullback-Leibler divergence of at most mu²/2, hence a total variation distance of at
     most mu/2 (Pinsker) and sqrt(1 - exp(-mu²/2)) (Bretagnolle and Huber 1979); and an event of probability q under one
-    has at most exp(-(sqrt(log 1/q) - mu/sqrt 2)²) under the other, the least over alpha of
-    (q exp(alpha mu²/2))^((alpha - 1)/alpha) (van Erven and Harremoes 2014, probability preservation).
+    output has at most exp(-(sqrt(log 1/q) - mu/sqrt 2)²) under the second, the least over alpha of (q exp(alpha
+    mu²/2))^((alpha - 1)/alpha) (van Erven and Harremoes 2014, probability preservation).
 
     >>> proven = observer_power_of_shift(0.2656, accountant="renyi")
     >>> f"{proven.guessing_rate:.3f} {proven.true_positive_rate:.3f}"
@@ -67,14 +67,14 @@ def observer_power_of_shift(
     Args:
         shift: mu.
         accountant: One of `ACCOUNTANTS`.
-        distance: How far, in total variation, the noise that is drawn may be from the one accounted for.
-        false_positive_rate: The rate of wrong accusations it allows itself.
+        distance: The total variation distance between the drawn noise and the accounted noise, at most.
+        false_positive_rate: The rate of wrong accusations that the observer accepts.
     """
     check_accounting(accountant=accountant)
     _check_rate(false_positive_rate)
     if not (shift >= 0 and distance >= 0):
         raise ParameterError("observer.shift-range", shift=shift, distance=distance)
-    wrong = min(false_positive_rate + distance, 1.0)  # what may be accused wrongly under the noise accounted for
+    wrong = min(false_positive_rate + distance, 1.0)  # wrong accusations under the accounted noise
     if accountant == "exact":
         guessing = float(ndtr(shift / 2))
         accusing = float(ndtr(ndtri(wrong) + shift))
@@ -91,7 +91,7 @@ def observer_power_of_shift(
 
 
 def observer_power_at(epsilon: float, *, delta: float, false_positive_rate: float = 0.01) -> ObserverPower:
-    """Returns what (epsilon, delta) alone allows the best observer, whatever the mechanism (Kairouz et al. 2015).
+    """Returns the most power that (epsilon, delta) alone allows an observer of any mechanism (Kairouz et al. 2015).
 
     >>> power = observer_power_at(0.99, delta=1e-5)
     >>> f"{power.guessing_rate:.3f} {power.true_positive_rate:.3f}"

@@ -1,9 +1,9 @@
-"""The prior of silos' concentrations: what a silo's group reveals of its own, and how much there is to know.
+"""The prior of silos' concentrations: the information about a silo in its group, and the entropy in all.
 
 >>> print(f"{lateral_floor(60, coupling=20):.2f} nats of {prior_entropy(20, levels=20):.2f}")
 0.91 nats of 2.94
 
-It is hierarchical: Phi ~ Beta(2, 2) for a group, p | Phi ~ Beta(kappa Phi, kappa (1 - Phi)) for each member. All
+The prior is hierarchical: Phi ~ Beta(2, 2) for a group, p | Phi ~ Beta(kappa Phi, kappa (1 - Phi)) for each member. All
 information is in nats.
 """
 
@@ -23,16 +23,17 @@ _NODES = 400  # of the grid of group means; sd/step of the posterior is then at 
 _WEAKEST, _STRONGEST = 1e-3, 1e4  # outside, the floor follows its limit in the coupling to 4e-4 nats
 _LARGEST_SUM = 32  # members; beyond, the gain of one more follows its limit
 _EXACT, _NORMAL = 1e3, 2e3  # couplings between which the floor in levels passes over to its normal limit
-_SHARP = 1e7  # coupling beyond which what is left unknown of a level goes as the width of p about its group's mean
+_SHARP = 1e7  # coupling beyond which the unknown part of a level goes as the width of p about the group's mean
 _MOST_LEVELS = 2000  # a silo of a million records resolves no more
 
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """Take the floor from the hierarchical Beta prior with this concentration of silos about their group's mean.
+    """The concentration of silos about the mean of their group, from which the hierarchical Beta prior gives the floor.
 
     Attributes:
-        strength: The paper's kappa, finite and above 0. Larger means that members resemble each other more.
+        strength: The paper's kappa, finite and above 0. Members of a group with a larger kappa resemble each other
+            more.
     """
 
     strength: float
@@ -44,20 +45,22 @@ class Coupling:
 def lateral_floor(
     group_size: npt.ArrayLike, *, coupling: float | Coupling, levels: int | None = 400
 ) -> float | FloatArray:
-    """Returns what the other members of a silo's group reveal of it with no update sent, I(bin(p_1); p_2 .. p_m).
+    """Returns the information floor: nats that a silo's group reveals with no update sent, I(bin(p_1); p_2 .. p_m).
 
     The prior: Phi ~ Beta(2, 2) for the group, p | Phi ~ Beta(kappa Phi, kappa (1 - Phi)) for each member. The silo's
-    own p_1 is quantised to equal levels. The others are not: what is conditioned on is their data. Deterministic
-    quadrature throughout, accurate to 5e-4 nats (beyond kappa 1e6, where levels are above 400, to 0.04).
+    own p_1 is quantised to equal levels. The concentrations of the remaining members are not quantised, since the
+    condition is on their data. Deterministic quadrature throughout, accurate to 5e-4 nats (beyond kappa 1e6, with more
+    than 400 levels, to 0.04).
 
-    A coarser p has a lower floor, so the floor in 400 levels also bounds those in 4, 10, 20 and 50, which divide it,
-    and the unquantised floor those in any number of levels. It is above that in 400 by 0.001 at kappa 20, by 0.04 at
-    kappa 1, and without limit as kappa grows, where the floor in levels saturates at `prior_entropy`.
+    A coarser p has a lower floor, so the floor in 400 levels also bounds the floors in 4, 10, 20 and 50 levels, which
+    divide 400, and the unquantised floor bounds the floor in any number of levels. The unquantised floor is above the
+    floor in 400 levels by 0.001 at kappa 20, by 0.04 at kappa 1, and without limit as kappa grows, since the floor in
+    levels saturates at `prior_entropy`.
 
     Args:
         group_size: Members m of the group, the silo included; whole numbers, or `math.inf` for saturation, I(bin; Phi).
         coupling: kappa.
-        levels: Equal levels that p_1 is resolved to, at most 2000; None leaves it unquantised.
+        levels: Equal levels that p_1 is resolved to, at most 2000; None leaves p_1 unquantised.
 
     Returns:
         Nats, of the shape of `group_size`. 0 for a silo alone; non-decreasing in size and in coupling.
@@ -78,7 +81,7 @@ def lateral_floor(
 def _floor(m: float, kappa: float) -> float:
     """Returns I(p_1; p_2 .. p_m) unquantised to 1e-4 nats, and to 4e-4 beyond the strongest coupling.
 
-    Members are exchangeable, so with J(n) = I(Phi; p_1 .. p_n) it is J(1) + J(m - 1) - J(m), exactly.
+    Members are exchangeable, so with J(n) = I(Phi; p_1 .. p_n) the floor is J(1) + J(m - 1) - J(m), exactly.
     """
     if m == 1:
         return 0.0
@@ -89,17 +92,17 @@ def _floor(m: float, kappa: float) -> float:
         return saturation
     # The last member's gain J(n+1) - J(n) is log1p(1/n)/2 + O(1/n^2); the remainder is matched at the largest sum held.
     others = m - 1
-    n = _summed(others, held)
+    n = _members_summed(others, held)
     remainder = _group_information(n + 1, held) - _group_information(n, held) - 0.5 * math.log1p(1 / n)
     return saturation - 0.5 * math.log1p(1 / others) - remainder * (n / others) ** 2
 
 
 @lru_cache(maxsize=4096)
 def _floor_in(levels: int, m: float, kappa: float) -> float:
-    """Returns I(bin(p_1); p_2 .. p_m): exact at moderate coupling, its normal limit at a strong one.
+    """Returns I(bin(p_1); p_2 .. p_m): exact at moderate coupling, the normal limit at a strong coupling.
 
-    Neither the shares of the two nor, for divisors of 400, their nodes depend on the levels: splitting a level does not
-    lower the floor.
+    Neither the shares of the two formulas nor, for divisors of 400, the nodes depend on the levels: splitting a level
+    does not lower the floor.
     """
     if m == 1 or levels == 1:
         return 0.0
@@ -115,7 +118,7 @@ def _exact_floor(levels: int, m: float, kappa: float) -> float:
     saturation = _information(prior, bins, marginal)
     if math.isinf(m):
         return saturation
-    n = _summed(m - 1, kappa)
+    n = _members_summed(m - 1, kappa)
     weight, posterior = _posterior(n, kappa)
     shortfall = saturation - _information(weight, posterior @ bins, marginal)
     if m - 1 > n:  # both shortfalls of saturation, quantised and not, go as 1/n
@@ -125,9 +128,10 @@ def _exact_floor(levels: int, m: float, kappa: float) -> float:
 
 
 def _normal_floor(levels: int, m: float, kappa: float) -> float:
-    """Returns the floor where every angle arcsin(sqrt(p)) is normal about its group's, of variance 1/(4 kappa).
+    """Returns the floor if every angle arcsin(sqrt(p)) is normal about the group's angle, of variance 1/(4 kappa).
 
-    Given n others, p_1 is then normal about their mean of variance (1 + 1/n)/(4 kappa). Errs by less than 1/kappa nats.
+    Given n more members, p_1 is then normal about their mean of variance (1 + 1/n)/(4 kappa). Errs by less than 1/kappa
+    nats.
     """
     held = min(kappa, _SHARP)
     sd = 0.5 * math.sqrt((1 + 1 / (m - 1)) / held)
@@ -143,22 +147,22 @@ def _normal_floor(levels: int, m: float, kappa: float) -> float:
     return _entropy(levels, kappa) - math.sqrt(held / kappa) * unknown
 
 
-def _summed(others: float, kappa: float) -> int:
-    """Returns how many of the others the grid of group means resolves a sum over."""
+def _members_summed(others: float, kappa: float) -> int:
+    """Returns the number of members whose sum the grid of group means resolves."""
     return int(min(others, max(1, min(_LARGEST_SUM, _STRONGEST // kappa))))
 
 
-def _information(weight: FloatArray, given: FloatArray, marginal: FloatArray) -> float:
-    """Returns the mean divergence of the rows of `given` from `marginal`."""
-    return float(weight @ special.rel_entr(given, marginal).sum(axis=1))
+def _information(weight: FloatArray, conditional: FloatArray, marginal: FloatArray) -> float:
+    """Returns the mean divergence of the rows of `conditional` from `marginal`."""
+    return float(weight @ special.rel_entr(conditional, marginal).sum(axis=1))
 
 
 @lru_cache(maxsize=2)
 def _group_means(nodes: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Returns nodes of Phi, 1 - Phi and their prior masses.
+    """Returns nodes of Phi, 1 - Phi and the prior masses of the nodes.
 
-    They are uniform in the angle arcsin(sqrt(Phi)), in which a posterior has the same width everywhere and the midpoint
-    rule converges as step^4.
+    The nodes are uniform in the angle arcsin(sqrt(Phi)): in the angle a posterior has the same width everywhere and the
+    midpoint rule converges as step^4.
     """
     angle = (np.arange(nodes) + 0.5) * np.pi / 2 / nodes
     phi, other = np.sin(angle) ** 2, np.cos(angle) ** 2
@@ -185,11 +189,11 @@ def _group_information(n: int, kappa: float) -> float:
 
 @lru_cache(maxsize=8)
 def _posterior(n: int, kappa: float) -> tuple[FloatArray, FloatArray]:
-    """Returns weights of nodes of what n members show, and the posterior of Phi at each.
+    """Returns the weights of nodes of t, the statistic of n members, and the posterior of Phi at each node.
 
-    With kappa fixed, n members are an exponential family in t = sum of logit p_j: f(t | Phi) = g(t) exp(kappa Phi t -
-    n log B(Phi)). Nodes of t are its means at the nodes of Phi, half of them: the model is symmetric under
-    Phi -> 1 - Phi, t -> -t.
+    With kappa fixed, n members are an exponential family in t = sum of logit p_j: f(t | Phi) = g(t) exp(kappa Phi t - n
+    log B(Phi)). Nodes of t are the means of t at half of the nodes of Phi: the model is symmetric under Phi -> 1 - Phi,
+    t -> -t.
     """
     phi, other, prior = _group_means(_NODES)
     log_beta = special.betaln(kappa * phi, kappa * other)
@@ -206,10 +210,10 @@ def _posterior(n: int, kappa: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _density_at_mean(n: int, a: FloatArray, b: FloatArray, mean: FloatArray, variance: FloatArray) -> FloatArray:
-    """Returns the density at its own mean of a sum of n logits of Beta(a, b), by inverting its characteristic function.
+    """Returns the density of a sum of n logits of Beta(a, b) at its mean, by inverting the characteristic function.
 
-    The trapezoid rule with step 1/4 in units of 1/sd errs by the density 25 sd away. Inversion at the mean (the
-    saddle point) keeps the integrand free of cancellation.
+    The trapezoid rule with step 1/4 in units of 1/sd errs by the density 25 sd away. Inversion at the mean (the saddle
+    point) keeps the integrand free of cancellation.
     """
     if n == 1:
         return np.exp(a * mean - (a + b) * np.logaddexp(0.0, mean) - special.betaln(a, b))
@@ -250,7 +254,7 @@ def strength_of(coupling: float | Coupling) -> float:
 
 
 def above_zero(name: str, value: float) -> float:
-    """Returns a number that is finite and above 0, or raises `ParameterError`."""
+    """Returns a finite number above 0, or raises `ParameterError`."""
     if not 0 < value < math.inf:
         raise ParameterError("prior.value-range", name=name, value=value)
     return float(value)

@@ -1,23 +1,23 @@
-"""Weights where targets stand on several tiers: a convex program on the tree, solved by an interior-point method.
+"""Weights with targets on several tiers: a convex program on the tree, solved by an interior-point method.
 
 >>> problem = Tree(
 ...     counts=np.array([2.0, 1.0]),
 ...     wished=np.array([0.25, 0.5]),
 ...     nodes=(np.array([0, 1]), np.array([0, 0])),
-...     asked=(np.array([1.0, 1.0]), np.array([1.5, 1.5])),
+...     required=(np.array([1.0, 1.0]), np.array([1.5, 1.5])),
 ...     parents=(np.array([0, 0]),),
 ...     multiplicity=np.array([1.0, 1.0]),
 ... )
 >>> solve_weights(problem, 1.0).round(4).tolist()
 [0.3333, 0.3333]
 
-With b_i what silo i counts for, q_iv what an observer of node v asks of it, and S_v the noise in the sum of v, the
-noise that the weights need is the least sum of S over the outermost nodes such that
+With b_i the weight of silo i, q_iv the multiplier that an observer of node v requires of silo i, and S_v the noise in
+the sum of v, the noise for the weights is the least sum of S over the outermost nodes under the conditions
 
     q_iv² b_i² <= S_v for every silo i of v,    sum of S over the children of v <= S_v,    sum of b_i = 1,
 
-which is convex. The method follows the primal-dual central path (Boyd and Vandenberghe 2004, section 11.7); its linear
-systems are as sparse as the tree. Silos that are alike are one variable with a count.
+which is convex. The method follows the primal-dual central path (Boyd and Vandenberghe 2004, section 11.7); the linear
+systems are as sparse as the tree. Equal silos are one variable with a count.
 """
 
 from dataclasses import dataclass, replace
@@ -31,40 +31,40 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
 
 _MOST_STEPS = 200
-_CENTRING = 10.0  # how much nearer to the optimum every step aims
+_CENTRING = 10.0  # the factor by which every step aims nearer to the optimum
 _BACK = 0.99  # of the way to the boundary that a step may go
 _GAP = 1e-13  # of the objective, at which the path ends
 _SMALLEST_STEP = 1e-10
-_ASTRAY = 10.0  # how much farther from the path a step may end: one that may not at all is short where asks lie apart
+_ASTRAY = 10.0  # the largest growth of the residual in a step; without growth steps are short if requirements lie apart
 _NEAR_ENOUGH = 1e-9  # of the objective: weights farther from their optimum would not verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tree:
-    """Kinds of silos and the tiers that have a target, inner to outer.
+    """Kinds of silos and the tiers with a target, inner to outer.
 
     Attributes:
-        counts: By kind, how many silos it stands for.
-        wished: By kind, what each of its silos would count for if noise were no matter.
+        counts: By kind, the number of silos of the kind.
+        wished: By kind, the weight of a silo if noise were no matter.
         nodes: By tier, the node of each kind.
-        asked: By tier, the effective multiplier asked of each kind; above 0.
-        parents: By tier but the outermost, the node of the next tier that each node is in.
-        multiplicity: By node of the innermost of these tiers, how many nodes it stands for.
+        required: By tier, the effective multiplier required of each kind; above 0.
+        parents: By tier but the outermost, the node of the next tier above each node.
+        multiplicity: By node of the innermost of these tiers, the number of nodes that the node stands for.
     """
 
     counts: FloatArray
     wished: FloatArray
     nodes: tuple[IntArray, ...]
-    asked: tuple[FloatArray, ...]
+    required: tuple[FloatArray, ...]
     parents: tuple[IntArray, ...]
     multiplicity: FloatArray
 
 
 def solve_weights(tree: Tree, share: float) -> FloatArray:
-    """Returns by kind the weights that are least in (1 - share) sum (b - wished)² + share times the noise they need.
+    """Returns by kind the weights that are least in (1 - share) sum (b - wished)² + share times the noise for b.
 
-    A `share` of 1 asks for the least noise, 0 for the wish itself. Whatever precision is reached, noise is calibrated
-    to the weights that come out: the guarantee does not rest on it.
+    A `share` of 1 asks for the least noise, 0 for the wish itself. The guarantee of a plan does not rest on the
+    precision of the solution: noise is calibrated to the weights that come out.
     """
     if share == 1:
         return _least_noise(tree)
@@ -76,25 +76,26 @@ def solve_weights(tree: Tree, share: float) -> FloatArray:
 def _least_noise(tree: Tree) -> FloatArray:
     """Returns the weights of least noise.
 
-    Weights times c need c² the noise, so that a node that counts for m in all needs k m² whatever m is: the outermost
-    nodes are solved for in units of their own, and then count for 1 / k. A silo's unit is 1 / q, with q the strictest
-    that is asked of it. So a node of which millions of times more is asked is solved for as exactly as the others.
+    Weights times c need c² the noise, so a node of total weight m needs k m² for every m: the outermost nodes are
+    solved for in units of their own, and then have weight 1 / k. A silo's unit is 1 / q, with q the strictest
+    requirement on the silo. A node with a requirement millions of times larger is therefore solved for as exactly as
+    the rest.
     """
     outermost = tree.nodes[-1]
-    unit = 1 / np.max(tree.asked, axis=0)
+    unit = 1 / np.max(tree.required, axis=0)
     mass = np.bincount(outermost, weights=tree.counts * unit)
     counts = tree.counts * unit / mass[outermost]
-    asked = tuple(q * unit for q in tree.asked)
+    scaled = tuple(q * unit for q in tree.required)
     even = np.full(len(counts), 1 / counts.sum())
-    program = _Program(replace(tree, counts=counts, wished=even, asked=asked), 1.0)
-    found = program.capped(program.path())
-    carried = np.bincount(outermost, weights=counts * found)
-    weights = found * unit * (mass * carried / program.needed(found))[outermost]
+    program = _Program(replace(tree, counts=counts, wished=even, required=scaled), 1.0)
+    weights = program.largest_weights(program.path())
+    carried = np.bincount(outermost, weights=counts * weights)
+    weights = weights * unit * (mass * carried / program.noise_needed(weights))[outermost]
     return np.asarray(weights / (tree.counts @ weights))
 
 
 class _Program:
-    """Minimise f(x) subject to g(x) <= 0 and counts b = total, for x = (b, S); b scaled to a mean of 1."""
+    """Minimises f(x) subject to g(x) <= 0 and counts b = total, for x = (b, S); b is scaled to a mean of 1."""
 
     def __init__(self, tree: Tree, share: float) -> None:
         self.tree, self.share = tree, share
@@ -106,7 +107,7 @@ class _Program:
         self.size = int(starts[-1])
         self.kind = np.tile(np.arange(kinds), len(widths))
         self.node = np.concatenate([start + nodes for start, nodes in zip(starts[:-1], tree.nodes, strict=True)])
-        self.squared = np.concatenate(tree.asked) ** 2
+        self.squared = np.concatenate(tree.required) ** 2
         multiplicity = [tree.multiplicity, *(np.ones(width) for width in widths[1:])]
         self.levels = [
             (starts[level], starts[level + 1], parent, multiplicity[level]) for level, parent in enumerate(tree.parents)
@@ -129,15 +130,15 @@ class _Program:
         self.equality[:kinds] = tree.counts
 
     def start(self) -> FloatArray:
-        """Returns a point inside: weights half wished and half equal, and twice the noise that they need."""
+        """Returns a point inside: weights half wished and half equal, and twice the noise for these weights."""
         return self._with_noise(0.5 + 0.5 * self.wished, 2.0)
 
-    def needed(self, weights: FloatArray) -> FloatArray:
+    def noise_needed(self, weights: FloatArray) -> FloatArray:
         """Returns by outermost node the noise that weights need."""
         return self._with_noise(weights, 1.0)[self.levels[-1][1] :]
 
     def _with_noise(self, weights: FloatArray, factor: float) -> FloatArray:
-        """Returns weights with the noise that they need, times a factor at every tier."""
+        """Returns weights with the noise that the weights need, times a factor at every tier."""
         x = np.zeros(self.size)
         x[: self.kinds] = weights
         np.maximum.at(x, self.node, self.squared * x[self.kind] ** 2)
@@ -168,9 +169,9 @@ class _Program:
 
     def gradient(self, x: FloatArray) -> FloatArray:
         """Returns the derivative of f."""
-        found = self.cost.copy()
-        found[: self.kinds] += 2 * (1 - self.share) * self.tree.counts * (x[: self.kinds] - self.wished)
-        return found
+        gradient = self.cost.copy()
+        gradient[: self.kinds] += 2 * (1 - self.share) * self.tree.counts * (x[: self.kinds] - self.wished)
+        return gradient
 
     def value(self, x: FloatArray) -> float:
         """Returns f."""
@@ -191,16 +192,16 @@ class _Program:
                 break
             point = after
         if self._gap(point) > _NEAR_ENOUGH:
-            asked = np.sqrt(self.squared)
-            raise ParameterError("weights.program-inexact", ratio=asked.max() / asked.min())
+            required = np.sqrt(self.squared)
+            raise ParameterError("weights.program-inexact", ratio=required.max() / required.min())
         return point.x
 
     def _gap(self, point: "_Point") -> float:
-        """Returns how far a point may be from the optimum, over what it is."""
+        """Returns the largest possible distance of a point from the optimum, relative to the value at the point."""
         return float(point.slack @ point.price) / max(abs(self.value(point.x)), 1e-3)
 
     def _residuals(self, point: "_Point", barrier: float) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-        """Returns what keeps a point from the central path: of slopes, bounds, products, and the sum of weights."""
+        """Returns the distance of a point from the central path: slopes, bounds, products, sum of weights."""
         return (
             self.gradient(point.x) + self.slope(point.x).T @ point.price + point.level * self.equality,
             self.bounds(point.x) + point.slack,
@@ -209,7 +210,7 @@ class _Program:
         )
 
     def _after(self, point: "_Point", barrier: float) -> "_Point | None":
-        """Returns the next point; None where rounding lets no step go further."""
+        """Returns the next point; None if rounding lets no step go further."""
         slope = self.slope(point.x)
         curvature = np.zeros(self.size)
         curvature[: self.kinds] = 2 * (1 - self.share) * self.tree.counts
@@ -246,16 +247,16 @@ class _Program:
             length /= 2
         return None
 
-    def capped(self, x: FloatArray) -> FloatArray:
-        """Returns the largest weights that the noise S of a point allows: at least those of the point itself."""
-        found = np.full(self.kinds, np.inf)
-        np.minimum.at(found, self.kind, np.sqrt(x[self.node] / self.squared))
-        return found
+    def largest_weights(self, x: FloatArray) -> FloatArray:
+        """Returns the largest weights that the noise S of a point allows: at least the weights of the point itself."""
+        largest = np.full(self.kinds, np.inf)
+        np.minimum.at(largest, self.kind, np.sqrt(x[self.node] / self.squared))
+        return largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Point:
-    """Where the path is: x, the slack and the price of every bound, and the price of the sum of weights."""
+    """A point of the path: x, the slack and the price of every bound, and the price of the sum of weights."""
 
     x: FloatArray
     slack: FloatArray
@@ -264,7 +265,7 @@ class _Point:
 
 
 def _room(values: FloatArray, move: FloatArray) -> float:
-    """Returns how much of a move keeps all values above 0."""
+    """Returns the share of a move that keeps all values above 0."""
     falling = move < 0
     return float(np.min(-values[falling] / move[falling], initial=np.inf))
 

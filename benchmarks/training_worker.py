@@ -22,10 +22,10 @@ import numpy as np
 
 import fulcrum
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment, Training
-from fulcrum.core.silo.in_process_training import InProcessTraining
-from fulcrum.core.silo.training_module import load_learner
-from fulcrum.core.silo.training_worker import TrainingWorker
+from fulcrum.core.training.assignment import Assignment, Training
+from fulcrum.core.training.in_process_training import InProcessTraining
+from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 

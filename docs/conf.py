@@ -26,7 +26,7 @@ napoleon_attr_annotations = False  # the signature says them
 nitpick_ignore_regex = [("py:.*", r"(?!fulcrum\.).*")]  # no inventory of other projects is fetched
 nitpick_ignore = [  # internal
     ("py:class", "fulcrum.core.store.ledger_file.LedgerFile"),
-    ("py:class", "fulcrum.core.silo.assignment.Training"),
+    ("py:class", "fulcrum.core.training.assignment.Training"),
     ("py:class", "fulcrum.core.silo.site.Site"),
     ("py:class", "fulcrum.aggregation.region_store.RegionFile"),
     ("py:class", "fulcrum.server.coordinator._State"),

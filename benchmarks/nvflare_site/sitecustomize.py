@@ -14,7 +14,7 @@ def bare() -> None:
     from fulcrum.core.messages.regional_reply import RegionalSum
     from fulcrum.core.messages.release_message import Release
     from fulcrum.core.silo import silo_release as silo
-    from fulcrum.core.silo.assignment import Assignment
+    from fulcrum.core.training.assignment import Assignment
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)

@@ -56,7 +56,11 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
         "planning.theory",
         "planning.theory.exposure",
     }  # the first has options alone
-    assert not {name for name in ours if name.startswith(("core.plan", "core.silo", "core.noise", "core.masking"))}
+    assert not {
+        name
+        for name in ours
+        if name.startswith(("core.plan", "core.silo", "core.noise", "core.masking", "core.training"))
+    }
     assert not {name.split(".")[0] for name in ours} & {"aggregation", "server", "simulation", "engines"}
     assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure"}
 

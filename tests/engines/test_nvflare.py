@@ -15,9 +15,9 @@ import pytest
 import fulcrum
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.cli.app import run
-from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.silo.site_records import MARK
+from fulcrum.core.training.assignment import Assignment
 from fulcrum.engines.built_in_training import evaluate
 from fulcrum.errors import DataError, EngineError, PlanError
 from fulcrum.server.run_results import read_results

@@ -22,6 +22,7 @@ UNREVISED = {
     "aggregation",
     "core/plan",
     "core/silo",
+    "core/training",
 }
 
 

@@ -176,7 +176,7 @@ def test_every_module_is_used():
         "core.silo.masked_release",
     }  # public: whoever carries their messages calls them
     run_by_kits = {"engines.flower.gate"}
-    run_as_a_process = {"core.silo.worker_process"}
+    run_as_a_process = {"core.training.worker_process"}
     earlier_places = {"engines.flower.app", "engines.flower.server", "engines.flower.silo"}
     earlier_places |= {"engines.nvflare.processes", "engines.nvflare.recipe"}
     loaded_by_name = {

@@ -42,6 +42,7 @@ UNREVISED = {
     "core/remaining_noise",
     "core/silo",
     "core/store",
+    "core/training",
     "core/topology",
     "engines",
     "views",

@@ -13,9 +13,9 @@ from fulcrum.aggregation.site_setup import init_site
 from fulcrum.core.masking.masking_messages import answer_from_bytes, request_from_bytes
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
-from fulcrum.core.silo.training_module import Learner
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.training.training_module import Learner
 from fulcrum.errors import FulcrumError
 from fulcrum.planning.files.plan_issue import write_signature
 

@@ -3,11 +3,11 @@
 import sys
 import textwrap
 
-from fulcrum.core.silo.in_process_training import InProcessTraining
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_module import Learner, load_learner
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.in_process_training import InProcessTraining
+from fulcrum.core.training.training_module import Learner, load_learner
 
 
 def released(home):

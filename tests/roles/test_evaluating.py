@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
-from fulcrum.core.silo.training_module import Learner, load_learner
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_module import Learner, load_learner
 from fulcrum.errors import DataError, StorageError
 from fulcrum.server.evaluation import NAME, Evaluation, note_metrics, read_metrics
 

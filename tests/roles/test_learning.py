@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from site_folder import module
 
-from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_module import load_learner
 from fulcrum.engines.built_in_training import evaluate, start, train
 from fulcrum.errors import DataError
 

@@ -20,8 +20,8 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_worker import TrainingWorker
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.errors import FulcrumError, ReleaseError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")

@@ -13,8 +13,8 @@ from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site, site_toml
-from fulcrum.core.silo.training_module import load_learner
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.training_module import load_learner
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.planning.files.plan_issue import write_signature
 

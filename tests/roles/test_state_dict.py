@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fulcrum.core.messages.layout import flattened
-from fulcrum.core.silo.assignment import Assignment
-from fulcrum.core.silo.model_form import as_array, form_of
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.model_form import as_array, form_of
+from fulcrum.core.training.training_module import Learner
 from fulcrum.errors import DataError, ExchangeError
 
 torch = pytest.importorskip("torch", reason="state dicts are PyTorch's")

@@ -11,8 +11,8 @@ from site_folder import in_process, released, rewritten
 
 import fulcrum
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.release_room import room_for_release
 from fulcrum.core.silo.site import read_site
+from fulcrum.core.training.release_room import room_for_release
 from fulcrum.errors import StorageError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -25,7 +25,7 @@ import numpy as np
 from site_folder import ImportedWhenTrained
 from fulcrum.engines.built_in_training import start
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.in_process_training import InProcessTraining
+from fulcrum.core.training.in_process_training import InProcessTraining
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 

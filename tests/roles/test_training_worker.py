@@ -17,11 +17,11 @@ from site_folder import released, rewritten
 
 from fulcrum.aggregation.release_opening import unseal
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_worker import TrainingWorker
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.assignment import Assignment, TrainingFailedError
+from fulcrum.core.training.training_worker import TrainingWorker
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
@@ -295,7 +295,7 @@ def test_values_that_are_not_finite_come_as_they_are_and_the_release_hides_them(
 def test_rows_are_handed_over_one_at_a_time_as_the_silo_takes_them(world):
     """The unit is a silo, so a module gives one row; here the learner of the process gives three."""
     three = """
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.training.training_module import Learner
 def rows(self, model, assignment):
     for number in (1.0, 2.0, 3.0):
         Path(__file__).with_name("pid").write_text(f"{number:g}")

@@ -12,9 +12,9 @@ import pytest
 from site_folder import in_process, released, rewritten
 
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.assignment import TrainingFailedError, check_installed
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
+from fulcrum.core.training.assignment import TrainingFailedError, check_installed
 from fulcrum.errors import DataError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")

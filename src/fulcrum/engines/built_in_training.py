@@ -11,7 +11,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
-from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.training.assignment import Assignment
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_from_file import plan_of
 from fulcrum.simulation.data.tasks import Task, load_task

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.core.messages.model_message import checked_model
-from fulcrum.core.silo.training_module import Learner, load_learner
+from fulcrum.core.training.training_module import Learner, load_learner
 from fulcrum.errors import DataError
 from fulcrum.planning.plan import Plan
 

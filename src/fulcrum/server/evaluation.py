@@ -20,10 +20,10 @@ import msgspec
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.verified_plan import VerifiedPlan
-from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.site import Site
-from fulcrum.core.silo.training_module import Learner
 from fulcrum.core.store.durable_files import write_whole
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_module import Learner
 from fulcrum.errors import FulcrumError, StorageError, in_one_line, listing
 from fulcrum.parsing import json_of
 

@@ -117,7 +117,7 @@ def late() -> None:
     """The silo trains for four seconds longer than others."""
     import time
 
-    from fulcrum.core.silo.training_module import Learner
+    from fulcrum.core.training.training_module import Learner
 
     update = Learner.update
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.membership import index_of
-from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.training.assignment import Assignment
 
 ARRAY = "audit"
 """The name of the one array that the model has."""

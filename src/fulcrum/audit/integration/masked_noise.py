@@ -28,7 +28,7 @@ from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.training.training_module import Learner
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
 

@@ -1,6 +1,6 @@
-"""The silo: its site, its policy, its training, and the one way from an update to a release.
+"""The silo: its site, its policy, and the only way from an update to a release.
 
-Change it for another rule of what a silo releases.
+Change this folder for another rule about the releases of a silo.
 
-Imports from: base, core, core.masking, core.messages, core.noise, core.plan, core.store.
+Imports from: base, core, core.masking, core.messages, core.noise, core.plan, core.store, core.training.
 """

@@ -27,14 +27,13 @@ from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import basis_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
-from fulcrum.core.silo.assignment import Training, check_installed
-from fulcrum.core.silo.in_process_training import InProcessTraining
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.silo.release_parameters import release_parameters_of
-from fulcrum.core.silo.releasing_silo import ReleasingSilo
+from fulcrum.core.silo.releasing_silo import ReleasingSilo, worker_of
 from fulcrum.core.silo.site import Site, once_free, record_name
 from fulcrum.core.silo.site_records import own_record
-from fulcrum.core.silo.training_worker import worker_of
+from fulcrum.core.training.assignment import Training, check_installed
+from fulcrum.core.training.in_process_training import InProcessTraining
 from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
 
 

@@ -8,12 +8,13 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
-from fulcrum.core.silo.assignment import Assignment, Training, TrainingFailedError
-from fulcrum.core.silo.release_room import memory_for_release, room_for_release
 from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
-from fulcrum.core.silo.site import Site, ledger_name, once_free
+from fulcrum.core.silo.site import Site, SiteSettings, ledger_name, once_free
 from fulcrum.core.silo.site_records import check_initialised, own_record
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.assignment import Assignment, Training, TrainingFailedError
+from fulcrum.core.training.release_room import memory_for_release, room_for_release
+from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.errors import PolicyError, ReleaseError
 
 FAILED = "training failed in round"
@@ -101,3 +102,8 @@ class ReleasingSilo:
             return Ledger.open(path, silo=silo, create=False)
 
         return once_free(lambda: own_record(site, ledger_name(silo), opened))
+
+
+def worker_of(settings: SiteSettings) -> TrainingWorker:
+    """Returns the worker of the training module that a site names, within the site's limits."""
+    return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)

@@ -2,12 +2,11 @@
 
 from fulcrum.core.messages.model_message import model_digest, unpack_model
 from fulcrum.core.messages.sealing import Sealer
-from fulcrum.core.silo.assignment import check_installed
 from fulcrum.core.silo.preconditions import check_aggregation
 from fulcrum.core.silo.releasing import checked_round
-from fulcrum.core.silo.releasing_silo import ReleasingSilo
+from fulcrum.core.silo.releasing_silo import ReleasingSilo, worker_of
 from fulcrum.core.silo.site import Site
-from fulcrum.core.silo.training_worker import worker_of
+from fulcrum.core.training.assignment import check_installed
 
 
 class SiloStation(ReleasingSilo):

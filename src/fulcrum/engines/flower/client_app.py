@@ -11,9 +11,10 @@ from pathlib import Path
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fulcrum.core.silo.assignment import Assignment
+from fulcrum.core.silo.releasing_silo import worker_of
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.silo.training_worker import TrainingWorker, worker_of
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.engines.flower.client_mod import SITE, fulcrum_mod, own_site
 from fulcrum.engines.flower.flower_records import ARRAYS, CONFIG, ROUND, arrays_in, as_record
 

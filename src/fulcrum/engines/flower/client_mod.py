@@ -27,11 +27,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_messages import request_from_bytes
 from fulcrum.core.plan.plan_reader import read_content
-from fulcrum.core.silo.assignment import Assignment
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.releasing import tell_log
 from fulcrum.core.silo.site import Site, read_site
-from fulcrum.core.silo.training_result import update_of
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_result import update_of
 from fulcrum.engines.flower.flower_records import (
     ARRAYS,
     CONFIG,

@@ -11,7 +11,7 @@ import msgspec
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.silo.site import Site
-from fulcrum.core.silo.training_module import Learner
+from fulcrum.core.training.training_module import Learner
 from fulcrum.engines.site_folders import LocalRun, task_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line
 from fulcrum.parsing import json_of

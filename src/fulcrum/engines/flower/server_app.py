@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fulcrum.core.silo.training_module import load_learner
+from fulcrum.core.training.training_module import load_learner
 from fulcrum.engines.flower.flower_records import arrays_in, as_record
 from fulcrum.engines.flower.run_recorder import Telling
 from fulcrum.engines.flower.strategy import FulcrumStrategy, server_site

@@ -1,8 +1,9 @@
 """Training inside the process that releases, for engines whose own process calls the user's code, as Flower's does.
 
 What training raises becomes one kind of error. What it uses up of memory and files is kept from it, and what it began
-is ended with it. A silo whose engine allows it trains in a process of its own (`fulcrum.core.silo.training_worker`),
-which bounds more: here training that hangs, or ends its process, ends the silo's answer too.
+is ended with it. A silo whose engine allows it trains in a process of its own
+(`fulcrum.core.training.training_worker`), which bounds more: here training that hangs, or ends its process, ends the
+silo's answer too.
 """
 
 import contextlib
@@ -11,9 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment, Training, TrainingFailedError
-from fulcrum.core.silo.release_room import blocks_of_memory
-from fulcrum.core.silo.training_result import error_in_words, forked_children_end, report_of
+from fulcrum.core.training.assignment import Assignment, Training, TrainingFailedError
+from fulcrum.core.training.release_room import blocks_of_memory
+from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
 
 _REPORT = 4 * 2**20
 """Bytes that are free for the report of training that failed, whatever it took."""

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment
-from fulcrum.core.silo.model_form import ModelForm, as_array, form_of
-from fulcrum.core.silo.training_result import checked_result, error_in_words, update_of
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.model_form import ModelForm, as_array, form_of
+from fulcrum.core.training.training_result import checked_result, error_in_words, update_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line, listing
 
 _logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """The process that trains, seen from inside: it runs the training module's code, and holds nothing that a silo hides.
 
-It is started by `fulcrum.core.silo.training_worker` and by nobody else. For each row that the silo asks for it answers
-with one line, `["row"]`, `["end"]` or `["failed", reason, report]`. It ends when the silo does: a thread reads the
-silo's questions while training runs, and kills the process with its children where the other end is closed.
+It is started by `fulcrum.core.training.training_worker` and by nobody else. For each row that the silo asks for it
+answers with one line, `["row"]`, `["end"]` or `["failed", reason, report]`. It ends when the silo does: a thread
+reads the silo's questions while training runs, and kills the process with its children where the other end is closed.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.verified_plan import verified_of_issuer
-from fulcrum.core.silo.assignment import Assignment
-from fulcrum.core.silo.training_module import Learner, load_learner
-from fulcrum.core.silo.training_result import error_in_words, forked_children_end, report_of
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_module import Learner, load_learner
+from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
 
 _LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
 """Characters. Each is at most six bytes of JSON, so that an answer is shorter than the silo's longest line."""

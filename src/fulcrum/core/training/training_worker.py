@@ -34,14 +34,13 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.silo.assignment import Assignment, TrainingFailedError
-from fulcrum.core.silo.site import SiteSettings
+from fulcrum.core.training.assignment import Assignment, TrainingFailedError
 from fulcrum.errors import in_one_line
 
 _COMMAND = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from fulcrum.core.silo.worker_process import serve
+from fulcrum.core.training.worker_process import serve
 serve(*map(int, sys.argv[2:]))
 """
 
@@ -162,11 +161,6 @@ class TrainingWorker:
         """Ends the process that runs, and returns the code of one that had ended by itself."""
         running, self._running = self._running, None
         return None if running is None else running.end()
-
-
-def worker_of(settings: SiteSettings) -> TrainingWorker:
-    """Returns the worker of the training module that a site names, within the site's limits."""
-    return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)
 
 
 class _RunningWorker:

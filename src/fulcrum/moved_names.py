@@ -19,17 +19,18 @@ def names_in(module: str, places: Mapping[str, str], *, until: str) -> Callable[
 
     Args:
         module: The old module of the names.
-        places: By name, the new module, without the package.
+        places: By name, the new module, without the package; a new name follows after a colon.
         until: The version that removes the old names.
     """
 
     def look_up(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        place = f"fulcrum.{places[name]}"
+        place, _, new_name = f"fulcrum.{places[name]}".partition(":")
+        new_name = new_name or name
         warnings.warn(
-            f"{module}.{name} goes with version {until}. Use {place}.{name}", DeprecationWarning, stacklevel=2
+            f"{module}.{name} goes with version {until}. Use {place}.{new_name}", DeprecationWarning, stacklevel=2
         )
-        return getattr(importlib.import_module(place), name)
+        return getattr(importlib.import_module(place), new_name)
 
     return look_up

@@ -43,15 +43,15 @@ def test_requests_wait_for_room_and_get_it_in_their_order():
         here = room(most_of_a_peer=1000)
         first, *others = [Request(here, peer, weight) for peer, weight in (("a", 90), ("b", 30), ("c", 5), ("d", 80))]
         await settled()
-        assert (Request.order, here.reserved) == ((("a", 90),), 90)
+        assert (Request.order, here.reserved_bytes) == ((("a", 90),), 90)
         first.end.set()
         await settled()
         assert Request.order == (("a", 90), ("b", 30), ("c", 5)), "c fitted before, and did not overtake b"
-        assert here.reserved == 35
+        assert here.reserved_bytes == 35
         for other in others:
             other.end.set()
         await asyncio.gather(*(other.task for other in others))
-        assert here.reserved == 0
+        assert here.reserved_bytes == 0
 
     run(work)
 
@@ -66,7 +66,7 @@ def test_a_peer_that_used_up_its_part_keeps_nobody_else_waiting():
         for request in (*greedy, other):
             request.end.set()
         await asyncio.gather(*(request.task for request in (*greedy, other)))
-        assert here.reserved == 0
+        assert here.reserved_bytes == 0
 
     run(work)
 
@@ -92,10 +92,10 @@ def test_a_request_waits_no_longer_than_its_patience_and_leaves_no_trace():
             with pytest.raises(NoRoomError):
                 async with here.reserve("b", 1):
                     pytest.fail("there was no room")
-            assert here.reserved == 100
+            assert here.reserved_bytes == 100
         async with here.reserve("b", 100):
-            assert here.reserved == 100
-        assert here.reserved == 0
+            assert here.reserved_bytes == 100
+        assert here.reserved_bytes == 0
 
     run(work)
 
@@ -130,10 +130,10 @@ def test_a_request_that_is_given_up_gives_its_room_back(granted):
             await holder.task
         waiting.task.cancel()
         await asyncio.gather(waiting.task, return_exceptions=True)
-        assert here.reserved == (0 if granted else 100)
+        assert here.reserved_bytes == (0 if granted else 100)
         holder.end.set()
         await holder.task
         async with here.reserve("c", 100):
-            assert here.reserved == 100
+            assert here.reserved_bytes == 100
 
     run(work)

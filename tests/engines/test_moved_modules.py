@@ -15,8 +15,14 @@ NAMES = {
     ("nvflare.processes", "SiteLauncher"): "nvflare.site_launcher",
     ("nvflare.processes", "KitStorage"): "nvflare.server_files",
     ("nvflare.processes", "KitJobs"): "nvflare.server_files",
-    ("nvflare.recipe", "PlanRecipe"): "nvflare.job_recipe",
-    ("nvflare.recipe", "LoopbackEnv"): "nvflare.job_recipe",
+    ("nvflare.recipe", "PlanRecipe"): "nvflare.plan_job.PlanSubmission",
+    ("nvflare.recipe", "LoopbackEnv"): "nvflare.plan_job",
+    ("nvflare.job_recipe", "PlanRecipe"): "nvflare.plan_job.PlanSubmission",
+    ("nvflare.job_recipe", "LoopbackEnv"): "nvflare.plan_job",
+    ("nvflare.silo", "SiloExecutor"): "nvflare.flare_silo",
+    ("nvflare.region", "RegionGatherer"): "nvflare.flare_region",
+    ("nvflare.server", "PlanAssessor"): "nvflare.flare_server",
+    ("nvflare.server", "FederationController"): "nvflare.flare_server",
 }
 
 
@@ -24,9 +30,10 @@ NAMES = {
 def test_a_name_that_moved_is_found_where_it_was(before, name):
     pytest.importorskip({"flower": "flwr", "nvflare": "nvflare"}[before.split(".")[0]])
     now = NAMES[before, name]
-    with pytest.deprecated_call(match=rf"goes with version 0.3. Use fulcrum.engines.{now}.{name}"):
+    module, new_name = (now, name) if now.count(".") == 1 else now.rsplit(".", 1)
+    with pytest.deprecated_call(match=rf"goes with version 0.3. Use fulcrum.engines.{module}.{new_name}"):
         found = getattr(importlib.import_module(f"fulcrum.engines.{before}"), name)
-    assert found is getattr(importlib.import_module(f"fulcrum.engines.{now}"), name)
+    assert found is getattr(importlib.import_module(f"fulcrum.engines.{module}"), new_name)
 
 
 def test_a_name_that_never_was_is_none():

@@ -100,8 +100,8 @@ def test_every_site_has_a_kit_with_the_signed_plan_its_key_and_its_policy(kits):
 
 
 def test_kits_are_closed_where_the_engine_is_open(kits):
-    admitted = {"a1": ["silo.SiloExecutor"], "north": ["region.RegionGatherer"]}
-    admitted["server"] = ["server.PlanAssessor", "server.FederationController"]
+    admitted = {"a1": ["flare_silo.SiloExecutor"], "north": ["flare_region.RegionGatherer"]}
+    admitted["server"] = ["flare_server.PlanAssessor", "flare_server.FederationController"]
     for name, classes in admitted.items():
         local = kits / name / "local"
         resources, rights = read(local / "resources.json"), read(local / "authorization.json")
@@ -132,7 +132,7 @@ def test_the_job_carries_neither_settings_nor_code(kits):
 
 def test_every_operator_is_told_what_to_do(kits):
     everyone = (kits / "README.md").read_text()
-    assert "Hand every site its own folder alone" in everyone
+    assert "Give every site its own folder alone" in everyone
     assert "Every private key was made here" in everyone
     assert "fl.example.org:9102" in everyone
     for name in ("a1", "north", "server"):
@@ -251,11 +251,11 @@ class Cell:
 
 
 def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
-    from fulcrum.engines.nvflare.admission import listen_to_few
+    from fulcrum.engines.nvflare.admission import restrict_peers
 
     silo, region = Cell(), Cell()
-    listen_to_few(silo, read_site(kits / "a1/local/fulcrum"))
-    listen_to_few(region, read_site(kits / "north/local/fulcrum"))
+    restrict_peers(silo, read_site(kits / "a1/local/fulcrum"))
+    restrict_peers(region, read_site(kits / "north/local/fulcrum"))
     assert [silo.hears(origin) for origin in ("server", "server.job", "a1.job", "north.job")] == [True] * 4
     assert [silo.hears(origin) for origin in ("a2.job", "south.job", "c1", "", "northern", "admin")] == [False] * 6
     assert [region.hears(origin) for origin in ("server.job", "a1.job", "a2.job", "north")] == [True] * 4
@@ -282,11 +282,11 @@ def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_
     ],
 )
 def test_a_neighbour_is_heard_in_what_a_round_is_made_of_and_in_nothing_else(kits, channel, topic):
-    from fulcrum.engines.nvflare.admission import listen_to_few
+    from fulcrum.engines.nvflare.admission import restrict_peers
 
     silo, region = Cell(), Cell()
-    listen_to_few(silo, read_site(kits / "a1/local/fulcrum"))
-    listen_to_few(region, read_site(kits / "north/local/fulcrum"))
+    restrict_peers(silo, read_site(kits / "a1/local/fulcrum"))
+    restrict_peers(region, read_site(kits / "north/local/fulcrum"))
     assert [silo.hears(origin, channel, topic) for origin in ("server", "a1.job", "north.job")] == [True, True, False]
     assert [region.hears(origin, channel, topic) for origin in ("server", "a1.job")] == [True, False]
 

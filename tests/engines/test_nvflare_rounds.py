@@ -29,12 +29,12 @@ from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_f
 from fulcrum.core.silo.releasing import Layout
 from fulcrum.core.silo.releasing_silo import FAILED
 from fulcrum.core.silo.site import read_site
+from fulcrum.engines.nvflare.flare_region import RegionGatherer, RegionUpdater
+from fulcrum.engines.nvflare.flare_server import FederationController, PlanAssessor
+from fulcrum.engines.nvflare.flare_silo import SiloExecutor
 from fulcrum.engines.nvflare.job_endings import read_ending, read_run
 from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
 from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
-from fulcrum.engines.nvflare.region import RegionGatherer, RegionUpdater
-from fulcrum.engines.nvflare.server import FederationController, PlanAssessor
-from fulcrum.engines.nvflare.silo import SiloExecutor
 from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.deployed_run import run_from
@@ -98,7 +98,7 @@ def north(kits):
     updater = RegionUpdater(read_site(kits / "north/local/fulcrum"))
     updater.start_task(task(), context(kits / "north"))
     yield updater
-    updater._opened().close()
+    updater._open_region().close()
 
 
 def summed(updater, kits):
@@ -228,7 +228,7 @@ def test_a_round_that_is_said_to_be_over_is_given_up_and_not_summed_in_part(kits
     reply = gatherer._do_task(context(kits / "north"), Signal())
     assert reply.get_return_code() == ReturnCode.TASK_ABORTED
     assert ANSWER not in reply
-    assert not north._opened().summed(1)
+    assert not north._open_region().summed(1)
     north.process_child_update(answer_of(kits, "a1"), context(kits / "north", "a1"))
     reply = gathering(kits, north)._do_task(context(kits / "north"), Signal())
     assert answer_from_bytes(reply[ANSWER]).members == ("a1", "a2", "a3")
@@ -309,7 +309,7 @@ def test_a_region_whose_file_of_sums_is_gone_begins_no_round(kits):
 
 def test_a_region_takes_up_its_round_where_a_restart_left_it(kits, north):
     north.process_child_update(answer_of(kits, "a1"), context(kits / "north", "a1"))
-    north._opened().close()
+    north._open_region().close()
     site = read_site(kits / "north/local/fulcrum")
     with Region.open(site.state / "sums.db", site.plan, "north", site.key, create=False) as region:
         assert region.present(1) == {"a1"}
@@ -347,7 +347,7 @@ def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypa
             assert updater.ready
             told = updater.prepare_update_for_parent(context(kits / region))[ANSWER]
             sums.append(answer_from_bytes(told))
-            updater._opened().close()
+            updater._open_region().close()
             server._process_train_result(given_to(region, told), here)
         server.assessor.end_task(here)
         models.append(server.assessor.open(here).model["head"])
@@ -372,7 +372,7 @@ def summing(kits, number, model):
         for silo in silos:
             updater.process_child_update(answer_of(kits, silo, number, model), context(kits / region, silo))
         found[region] = updater.prepare_update_for_parent(context(kits / region))[ANSWER]
-        updater._opened().close()
+        updater._open_region().close()
     return found
 
 

@@ -20,8 +20,8 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.job_config.api import FedJob
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv, add_experiment_tracking, set_recipe_meta
 
-from fulcrum.engines.nvflare.job_recipe import LoopbackEnv, PlanJob, PlanRecipe
 from fulcrum.engines.nvflare.nvflare_kits import ADMIN, Deployment, write_kits
+from fulcrum.engines.nvflare.plan_job import LoopbackEnv, PlanJob, PlanSubmission
 from fulcrum.server.run_results import read_results
 
 FEDERATION = "silo,records,region\na1,200,north\na2,220,north\nc1,300,south\n"
@@ -39,7 +39,7 @@ def files_of(folder):
 
 def test_a_recipe_exports_the_job_that_the_kits_were_made_for_byte_for_byte(plan, tmp_path):
     fulcrum.save_plan(plan, tmp_path / "plan.json")
-    PlanRecipe(plan=tmp_path / "plan.json", train="theirs", patience=77.0).export(str(tmp_path / "exported"))
+    PlanSubmission(plan=tmp_path / "plan.json", train="theirs", patience=77.0).export(str(tmp_path / "exported"))
     write_kits(Deployment(plan=plan, train="theirs", patience=77.0), tmp_path / "kits")
     assert files_of(tmp_path / "exported" / "fulcrum") == files_of(tmp_path / "kits" / "job")
 
@@ -74,7 +74,7 @@ def test_a_recipe_exports_the_job_that_the_kits_were_made_for_byte_for_byte(plan
 )
 def test_whatever_is_added_to_the_job_is_refused_and_not_left_out(plan, tmp_path, monkeypatch, add):
     monkeypatch.chdir(tmp_path)
-    recipe = PlanRecipe(plan=plan, train="theirs")
+    recipe = PlanSubmission(plan=plan, train="theirs")
     with pytest.raises(EngineError, match="carries no filter, component, file or setting"):
         add(recipe)
     assert not Path("out").exists()
@@ -85,14 +85,14 @@ def test_experiment_tracking_of_silos_is_refused(plan, at_silos):
     pytest.importorskip("tensorboard", reason="NVIDIA FLARE looks for it first")
     with pytest.raises(EngineError, match="carries no filter, component, file or setting"):
         add_experiment_tracking(
-            PlanRecipe(plan=plan, train="theirs"), "tensorboard", client_side=at_silos, server_side=not at_silos
+            PlanSubmission(plan=plan, train="theirs"), "tensorboard", client_side=at_silos, server_side=not at_silos
         )
 
 
 def test_environments_whose_sites_have_no_kit_are_refused(plan, tmp_path):
-    recipe = PlanRecipe(plan=plan, train="theirs")
+    recipe = PlanSubmission(plan=plan, train="theirs")
     for env in (SimEnv(num_clients=3), PocEnv(num_clients=3)):
-        with pytest.raises(EngineError, match=r"Run the recipe in LoopbackEnv\(\)"):
+        with pytest.raises(EngineError, match=r"Run the plan in LoopbackEnv\(\)"):
             recipe.execute(env)
     with pytest.raises(EngineError, match="runs no plans"):
         recipe._job.simulator_run(str(tmp_path))
@@ -100,7 +100,7 @@ def test_environments_whose_sites_have_no_kit_are_refused(plan, tmp_path):
 
 def test_a_research_plan_stays_on_this_machine(tmp_path):
     (tmp_path / "fed.csv").write_text(FEDERATION)
-    recipe = PlanRecipe(plan=fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0), train="theirs")
+    recipe = PlanSubmission(plan=fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0), train="theirs")
     with pytest.raises(EngineError, match="a research plan protects nobody"):
         recipe.execute(ProdEnv(str(tmp_path)))
 
@@ -109,10 +109,10 @@ def test_a_plan_that_the_engine_cannot_run_makes_no_recipe(tmp_path):
     (tmp_path / "deep.csv").write_text("silo,records,region,country\na,3,n,x\nb,4,n,x\nc,5,s,y\n")
     deep = fulcrum.plan(str(tmp_path / "deep.csv"), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, match="one tier of aggregators"):
-        PlanRecipe(plan=deep, train="theirs")
+        PlanSubmission(plan=deep, train="theirs")
     named = fulcrum.plan(fulcrum.Federation.from_sizes({"a b": [3, 4]}), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, match="cannot name a site"):
-        PlanRecipe(plan=named, train="theirs")
+        PlanSubmission(plan=named, train="theirs")
 
 
 def test_training_that_does_not_fit_the_plan_is_told_before_anything_is_written(plan, tmp_path, monkeypatch):
@@ -124,14 +124,14 @@ def test_training_that_does_not_fit_the_plan_is_told_before_anything_is_written(
     env = LoopbackEnv("out")
     for train, told in (("seven_weights", "Plan with --parameters 7"), ("nowhere_at_all", "cannot be imported")):
         with pytest.raises(FulcrumError, match=told):
-            PlanRecipe(plan=plan, train=train).execute(env)
+            PlanSubmission(plan=plan, train=train).execute(env)
     assert not Path("out").exists()
     assert (env.get_job_status("fulcrum"), env.get_job_result("fulcrum")) == (None, None)
     sys.modules.pop("seven_weights", None)
 
 
 def test_this_machine_runs_no_other_jobs():
-    with pytest.raises(EngineError, match="Give a PlanRecipe"):
+    with pytest.raises(EngineError, match="Give a PlanSubmission"):
         LoopbackEnv("out").deploy(FedJob(name="other"))
 
 
@@ -143,7 +143,7 @@ def test_sites_that_run_from_their_kits_take_the_job_of_a_recipe(tmp_path, monke
     try:
         federation.start()
         env = ProdEnv(str(federation.kits / "admin"), login_timeout=60.0, username=ADMIN)
-        recipe = PlanRecipe(plan=federation.plan, train=federation.deployment.train, patience=40.0)
+        recipe = PlanSubmission(plan=federation.plan, train=federation.deployment.train, patience=40.0)
         run = recipe.execute(env)
         run.get_result(timeout=150.0)
         assert run.get_status() == "FINISHED:COMPLETED"

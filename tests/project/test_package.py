@@ -51,7 +51,7 @@ OPTIONAL = {
     "ray",
 }
 LOADED_BY_ENGINES = {  # or by a script that runs recipes or apps of theirs
-    *(f"engines.nvflare.{name}" for name in ("silo", "region", "server", "admission", "job_recipe")),
+    *(f"engines.nvflare.{name}" for name in ("flare_silo", "flare_region", "flare_server", "admission", "plan_job")),
     *(f"engines.nvflare.{name}" for name in ("site_launcher", "server_files")),
     *(f"engines.flower.{name}" for name in ("client_app", "server_app", "flower_records", "strategy", "client_mod")),
 }
@@ -178,7 +178,8 @@ def test_every_module_is_used():
     run_by_kits = {"engines.flower.gate"}
     run_as_a_process = {"core.training.worker_process"}
     earlier_places = {"engines.flower.app", "engines.flower.server", "engines.flower.silo"}
-    earlier_places |= {"engines.nvflare.processes", "engines.nvflare.recipe"}
+    earlier_places |= {f"engines.nvflare.{name}" for name in ("processes", "recipe", "job_recipe")}
+    earlier_places |= {f"engines.nvflare.{name}" for name in ("silo", "region", "server")}
     loaded_by_name = {
         *LOADED_BY_ENGINES,
         "engines.built_in_training",

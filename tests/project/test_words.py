@@ -28,7 +28,6 @@ BAD_BEGINNINGS = re.compile(
 )
 UNREVISED = {
     "aggregation",
-    "audit",
     "cli",
     "core/__init__",
     "core/accounting",
@@ -44,7 +43,6 @@ UNREVISED = {
     "core/store",
     "core/training",
     "core/topology",
-    "engines",
     "views",
     "words",
 }
@@ -126,8 +124,9 @@ def test_no_variable_has_a_vague_name():
 
 def test_no_module_name_occurs_twice():
     places = defaultdict(list)
-    for path in trees():
-        if not path.stem.startswith("__"):
+    for path, tree in trees().items():
+        forwards = "fulcrum.moved_names" in ast.unparse(tree)  # deployed kits and programs name an earlier module
+        if not path.stem.startswith("__") and not forwards:
             places[path.stem].append(path.as_posix())
     if UNREVISED:
         pytest.skip("some folders are not revised yet")

@@ -1,6 +1,6 @@
-"""Plans on real federations, each part a process of its own: `nvflare` runs on NVIDIA FLARE, `flower` on Flower.
+"""Plans on real federations, with a process for every part: `nvflare` runs on NVIDIA FLARE, `flower` on Flower.
 
-Change it for another engine: a folder that carries the messages of `core` between silos, `aggregation` and `server`.
+Another engine is another folder, which carries the messages of `core` between silos, `aggregation` and `server`.
 
 Imports from: base, core, aggregation, planning, server, simulation.
 """

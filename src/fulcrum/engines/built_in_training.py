@@ -1,7 +1,8 @@
-"""The training that is built in: the softmax head, on data that every site can load, such as the digits.
+"""The built-in training: the softmax head, on data that every site can load, such as the digits.
 
-Each silo takes its own share of the records and draws its own batches, as the embedded engine has it, so a research
-plan learns the same model on a federation of processes as in one. Its options are those of `fulcrum train`.
+A silo takes its own share of the records and draws its own batches, as the embedded engine does. A research plan
+therefore learns the same model on a federation of processes as in one process. The options are the options of `fulcrum
+train`.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.training_runs import LEARNING_RATE, partition_of
 
 SOFTMAX_HEAD = "head"
-"""What the model is; its last axis are the classes."""
+"""The kind of model; the last axis of the array are the classes."""
 
 _LOADING = ("data_dir", "components", "label", "silo")
 _TRAINING = ("learning_rate", "steps", "batch")
@@ -63,14 +64,14 @@ def _task(options: Mapping[str, Any]) -> Task:
         raise DataError("engine.training-option", option=sorted(unknown)[0])
     key = repr(sorted(options.items()))
     if key not in _TASKS:
-        given = {name: options[name] for name in _LOADING if name in options}
-        _TASKS[key] = load_task(options.get("data", "digits"), **given)
+        loading = {name: options[name] for name in _LOADING if name in options}
+        _TASKS[key] = load_task(options.get("data", "digits"), **loading)
     return _TASKS[key]
 
 
 def _training(options: Mapping[str, Any]) -> LocalTraining:
-    given = {name: options[name] for name in _TRAINING if name in options}
-    return LocalTraining(**({"learning_rate": LEARNING_RATE} | given))
+    settings = {name: options[name] for name in _TRAINING if name in options}
+    return LocalTraining(**({"learning_rate": LEARNING_RATE} | settings))
 
 
 def _model(task: Task, learning_rate: float) -> Model:
@@ -79,7 +80,7 @@ def _model(task: Task, learning_rate: float) -> Model:
 
 
 def _job(task: Task, assignment: Assignment) -> Job:
-    """Returns the federation as the embedded engine sees it: who holds which records."""
+    """Returns the federation in the form of the embedded engine: the records of every silo."""
     plan, seed, records = assignment.plan, assignment.seed, assignment.options.get("records")
     key = (f"{task.name} {records}", plan.digest, seed)
     if key not in _JOBS:

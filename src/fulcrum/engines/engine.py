@@ -1,10 +1,11 @@
-"""The engines that run a plan on a real federation: the protocol that all of them keep, and how they are found.
+"""The engines that run a plan on a real federation: their common protocol, and the lookup by name.
 
 >>> engine_names(), engine_named("flower").title
 (['flower', 'nvflare'], 'Flower')
 
-An engine is one object, which its package names as an entry point of the group "fulcrum.engines". The commands
-`deploy` and `up` run every engine by this protocol. `tests/engines/test_engine_conformance.py` holds all of them to it.
+An engine is an object that a package names as an entry point of the group "fulcrum.engines". The commands `deploy` and
+`up` run every engine by the protocol. `tests/engines/test_engine_conformance.py` checks every engine against the
+protocol.
 """
 
 from collections.abc import Callable
@@ -25,15 +26,15 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The engine as it is typed: `fulcrum up NAME`."""
+        """The engine's name on the command line: `fulcrum up NAME`."""
 
     @property
     def title(self) -> str:
-        """The engine as people call it."""
+        """The engine's name in sentences."""
 
     @property
     def port(self) -> int:
-        """The port at which sites reach the server, by default; the next one is for whoever runs the plan."""
+        """The default port at which sites reach the server; the next port is for the operator who runs the plan."""
 
     @property
     def host_here(self) -> str:
@@ -46,21 +47,21 @@ class Engine(Protocol):
         """Returns the names of all sites that have a kit, the server's first."""
 
     def site_folder(self, kits: Path, name: str) -> Path:
-        """Returns the folder of a site, as `fulcrum.core.silo.site` reads it, in the folder of all kits."""
+        """Returns the folder of a site, in the form that `fulcrum.core.silo.site` reads, in the folder of all kits."""
 
     def write_kits(self, deployment: Deployment, folder: Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
-        """Writes a kit for every site into a new or empty folder, whole or not at all.
+        """Writes a kit for every site into a new or empty folder; a failure leaves no folder.
 
         Every private key is in the kit of its own site alone. A kit for operators holds no ledger and no records.
 
         Returns:
-            What was made: `sites`, `plan_digest`, `issuer`, `keys_made`.
+            A summary of the kits: `sites`, `plan_digest`, `issuer`, `keys_made`.
         """
 
     def run_here(self, deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None]) -> LocalRun:
-        """Starts every site of some kits on this machine, runs the plan to its last round, and stops them all.
+        """Starts every site of some kits on this machine, runs the plan to the last round, and stops all sites.
 
-        No process outlives the call, however it ends. A federation that finishes no round is given up with an
+        No process outlives the call, on success or failure. A federation that finishes no round is given up with an
         `EngineError` that names the logs.
         """
 
@@ -71,10 +72,10 @@ def engine_names() -> list[str]:
 
 
 def engine_named(name: str) -> Engine:
-    """Returns an engine; its module is imported only here, since the framework itself takes seconds.
+    """Returns an engine, and imports the engine's module here alone: importing a framework takes seconds.
 
     Raises:
-        ParameterError: No engine that is installed has that name.
+        ParameterError: No installed engine has the name.
     """
     check_known("engine", name, engine_names())
     (entry, *_) = entry_points(group=GROUP, name=name)

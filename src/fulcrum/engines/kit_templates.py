@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def kit_text(template: str, **values: Any) -> str:
-    """Returns the text of a template; a value that the template names and the caller does not give is an error."""
+    """Returns the text of a template; a value that the template names and the caller omits is an error."""
     return _environment().get_template(template).render(**values)
 
 
@@ -22,7 +22,7 @@ def write_text(path: Path, template: str, **values: Any) -> None:
 
 
 def write_script(path: Path, template: str, **values: Any) -> None:
-    """Writes the text of a template to a file that its operator can run."""
+    """Writes the text of a template to an executable file."""
     write_text(path, template, **values)
     path.chmod(0o755)
 

@@ -1,6 +1,6 @@
-"""All sites of a deployment on one machine, whatever the engine: started, watched, and none left behind.
+"""Starts, watches and ends all sites of a deployment on one machine, for every engine.
 
-An engine says how the process of one site is started, and by what mark its processes are found.
+An engine supplies the command that starts a site, and the mark by which the processes of a site are recognised.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from fulcrum.errors import EngineError
 from fulcrum.server.run_results import RoundResult
 
 CALM = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-"""The environment of processes of which twenty share a machine."""
+"""Few threads and little memory for every process: twenty processes share a machine."""
 
 _PROCESSES = Path("/proc")
 _LONGEST_END, _INTERVAL = 30.0, 0.02  # seconds
 
 
 class LocalSites(ClosedAtTheEnd):
-    """The processes of a deployment on this machine, none of which outlives the `with`.
+    """The processes of a deployment on this machine. No process outlives the `with`.
 
     Args:
         kits: The folder of all kits.
-        deployment: What the kits were made from.
+        deployment: The deployment that the kits were made from.
         names: The sites, in the order in which they are ended.
     """
 
@@ -44,12 +44,12 @@ class LocalSites(ClosedAtTheEnd):
         """Returns the command that starts a site."""
 
     def environment(self, name: str) -> dict[str, str]:  # noqa: ARG002 a subclass may need the name
-        """Returns what the environment of a site has beyond that of this process."""
+        """Returns the variables that a site's environment has in addition to the environment of this process."""
         return {}
 
     @abstractmethod
     def processes_of(self, name: str) -> list[int]:
-        """Returns the processes of a site, those among them that the engine started for it."""
+        """Returns the processes of a site, including the processes that the engine started for the site."""
 
     def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         """Starts a site."""
@@ -66,37 +66,37 @@ class LocalSites(ClosedAtTheEnd):
             )
 
     def full_environment(self, name: str) -> dict[str, str]:
-        """Returns the environment of a site: that of this process, calmed, and what the engine adds."""
+        """Returns the environment of a site: this process's own, few threads, and the additions of the engine."""
         return os.environ | CALM | {"PYTHONPATH": import_path()} | self.environment(name)
 
     def check(self) -> None:
-        """Raises `EngineError` if the process of a site has ended by itself; its log is in its kit."""
+        """Raises `EngineError` if the process of a site has ended by itself; the message names the log."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 log = self.kits / name / "output.log"
                 raise EngineError("engine.site-ended", site=name, exit_code=process.returncode, log=log)
 
     def kill(self, name: str) -> None:
-        """Kills a site: its own process, and those that the engine started for it."""
+        """Kills a site: the site's own process, and the processes that the engine started for the site."""
         process = self._processes.pop(name, None)
         end_all(lambda: self.processes_of(name))
         if process is not None:
             process.wait()
 
     def close(self) -> None:
-        """Ends every process of every site; twice, since one may have been about to start another."""
+        """Ends every process of every site, twice: a process may have been about to start a child the first time."""
         for _ in range(2):
             for name in self._names:
                 self.kill(name)
 
 
 class RoundWatch:
-    """The moments at which rounds ended, and the end of patience with a federation that finishes none.
+    """Records the moments at which rounds ended, and raises an error when no round ends for too long.
 
     Args:
-        kits: The folder whose logs say why no round is finished.
-        on_round: Told what became of each round.
-        stall: Seconds without a finished round after which it is given up.
+        kits: The folder whose logs explain why no round is finished.
+        on_round: Called with the result of every round.
+        stall: Seconds without a finished round after which the run is given up.
     """
 
     def __init__(self, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> None:
@@ -104,23 +104,23 @@ class RoundWatch:
         self._moments = [time.monotonic()]
 
     def hear(self, result: RoundResult) -> None:
-        """Tells of a round that has ended."""
+        """Records the end of a round, and passes the result on."""
         self._moments.append(time.monotonic())
         self._on_round(result)
 
     def check(self) -> None:
-        """Raises `EngineError` where no round was finished for too long."""
+        """Raises `EngineError` if no round was finished for `stall` seconds."""
         if time.monotonic() - self._moments[-1] > self._stall:
             raise EngineError("engine.rounds-stalled", seconds=self._stall, kits=self._kits)
 
     @property
     def seconds(self) -> float:
-        """From the end of the first round to that of the last."""
+        """Seconds from the end of the first round to the end of the last."""
         return self._moments[-1] - self._moments[min(1, len(self._moments) - 1)]
 
 
 def free_port(*, following: int = 0) -> int:
-    """Returns a port of this machine that is free, with as many free ports after it."""
+    """Returns a free port of this machine that is followed by `following` free ports."""
     while True:
         with contextlib.ExitStack() as held:
             sockets = [held.enter_context(socket.socket()) for _ in range(1 + following)]
@@ -135,7 +135,7 @@ def free_port(*, following: int = 0) -> int:
 
 
 def import_path() -> str:
-    """What sites find modules on: the current folder first, as here."""
+    """Returns the folders in which sites look for modules: the current folder first, as in this process."""
     return os.pathsep.join([str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -143,23 +143,27 @@ def processes(file: str, wanted: bytes) -> list[int]:
     """Returns the processes that have `wanted` among the entries of their "cmdline" or "environ"."""
     if not _PROCESSES.is_dir():
         raise EngineError("engine.needs-linux")
-    found = []
+    matches = []
     for entry in _PROCESSES.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if wanted in (entry / file).read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                    matches.append(int(entry.name))
+    return matches
 
 
-def end_all(found: Callable[[], list[int]]) -> None:
-    """Kills processes, and returns when they have ended: until then their ports still take connections.
+def end_all(list_processes: Callable[[], list[int]]) -> None:
+    """Kills processes, and returns when they have ended: a process that is ending still accepts connections.
 
-    What a process was started with is gone before its ports are, so those that were killed are watched by their number.
+    The kernel erases the command line and the environment of a process before closing the ports. Killed processes are
+    therefore watched by number.
+
+    Args:
+        list_processes: Returns the processes that are still to be killed.
     """
     deadline, ending = time.monotonic() + _LONGEST_END, set[int]()
     while True:
-        left = found()
+        left = list_processes()
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -170,17 +174,20 @@ def end_all(found: Callable[[], list[int]]) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process still holds anything: one whose threads have all ended, and that nobody asked how, does not."""
+    """Returns True while a process holds any resource.
+
+    A process whose threads have all ended holds nothing, even while the parent has not collected the exit code.
+    """
     try:
         threads = [(thread / "stat").read_text() for thread in (_PROCESSES / str(pid) / "task").iterdir()]
-    except OSError:  # one of them, or all, just went: seen again if it was not the last
+    except OSError:  # a thread, or the process, just ended: the next look decides
         return (_PROCESSES / str(pid)).exists()
-    return any(told.rpartition(")")[2].split()[0] not in ("Z", "X") for told in threads)
+    return any(stat.rpartition(")")[2].split()[0] not in ("Z", "X") for stat in threads)
 
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turns a request to end into an exception, so that whoever started processes can stop them."""
+    """Turns a request to end into an exception, so that the starter of processes can stop them."""
 
     def end(number: int, _: Any) -> None:
         raise KeyboardInterrupt(f"signal {number}")

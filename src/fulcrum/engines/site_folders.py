@@ -1,6 +1,6 @@
-"""A deployment, and the folder of every site: its settings, the signed plan, and an empty folder for its records.
+"""A deployment, and the folder of every site: settings, the signed plan, and an empty folder for the site's records.
 
-A site's folder is as `fulcrum.core.silo.site` reads it. What an engine needs beside it is for the engine to write.
+`fulcrum.core.silo.site` reads the folder of a site. An engine writes the other files that the engine needs.
 """
 
 import contextlib
@@ -30,33 +30,33 @@ from fulcrum.server.run_results import RunResult
 from fulcrum.server.sum_archive import SUMS_FOLDER
 
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-"""Names of this machine: research plans stay on it."""
+"""Names of this machine. A research plan runs on this machine alone."""
 
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # RFC 1123
 _LONGEST_HOST = 253
 
 BUILT_IN = "fulcrum.engines.built_in_training"
-"""The training module that comes with Fulcrum."""
+"""The built-in training module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What is deployed, and where.
+    """A plan, the sites that run the plan, and the address of the server.
 
     Attributes:
-        plan: What is run.
-        plan_file: Where it was read from, if it was; a signature beside it is kept.
+        plan: The plan to run.
+        plan_file: The file that the plan was read from, if any; a signature in the same folder stays in use.
         train: The training module, installed at silos and server.
-        options: Its options, the same at every site; operators change their own site.toml.
-        host: Under what name sites reach the server.
-        port: The server's port; the next one is the operators'.
+        options: The module's options, the same at every site; operators change their own site.toml.
+        host: The name under which sites reach the server.
+        port: The server's port; the next port is for the operators.
         patience: Seconds a region waits for its silos.
-        seed: Of a research plan.
-        policy: The policy file every silo starts with, if any.
-        keep_sums: Whether the server keeps every sum that it takes, for an audit.
-        runs_here: True to run every site on this machine: each is initialised as it is written. Kits for operators hold
-            no ledger, masking record or sums; their operators make these, once, with `fulcrum site init`.
+        seed: The seed of a research plan.
+        policy: The policy file that every silo starts with, if any.
+        keep_sums: True if the server stores every sum that arrives, for an audit.
+        runs_here: True to run every site on this machine: every site is initialised when it is written. Kits for
+            operators hold no ledger, masking record or sums; operators make these once, with `fulcrum site init`.
     """
 
     plan: Plan
@@ -76,7 +76,7 @@ class Deployment:
 
         Raises:
             ParameterError: The training module has no name that Python imports, the host is neither a name nor an
-                address, or there is no such port, or none after it.
+                address, or the port or the next port does not exist.
         """
         if not all(part.isidentifier() for part in self.train.split(".")):
             raise ParameterError("kit.training-module-name", module=self.train[:60])
@@ -87,34 +87,34 @@ class Deployment:
 
     @property
     def address(self) -> str:
-        """Host and port as one text. Brackets around an IPv6 address keep its colons apart from the port's."""
+        """Host and port as one text. Brackets separate the colons of an IPv6 address from the port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def answer_time(self) -> float:
-        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long where a site died."""
+        """Seconds to wait for an answer before asking again; NVIDIA FLARE's 300 are too long after a crash."""
         return max(5.0, self.patience / 10)
 
     @property
     def regions(self) -> dict[str, list[str]]:
         """The members of every region."""
-        found: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
+        members: dict[str, list[str]] = {region: [] for region in self.plan.federation.innermost.nodes}
         for silo, region in regions_of(self.plan.federation).items():
-            found[region].append(silo)
-        return found
+            members[region].append(silo)
+        return members
 
     @property
     def sites(self) -> dict[str, Role]:
-        """Every site and its role."""
-        found: dict[str, Role] = {SERVER: "server"}
+        """The role of every site, by name."""
+        roles: dict[str, Role] = {SERVER: "server"}
         for region, members in self.regions.items():
-            found[region] = "region"
-            found.update(dict.fromkeys(members, "silo"))
-        return found
+            roles[region] = "region"
+            roles.update(dict.fromkeys(members, "silo"))
+        return roles
 
 
 def _is_host(host: str) -> bool:
-    """Returns True for a host's name or an IP address. A shell finds no commands in either."""
+    """Returns True for a host's name or an IP address. A shell finds no commands in either form."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -124,14 +124,14 @@ def _is_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalRun:
-    """What came of a plan on this machine.
+    """The result of a plan that ran on this machine.
 
     Attributes:
-        run: As run.json has it.
-        history: What became of every round, by the names of regions and silos.
-        model: The final one.
-        seconds: From the end of the first round to that of the last.
-        failed: At how many silos training failed, and where to look; empty if at none.
+        run: The content of run.json.
+        history: The result of every round, by the names of regions and silos.
+        model: The final model.
+        seconds: From the end of the first round to the end of the last.
+        failed: The number of silos at which training failed, and the log to read; empty if training failed nowhere.
     """
 
     run: RunResult
@@ -143,7 +143,7 @@ class LocalRun:
 
 @contextlib.contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """Gives a folder to work in that takes the place of a new or empty one when all went well, and else is gone."""
+    """Yields a working folder that replaces a new or empty folder on success, and is deleted on failure."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError("kit.folder-occupied", folder=folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def check_stays_here(deployment: Deployment) -> None:
 
 
 def new_keys(homes: Mapping[str, Path], roles: Mapping[str, Role]) -> dict[str, str]:
-    """Makes a key for every site, puts the private half into its folder, and returns the public halves by site."""
+    """Makes a key for every site, writes the private half to the site's folder, and returns the public halves."""
     public = {}
     for name, home in homes.items():
         private = home / "site.key"
@@ -175,7 +175,7 @@ def new_keys(homes: Mapping[str, Path], roles: Mapping[str, Role]) -> dict[str, 
 
 
 def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], issuer_key: Path | None) -> VerifiedPlan:
-    """Writes the plan with its keys and its signature, and returns it; every silo's policy must pass it."""
+    """Writes the plan with keys and signature, checks every silo's policy against the plan, and returns the plan."""
     path, signature = work / "plan.json", Path(f"{deployment.plan_file}.sig")
     if deployment.plan_file is not None and signature.exists() and issuer_key is None and not keys:
         shutil.copy(deployment.plan_file, path)
@@ -185,7 +185,7 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
         if issuer_key is None:
             issuer_key = work / "issuer.key"
             new_key(issuer_key)
-        # A research plan gets this far on its own machine alone (`check_deployable`), and its sites state the purpose.
+        # A research plan is signed on its own machine alone (`check_deployable`), and its sites state the purpose.
         write_signature(path, issuer_key, purpose=deployment.plan.purpose)
     plan = read_signed_plan(path, signer_of(path))
     if deployment.policy is not None:
@@ -196,16 +196,16 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
 def write_site(
     deployment: Deployment, plan: VerifiedPlan, home: Path, name: str, role: Role, *, source: Path, train: str
 ) -> None:
-    """Writes one site's folder: the signed plan, the settings, the policy, and an empty folder for its records.
+    """Writes the folder of a site: the signed plan, the settings, the policy, and an empty folder for records.
 
     Args:
-        deployment: What is deployed.
-        plan: As `signed_plan` returned it.
+        deployment: The deployment that the site belongs to.
+        plan: The plan that `signed_plan` returned.
         home: The site's folder.
         name: The site's name.
-        role: What it is.
+        role: The site's role.
         source: The folder with the signed plan.
-        train: The training module; none where the site trains nothing, or its engine's app does.
+        train: The training module; empty for a site that trains nothing, or that trains by the engine's app.
     """
     for file in ("plan.json", "plan.json.sig"):
         shutil.copy(source / file, home)
@@ -233,6 +233,6 @@ def write_site(
 
 
 def task_of(site: Site) -> str:
-    """Returns the task of a server's site: the name of the data of the built-in training, or of the module."""
+    """Returns the task of a server's site: the name of the built-in training's data, or the name of the module."""
     settings = site.settings
     return Path(str(settings.options.get("data", "digits"))).stem if settings.train == BUILT_IN else settings.train

@@ -1,4 +1,4 @@
-"""Whether a training module fits a plan: asked where a plan is about to be run, before any process starts."""
+"""Checks that a training module fits a plan, before any process starts."""
 
 import sys
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from fulcrum.planning.plan import Plan
 
 
 def loaded_module(train: str) -> Learner:
-    """Returns the functions of a training module, which may stand in the current folder."""
+    """Returns the functions of a training module, which may be in the current folder."""
     if "" not in sys.path:
         sys.path.append("")
     return load_learner(train)
 
 
 def check_fits(learner: Learner, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Raises unless the plan was made for a model of these names, shapes and size, and training can start from it."""
+    """Raises unless the plan is for a model of these names, shapes and size, and all numbers are finite."""
     size = sum(array.size for array in start.values())
     if size and plan.parameters not in (None, size):
         raise DataError("engine.model-size", size=size, parameters=plan.parameters)

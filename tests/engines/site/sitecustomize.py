@@ -179,8 +179,8 @@ def ask_past() -> None:
 
 def _ask(when: int, instead: int) -> None:
     from fulcrum.core.messages.model_message import pack_model, unpack_model
+    from fulcrum.engines.nvflare import flare_server as server
     from fulcrum.engines.nvflare import job_messages as common
-    from fulcrum.engines.nvflare import server
 
     start_task = server.PlanAssessor.start_task
 

@@ -1,6 +1,6 @@
-"""Plans on Flower: an app of the user's runs under a plan, and the server gets masked sums and nothing finer.
+"""Plans on Flower: a user's app runs under a plan, and the server gets masked sums and no single release.
 
-A mod stands before the app at every silo, a strategy at the server; the masking is that of `fulcrum.core.masking`.
+A mod precedes the app at every silo, and a strategy runs at the server; the masking is `fulcrum.core.masking`.
 
 Imports from: base, core, aggregation, planning, server, engines.
 """

@@ -1,11 +1,11 @@
-"""A plan as a Flower app that runs: what `flwr run` is given, and nothing of any site in it.
+"""The Flower app of a plan, as files for `flwr run`. The app holds nothing of any site.
 
 >>> from fulcrum.planning.planner import plan
 >>> sorted(app_files(plan("severe", rounds=10, epsilon=1.0, aggregation="masked")))
 ['fulcrum_app/__init__.py', 'fulcrum_app/client_app.py', 'fulcrum_app/server_app.py', 'pyproject.toml']
 
-Sites hold plan, keys, policies and ledgers, as `fulcrum deploy flower` writes them: no setting of the app changes what
-a silo releases.
+Sites hold plan, keys, policies and ledgers, as `fulcrum deploy flower` writes them: no setting of the app changes the
+release of a silo.
 """
 
 from fulcrum.core.plan.verified_plan import VerifiedPlan
@@ -22,7 +22,7 @@ _FILES = (
 
 
 def app_files(plan: Plan | VerifiedPlan) -> dict[str, str]:
-    """Returns the files of the app, by their paths in its folder; a plan whose sums are not masked has none."""
+    """Returns the files of the app, by path in the app's folder; a plan without masked sums raises `PlanError`."""
     if plan.aggregation != "masked":
         raise PlanError("flower.plan-not-masked")
     return {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}

@@ -30,8 +30,8 @@ class BytesInFlight:
 
     Args:
         most: Bytes in all.
-        most_of_a_peer: Bytes of one peer.
-        most_requests: Requests of one peer, including waiting requests.
+        most_of_a_peer: Bytes of a single peer.
+        most_requests: Requests of a single peer, including waiting requests.
         patience: Seconds that a request waits.
     """
 
@@ -44,7 +44,7 @@ class BytesInFlight:
         self._reserved = 0
 
     @property
-    def reserved(self) -> int:
+    def reserved_bytes(self) -> int:
         """Bytes reserved at present."""
         return self._reserved
 

@@ -1,4 +1,4 @@
-"""Certificates and keys of a Flower federation: TLS for the SuperLink, and a key for every SuperNode to be known by."""
+"""Certificates and keys of a Flower federation: TLS for the SuperLink, and an identity key for every SuperNode."""
 
 import datetime
 import ipaddress
@@ -9,21 +9,22 @@ from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import MissingExtraError
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "server.pem", "server.key"
-"""The authority's certificate, which every site has; the SuperLink's own certificate and private key."""
+"""The authority's certificate, present at every site; the SuperLink's own certificate and private key."""
 
 NODE_KEY = "node.key"
-"""A SuperNode's private key; its public half has `.pub` behind."""
+"""A SuperNode's private key; the file of the public half ends with `.pub`."""
 
 _YEARS = datetime.timedelta(days=3650)
 
 
 def write_certificates(folder: Path, server: Path, host: str) -> None:
-    """Writes an authority, and the certificate of a SuperLink that is reached under a name, signed by it.
+    """Writes an authority, and a certificate signed by the authority for a SuperLink with a given name.
 
     Args:
-        folder: Where the authority's certificate goes. Its private key is not kept: it signs one certificate.
-        server: Where the SuperLink's certificate and key go.
-        host: The name or address that sites reach the SuperLink under.
+        folder: The folder for the authority's certificate. The private key of the authority is discarded after a single
+            signature.
+        server: The folder for the SuperLink's certificate and key.
+        host: The name or address under which sites reach the SuperLink.
     """
     x509, ec, hashes, serialization = _cryptography()
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
@@ -35,10 +36,10 @@ def write_certificates(folder: Path, server: Path, host: str) -> None:
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Fulcrum federation")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "SuperLink")])
 
-    def signed(name: Any, public: Any, *, authority: bool) -> Any:
+    def sign(name: Any, public: Any, *, authority: bool) -> Any:
         now = datetime.datetime.now(datetime.UTC)
         identity = x509.SubjectKeyIdentifier.from_public_key(public)
-        made = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(issuer)
@@ -54,13 +55,13 @@ def write_certificates(folder: Path, server: Path, host: str) -> None:
         )
         if not authority:
             unique = list(dict.fromkeys(names))
-            made = made.add_extension(x509.SubjectAlternativeName(unique), critical=False)
-        return made.sign(authority_key, hashes.SHA384())
+            builder = builder.add_extension(x509.SubjectAlternativeName(unique), critical=False)
+        return builder.sign(authority_key, hashes.SHA384())
 
     pem = serialization.Encoding.PEM
-    whole = signed(issuer, authority_key.public_key(), authority=True)
+    whole = sign(issuer, authority_key.public_key(), authority=True)
     write_whole(folder / AUTHORITY, whole.public_bytes(pem))
-    write_whole(server / CERTIFICATE, signed(subject, key.public_key(), authority=False).public_bytes(pem))
+    write_whole(server / CERTIFICATE, sign(subject, key.public_key(), authority=False).public_bytes(pem))
     plain = serialization.NoEncryption()
     write_whole(
         server / KEY, key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, plain), private=True
@@ -68,7 +69,7 @@ def write_certificates(folder: Path, server: Path, host: str) -> None:
 
 
 def write_node_key(folder: Path) -> None:
-    """Writes the key pair that a SuperNode is known by at the SuperLink, as Flower reads it."""
+    """Writes the key pair that identifies a SuperNode at the SuperLink, in Flower's format."""
     _, ec, _, serialization = _cryptography()
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(

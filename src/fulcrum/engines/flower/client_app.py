@@ -1,6 +1,6 @@
-"""The ClientApp that is built in: a silo that trains by the module its site names, in a process of its own.
+"""The built-in ClientApp: a silo that trains by the site's own training module, in a process of its own.
 
-An app names it in its pyproject.toml as a component: `fulcrum.engines.flower.client_app:client_app`. It imports nothing
+An app names the component in pyproject.toml: `fulcrum.engines.flower.client_app:client_app`. The module imports nothing
 of the server or the planner.
 """
 

@@ -2,15 +2,15 @@
 
     app = ClientApp(mods=[fulcrum_mod])
 
-It stands before the app's own functions and answers the stages of a masked round itself. One of them asks for an
-update: there it calls the app's train function, and takes what came back less what went in. Nothing else of the reply
-leaves: metrics and counts of examples are withheld, and the silo's log says so. Plan, policy, ledger, record and key
-are those of the site that the node's own configuration names, `fulcrum-site="/path/of/site"`.
+The mod precedes the app's own functions and answers the stages of a masked round. For the stage with an update, the mod
+calls the app's train function, and takes the returned arrays minus the arrays that were sent. Nothing else of the reply
+leaves: metrics and counts of examples are withheld, and the silo's log names them. Plan, policy, ledger, record and key
+belong to the site that the node's own configuration names, `fulcrum-site="/path/of/site"`.
 
-What the server tells the train function is the same for all silos of a sum, or there is no sum: the records of the
-message are in the basis that the round was begun on, and the settings of the run are agreed on between silos.
+The server's input to the train function is equal for all silos of a sum, or no sum results: the digest of the message's
+records is part of the digest that the round began with, and silos agree on the settings of the run.
 
-Put it first in the list: a mod before it sees what leaves, and could add to it.
+The mod must be first in the list: an earlier mod sees the reply, and could add data.
 """
 
 import functools
@@ -48,38 +48,38 @@ from fulcrum.engines.flower.flower_records import (
 from fulcrum.errors import DataError, ExchangeError, FulcrumError, ParameterError
 
 SITE = "fulcrum-site"
-"""The name in a node's configuration of the folder of its site."""
+"""The setting in a node's configuration that names the folder of the node's site."""
 
 SITES = "FULCRUM_SITES"
-"""The environment variable of a simulation: a folder with every silo's site, which nodes take in the plan's order."""
+"""The environment variable of a simulation: a folder with every silo's site, assigned to nodes in the plan's order."""
 
 REFUSED = 460
-"""The code of an answer that is refused. It tells no more: why is in the silo's own log."""
+"""The code of a refusal. The reply has no reason, which could depend on records: the silo's own log has the reason."""
 
 Next = Callable[[Message, Context], Message]
 
 _tell = functools.partial(tell_log, logging.getLogger(__name__), logging.WARNING)
-"""Tells this site's own log. What a listener raises must not leave: Flower sends the text of an exception on."""
+"""Writes to this site's own log. Errors of log handlers must not leave: Flower sends the text of an exception on."""
 
 
 class FulcrumMod:
-    """The mod. `fulcrum_mod` is the one that refuses everything but the stages of a masked round.
+    """The mod. `fulcrum_mod` is the instance that refuses everything but the stages of a masked round.
 
-    Guarantees, whatever the server sends and whatever the app does in return, short of ending its process:
+    Guarantees, for every input of the server and every behaviour of the app, except ending the process:
 
-    - a reply holds an answer of `MaskedSilo`, or an error that says that there is none, and nothing else;
-    - the app's train function runs where an update is due: a round that was released is not trained again;
-    - all records that it is given, and the settings of the run, are those that every silo of the sum is given; asked
-      again with others, a round is refused. Identifiers and times of a message are each silo's own;
-    - in deployment what training raises or returns is hidden, as `ReleasingSilo` hides it;
-    - messages of any other type reach the app only where it declares them public, and what it raises then is refused.
+    - a reply holds an answer of `MaskedSilo` alone, or an error without further content;
+    - the app's train function runs when an update is due: a released round is not trained again;
+    - the train function's records, and the settings of the run, are equal for every silo of the sum; a round asked for
+      again with different records or settings is refused. Identifiers and times of a message differ between silos;
+    - in deployment the exceptions and results of training are hidden, as `ReleasingSilo` hides them;
+    - messages of any other type reach the app only if the app declares the type public; an exception is then refused.
 
-    An interrupt is handed on: it is the operator's, who wants the site to end. No answer leaves then, nothing is
-    charged, and the round may be asked for again.
+    An interrupt is passed on: the operator wants the site to end. No answer leaves then, nothing is charged, and the
+    round may be asked for again.
 
     Args:
-        public: Types of messages, such as "query.version", whose replies hold nothing that depends on records. They go
-            past Fulcrum as they are, and nothing in them is accounted for.
+        public: Types of messages, such as "query.version", whose replies depend on no records. Such messages pass
+            Fulcrum unchanged, and nothing in them is accounted for.
     """
 
     def __init__(self, public: Collection[str] = ()) -> None:
@@ -90,8 +90,8 @@ class FulcrumMod:
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:
         """Answers a message."""
-        # Made first: the app is handed the message itself, and a reply made of it afterwards would carry off whatever
-        # the app wrote into its metadata.
+        # The replies are made before the app runs: the app receives the message itself, and a reply made afterwards
+        # would carry the app's changes of the metadata to the server, a channel around the noise.
         reply = Message(RecordDict(), reply_to=message)
         refusal = Message(Error(REFUSED, "refused"), reply_to=message)
         try:
@@ -114,7 +114,7 @@ class FulcrumMod:
             raise ExchangeError("flower.type-refused", message_type=kind)
         station = _station_of(_folder_of(context.node_config))
         settings = settings_digest(context.run_config)
-        return station.answer(message, lambda given: call_next(given, context), settings)
+        return station.answer(message, lambda app_message: call_next(app_message, context), settings)
 
 
 fulcrum_mod = FulcrumMod()
@@ -122,7 +122,7 @@ fulcrum_mod = FulcrumMod()
 
 
 class _Station:
-    """One site in this process; the message at hand is what its training is made of."""
+    """A site in this process; training uses the message that is being answered."""
 
     def __init__(self, site: Site) -> None:
         self._silo = MaskedSilo(site, self)
@@ -130,27 +130,27 @@ class _Station:
         self._calling: Callable[[], Message] | None = None
 
     def answer(self, message: Message, training: Callable[[Message], Message], settings: str) -> bytes:
-        """Answers what a message asks.
+        """Answers the request in a message.
 
         Args:
-            message: As it came.
+            message: The message of the server.
             training: The app's own function.
-            settings: The digest of the settings of the run, which that function goes by.
+            settings: The digest of the settings of the run, which the function reads.
         """
         request = self._silo.own_request(requests_in(message.content))
         if not self._silo.asks_for_update(request):
             return self._silo.answer(request, settings=settings)
         model = _model_in(message.content)
-        told = _told_to_the_app(message.content, request_from_bytes(request).session.round_number)
+        records = _records_for_the_app(message.content, request_from_bytes(request).session.round_number)
         with self._lock:
-            self._calling = lambda: training(_for_the_app(message, told))
+            self._calling = lambda: training(_for_the_app(message, records))
             try:
-                return self._silo.masked_update(request, model, beside=records_digest(told), settings=settings)
+                return self._silo.masked_update(request, model, beside=records_digest(records), settings=settings)
             finally:
                 self._calling = None
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns the change that the app's training made to the model; what else the app returns is withheld."""
+        """Returns the change of the model by the app's training; all other content of the reply is withheld."""
         del assignment
         if self._calling is None:
             raise ExchangeError("flower.training-without-message")
@@ -166,37 +166,37 @@ class _Station:
 
 
 def _model_in(content: RecordDict) -> dict[str, FloatArray]:
-    """Returns the model that came with a request: its arrays of real numbers, in double precision."""
+    """Returns the model of a request: the arrays of real numbers, in double precision."""
     record = content.array_records.get(ARRAYS)
     if record is None:
         raise ExchangeError("flower.model-missing", record=ARRAYS)
     try:
         arrays = arrays_in(record)
-    except Exception as error:  # whatever NumPy makes of what the server sent
+    except Exception as error:  # NumPy raises many kinds of errors for malformed arrays
         raise ExchangeError("flower.model-malformed", reason=str(error)) from None
     return {name: array.astype(np.float64) for name, array in parameters_in(arrays).items()}
 
 
-def _told_to_the_app(content: RecordDict, round_number: int) -> RecordDict:
-    """Returns the records that the app's train function is given: all but the protocol's own.
+def _records_for_the_app(content: RecordDict, round_number: int) -> RecordDict:
+    """Returns the records for the app's train function: all records except the protocol's own.
 
-    The round is that of the request, which is checked, not what the server's settings say.
+    The round number comes from the checked request, not from the server's settings.
     """
-    told = RecordDict({name: record for name, record in content.items() if name != FULCRUM})
+    records = RecordDict({name: record for name, record in content.items() if name != FULCRUM})
     settings = content.config_records.get(CONFIG)
-    told[CONFIG] = ConfigRecord({**({} if settings is None else settings), ROUND: round_number})
-    return told
+    records[CONFIG] = ConfigRecord({**({} if settings is None else settings), ROUND: round_number})
+    return records
 
 
-def _for_the_app(message: Message, told: RecordDict) -> Message:
-    """Returns the message as the app's train function would have it of Flower's own strategies."""
-    message.content = told
-    message.metadata.group_id = str(told[CONFIG][ROUND])
+def _for_the_app(message: Message, records: RecordDict) -> Message:
+    """Returns the message in the form in which Flower's own strategies send a message to the app."""
+    message.content = records
+    message.metadata.group_id = str(records[CONFIG][ROUND])
     return message
 
 
 def _trained_record(content: RecordDict) -> ArrayRecord:
-    """Returns the record of the arrays that were trained: that of the model's own name, or the only one."""
+    """Returns the record of the trained arrays: the record with the model's name, or the only record."""
     records = content.array_records
     if ARRAYS in records:
         return records[ARRAYS]
@@ -206,15 +206,15 @@ def _trained_record(content: RecordDict) -> ArrayRecord:
 
 
 def _tell_withheld(content: RecordDict, record: ArrayRecord, released: set[str]) -> None:
-    """Tells the silo's log what the app would have sent beside its arrays; names alone, no values."""
-    beside = [f"{name!r} ({', '.join(map(str, other))})" for name, other in content.items() if other is not record]
-    beside += [repr(name) for name in record if name not in released]
-    if beside:
-        _tell("withheld, as only the release leaves this silo: %s", "; ".join(beside))
+    """Logs at the silo which content of the app's reply was withheld: names alone, no values."""
+    withheld = [f"{name!r} ({', '.join(map(str, other))})" for name, other in content.items() if other is not record]
+    withheld += [repr(name) for name in record if name not in released]
+    if withheld:
+        _tell("withheld, as only the release leaves this silo: %s", "; ".join(withheld))
 
 
 def _folder_of(settings: Mapping[str, Any]) -> Path:
-    """Returns the folder of the site that a node acts for, by its own configuration; nothing the server says counts."""
+    """Returns the folder of a node's site, from the node's own configuration; no message of the server matters."""
     if (named := settings.get(SITE)) is not None:
         return Path(str(named))
     sites, place = os.environ.get(SITES), settings.get("partition-id")
@@ -233,10 +233,10 @@ def _names_in(sites: Path) -> list[str]:
 
 @functools.cache
 def _station_of(folder: Path) -> _Station:
-    """Returns the station of a site; read once a process."""
+    """Returns the station of a site, read once in a process."""
     return _Station(read_site(folder, "silo"))
 
 
 def own_site(context: Context) -> Site:
-    """Returns the site that a node acts for, for an app that trains by the module that the site names."""
+    """Returns the site of a node, for an app that trains by the module that the site names."""
     return read_site(_folder_of(context.node_config), "silo")

@@ -1,4 +1,4 @@
-"""Flower as an engine: every silo a SuperNode, and regions that are masked groups and no site."""
+"""Flower as an engine: every silo is a SuperNode, and a region is a masked group without a site."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class FlowerEngine:
         return [SERVER, *silos_of(deployment)]
 
     def site_folder(self, kits: Path, name: str) -> Path:
-        """Returns the kit, which is the site's folder."""
+        """Returns the kit, which is also the site's folder."""
         return kits / name
 
     def write_kits(self, deployment: Deployment, folder: Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
-        """Writes a folder for each site, certificates, and the app to run."""
+        """Writes a folder for every site, certificates, and the app to run."""
         return write_kits(deployment, folder, issuer_key=issuer_key)
 
     def run_here(self, deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None]) -> LocalRun:

@@ -1,4 +1,4 @@
-"""Kits for the operators of a Flower federation: a folder for each site, with what starts it, and the app to run."""
+"""Kits for the operators of a Flower federation: a folder for every site with a start script, and the app to run."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from fulcrum.planning.engine_limits import SERVER
 
 
 def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
-    """Writes a kit for the server and for every silo, the app, and Flower's configuration for whoever runs it.
+    """Writes a kit for the server and for every silo, the app, and Flower's configuration for the operator of the run.
 
     Args:
-        deployment: What to deploy.
-        folder: A folder that is not there yet, or empty.
+        deployment: The deployment to write kits for.
+        folder: A new or empty folder.
         issuer_key: The private key to sign the plan with; see `signed_plan`.
     """
     silos = silos_of(deployment)

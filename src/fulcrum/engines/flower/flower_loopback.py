@@ -1,4 +1,4 @@
-"""All sites of a Flower federation on one machine: the processes that its operators start, by their own scripts."""
+"""All sites of a Flower federation on one machine, started by the scripts that operators run."""
 
 import os
 import socket
@@ -19,15 +19,15 @@ from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.server.run_results import RoundResult
 
 MARK = "FULCRUM_KIT"
-"""The environment variable by which the processes of a kit are known, those that Flower starts among them."""
+"""The environment variable that marks the processes of a kit. Processes that Flower starts inherit the mark."""
 
 _LONGEST_START = 120.0
-_LONGEST_FOR_A_SILO = 60.0  # Flower starts a process to register each
+_LONGEST_FOR_A_SILO = 60.0  # Flower starts a process to register a silo
 _INTERVAL = 0.5
 
 
 class FlowerSites(LocalSites):
-    """The processes of Flower on this machine: SuperLink, SuperNodes, and the scripts of whoever runs the plan."""
+    """The processes of Flower on this machine: SuperLink, SuperNodes, and the scripts of the operator of the run."""
 
     def __init__(self, kits: Path, deployment: Deployment) -> None:
         super().__init__(kits, deployment, ["", SERVER, *silos_of(deployment)])
@@ -40,18 +40,18 @@ class FlowerSites(LocalSites):
         return ["bash", str(self.kits / name / "start.sh")]
 
     def environment(self, name: str) -> dict[str, str]:
-        """Returns ports, the mark of the site's processes, and where Flower's commands are."""
+        """Returns ports, the mark of the site's processes, and the folder of Flower's commands."""
         ports = {"CONTROL_PORT": str(self._control)}
         ports |= {"HOST": "127.0.0.1"} if name == SERVER else {"RUNTIME_PORT": str(free_port())}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {MARK: str(self.kits / name), "PATH": path, **ports}
 
     def processes_of(self, name: str) -> list[int]:
-        """Returns the processes of a site: those whose environment has its mark."""
+        """Returns the processes of a site: the processes whose environment has the site's mark."""
         return processes("environ", f"{MARK}={self.kits / name}".encode())
 
     def start_all(self) -> None:
-        """Starts the server, tells it the silos' nodes, and starts those."""
+        """Starts the server, registers the silos' nodes there, and starts the silos."""
         self.start(SERVER)
         self.wait_for_server()
         self.run_script("register.sh")
@@ -68,7 +68,7 @@ class FlowerSites(LocalSites):
             time.sleep(_INTERVAL)
 
     def run_script(self, name: str, *arguments: str) -> str:
-        """Runs a script of whoever runs the plan, and returns what it says."""
+        """Runs a script of the operator of the run, and returns the script's output."""
         limit = _LONGEST_START + _LONGEST_FOR_A_SILO * len(silos_of(self.deployment))
         try:
             done = subprocess.run(  # noqa: S603 our own script
@@ -84,23 +84,23 @@ class FlowerSites(LocalSites):
             raise EngineError("flower.script-timeout", script=self.kits / name, seconds=limit) from None
         if done.returncode:
             lines = (done.stderr or done.stdout).splitlines()
-            told = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]  # Flower draws frames
+            messages = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]  # Flower draws frames
             raise EngineError(
                 "flower.script-failed",
                 script=self.kits / name,
-                reason=in_one_line(told[-1] if told else "nothing was said"),
+                reason=in_one_line(messages[-1] if messages else "nothing was said"),
             )
         return done.stdout
 
 
 def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
-    """Starts every site of some kits here, runs the plan to its last round, and stops them all.
+    """Starts every site of some kits here, runs the plan to the last round, and stops all sites.
 
     Args:
-        deployment: What the kits were made from.
-        kits: As `write_kits` made them.
-        on_round: Told what became of each round, and what the server measured after it.
-        stall: Seconds without a finished round after which it is given up.
+        deployment: The deployment that the kits were made from.
+        kits: The folder that `write_kits` wrote.
+        on_round: Called with the result of every round and the server's metrics.
+        stall: Seconds without a finished round after which the run is given up.
     """
     plan = read_plan(kits / "plan.json")
     server = read_site(kits / SERVER, "server")

@@ -1,4 +1,4 @@
-"""What travels in Flower's messages: the protocol's requests and answers, the model, and what is told beside it."""
+"""The records of Flower's messages: requests and answers of the protocol, the model, and the settings for the app."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,44 +11,44 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fulcrum.errors import ExchangeError
 
 FULCRUM = "fulcrum"
-"""The record of a message that is Fulcrum's own: requests on the way out, the answer on the way back."""
+"""The name of Fulcrum's own record in a message: requests on the way out, the answer on the way back."""
 
 ARRAYS, CONFIG = "arrays", "config"
-"""The records that Flower's own strategies send the model and its settings in."""
+"""The names of the records in which Flower's own strategies send the model and the settings."""
 
 ROUND = "server-round"
-"""Which round it is, in `CONFIG`, as Flower's own strategies say it."""
+"""The name of the round's number in `CONFIG`, as in Flower's own strategies."""
 
 MESSAGE_TYPE = "train"
-"""Of all stages: whatever is asked, the app's own train function stands behind it."""
+"""The type of the messages of all stages: the app handles them by its own train function."""
 
 REQUESTS = "requests"
 """The entry of the record `FULCRUM` that holds the requests."""
 
 
 def requests_in(content: RecordDict) -> list[bytes]:
-    """Returns what is asked, or raises `ExchangeError`."""
+    """Returns the requests in a message, or raises `ExchangeError`."""
     record = content.config_records.get(FULCRUM)
-    found = None if record is None else record.get(REQUESTS)
-    if not isinstance(found, list) or not all(isinstance(request, bytes) for request in found):
+    requests = None if record is None else record.get(REQUESTS)
+    if not isinstance(requests, list) or not all(isinstance(request, bytes) for request in requests):
         raise ExchangeError("flower.request-missing")
-    return [request for request in found if isinstance(request, bytes)]
+    return [request for request in requests if isinstance(request, bytes)]
 
 
 def records_digest(records: Mapping[str, Any]) -> str:
     """Returns a SHA-256 over records as an app reads them: names, kinds, types, order, and every value.
 
-    Silos train in one sum where theirs agree: arrays count with the bytes, type and shape that they are sent in.
+    Silos train in a common sum if their digests agree. The digest of an array covers bytes, type and shape as sent.
 
     Raises:
-        ExchangeError: One is of a kind that is not known here.
+        ExchangeError: A record is of an unknown kind.
     """
-    told = [(name, type(record).__name__, _values(name, record)) for name, record in records.items()]
-    return _digest("fulcrum.flower.records/1", told)
+    rows = [(name, type(record).__name__, _values(name, record)) for name, record in records.items()]
+    return _digest("fulcrum.flower.records/1", rows)
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
-    """Returns a SHA-256 over the settings of a run, empty where there are none."""
+    """Returns a SHA-256 over the settings of a run; empty for a run without settings."""
     return _digest("fulcrum.flower.settings/1", sorted(settings.items())) if settings else ""
 
 
@@ -63,24 +63,24 @@ def _values(name: str, record: Any) -> list[tuple[Any, ...]]:
     raise ExchangeError("flower.record-kind", name=name)
 
 
-def _digest(purpose: str, told: list[Any]) -> str:
-    # Numbers of NumPy come as such where nothing is sent over a network.
-    data = msgspec.msgpack.encode((purpose, told), enc_hook=lambda number: number.item())
+def _digest(purpose: str, rows: list[Any]) -> str:
+    # A simulation sends nothing over a network, so numbers may still be NumPy's own.
+    data = msgspec.msgpack.encode((purpose, rows), enc_hook=lambda number: number.item())
     return hashlib.sha256(data).hexdigest()
 
 
 def answer_content(answer: bytes) -> RecordDict:
-    """Returns the content of the reply: the answer and nothing else; as an array, which Flower sends in parts."""
+    """Returns the content of the reply: the answer alone, as an array, because Flower sends arrays in parts."""
     return RecordDict({FULCRUM: ArrayRecord([np.frombuffer(answer, dtype=np.uint8)])})
 
 
 def arrays_in(record: ArrayRecord) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of a record, as they are; what is no array raises whatever NumPy makes of it."""
+    """Returns the arrays of a record, unchanged; a malformed array raises NumPy's own error."""
     return {name: array.numpy() for name, array in record.items()}
 
 
 def parameters_in(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays that are trained: those of real numbers. Counts and other buffers are not updates."""
+    """Returns the trained arrays: the arrays of real numbers. Counts and other buffers are not updates."""
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 

@@ -1,6 +1,6 @@
-"""A plan on Flower's simulation: every silo a virtual node on Ray, with the messages of a deployment.
+"""A plan on Flower's simulation: every silo is a virtual node on Ray, with the messages of a deployment.
 
-For research, and for trying an app: all sites stand on one machine, so they protect nobody from each other.
+For research, and for testing an app: all sites are on one machine, so no site is protected from the others.
 """
 
 import importlib
@@ -26,32 +26,32 @@ _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPEN
 def simulate(
     deployment: Deployment, folder: Path, *, on_round: Callable[[RoundResult], None] = lambda _: None
 ) -> LocalRun:
-    """Runs a plan to its last round with every silo a virtual node, and returns what became of it.
+    """Runs a plan to the last round with every silo a virtual node, and returns the result.
 
     Args:
-        deployment: What is run; the training module must be importable here.
-        folder: A new folder for the sites: their ledgers, records and the checkpoint stay there.
-        on_round: Told what became of each round, and what the server measured after it.
+        deployment: The deployment to run; the training module must be importable here.
+        folder: A new folder for the sites; ledgers, records and the checkpoint stay there.
+        on_round: Called with the result of every round and the server's metrics.
     """
     with made_whole(folder) as work:
         plan, _ = write_sites(replace(deployment, runs_here=True), work)
     server = read_site(folder / SERVER, "server")
     moments: list[float] = []
 
-    def told(found: RoundResult) -> None:
+    def on_finished(result: RoundResult) -> None:
         moments.append(time.monotonic())
-        on_round(found)
+        on_round(result)
 
     places = {"FULCRUM_SITES": str(folder.resolve()), "FULCRUM_SITE": str(folder.resolve() / SERVER)}
     with _environment(_QUIET | places):
-        run_apps(len(silos_of(deployment)), told)
+        run_apps(len(silos_of(deployment)), on_finished)
     if len(moments) < plan.rounds:
         raise EngineError("flower.simulation-short", finished=len(moments), rounds=plan.rounds)
     return local_run(server, moments[-1] - moments[0])
 
 
 def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
-    """Runs the built-in apps on so many virtual nodes; the environment names their sites."""
+    """Runs the built-in apps on a number of virtual nodes; the environment names the sites."""
     try:
         import ray
         from flwr.serverapp import ServerApp
@@ -72,7 +72,7 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
 
     try:
         run_simulation(server_app, client_app, num_supernodes=nodes)
-    except Exception as error:  # whatever Flower makes of what the server's thread raised
+    except Exception as error:  # Flower wraps the exception of the server's thread in many kinds
         raise EngineError("flower.simulation-failed", reason=in_one_line(error.__cause__ or error)) from error
     finally:
         ray.shutdown()
@@ -80,7 +80,7 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for a while: Flower has no other way to hand them to a server's and a node's app."""
+    """Sets environment variables for a while: Flower offers no other channel to the apps of server and nodes."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

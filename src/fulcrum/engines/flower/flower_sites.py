@@ -1,4 +1,4 @@
-"""The sites of a plan on Flower: one for the server and one for every silo. Regions are who is masked together."""
+"""The sites of a plan on Flower: a site for the server and for every silo. A region is a masked group."""
 
 from pathlib import Path
 
@@ -16,14 +16,14 @@ def silos_of(deployment: Deployment) -> list[str]:
 
 
 def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None = None) -> tuple[VerifiedPlan, bool]:
-    """Writes the folder of every site, with the plan beside them; returns the signed plan, and whether keys were made.
+    """Writes the folder of every site and the plan; returns the signed plan, and True if keys were made.
 
-    A plan that carries no keys gets them here, and every silo its own private half; one that carries keys leaves room
-    for the private halves that silos made themselves, and keeps the signature that stands beside it.
+    A plan without keys gets keys here, and every silo its own private half. A plan with keys leaves room for the
+    private halves that silos made themselves, and keeps the existing signature.
 
     Args:
-        deployment: What to deploy.
-        work: The folder that the sites' folders go to.
+        deployment: The deployment to write sites for.
+        work: The parent of the sites' folders.
         issuer_key: The private key to sign the plan with; see `signed_plan`.
     """
     check_deployable(deployment)

@@ -78,27 +78,27 @@ _PARTS_OF_A_PEER = 4
 _REQUESTS_OF_A_PEER = 16
 
 _PATIENCE = 20.0
-"""Seconds that a connection may take for a request or for an answer, however short it is, and that a request waits."""
+"""Seconds for the shortest request or answer on a connection, and for a request to wait for room."""
 
 _SLOWEST = 20_000
 """Bytes in each further second."""
 
 _USUAL_FILES = 1024
-"""How many files a process may usually open, with what it is allowed at most."""
+"""The usual limit on the open files of a process."""
 
 _MOST_WAITING = _USUAL_FILES // 4
-"""Connections that may be without a whole request at once; with what each may hold towards the SuperLink, half of those
-files."""
+"""The most connections without a whole request at once. Each may also hold a connection to the SuperLink: together
+half of the usual files."""
 
 _MOST_UNSECURED = _USUAL_FILES // 8
-"""Connections that may be without TLS at once: an eighth of those files."""
+"""The most connections without TLS at once: an eighth of the usual files."""
 
 _MOST_AT_ONCE = _USUAL_FILES // 16
-"""Connections that are taken at once, before any of them is counted. Four times as many may be there beside those that
-are, until the first of them are ended."""
+"""Connections that the gate accepts in a row before counting any. Up to four times as many may be open in addition to
+counted connections, until the gate ends the first of them."""
 
 _QUEUE = 2048
-"""Connections that the kernel keeps until they are taken: a silo is behind so many strangers at most."""
+"""Connections that the kernel queues: at most this many strangers are ahead of a silo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +190,16 @@ class Gate:
 
     async def _hand_on(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
         """Hands a request on to the SuperLink and the answer back, without collecting either."""
-        kept = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
-        request = self._superlink.build_request("POST", path, headers=kept, content=_content(receive))
+        end_to_end = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
+        request = self._superlink.build_request("POST", path, headers=end_to_end, content=_content(receive))
         try:
             answer = await self._superlink.send(request, stream=True)
         except (self._failures, _CutShort):
             await _end(send, _AWAY)
             return
         try:
-            kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_ONE_CONNECTION]
-            await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+            end_to_end = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_ONE_CONNECTION]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": end_to_end})
             async for part in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
@@ -219,7 +219,7 @@ def _length_in(headers: _Headers) -> int | None:
 
 
 class _Listener(socket.socket):
-    """A socket with a long queue, of which few connections are taken at once: asyncio has one number for both."""
+    """A socket with a long queue that yields few connections at once: asyncio has a single number for both."""
 
     def listen(self, backlog: int = 0, /) -> None:
         """Listens."""
@@ -227,7 +227,7 @@ class _Listener(socket.socket):
 
 
 class _CutShort(Exception):  # noqa: N818 nobody is told
-    """Whoever asked went away before all was said."""
+    """The sender left before the end of the request."""
 
 
 async def _content(receive: _Receive) -> AsyncIterator[bytes]:
@@ -235,7 +235,7 @@ async def _content(receive: _Receive) -> AsyncIterator[bytes]:
     while True:
         part = await receive()
         if part["type"] != "http.request":
-            raise _CutShort  # else what came so far would be handed on as if it were whole
+            raise _CutShort  # otherwise a partial request would be handed on as a whole one
         yield part.get("body", b"")
         if not part.get("more_body", False):
             return
@@ -250,7 +250,7 @@ async def _end(send: _Send, status: int, content: Mapping[str, Any] | None = Non
 
 
 def _most_files() -> int:
-    """Returns how many files this process may open, once it may open as many as it is allowed to."""
+    """Returns the number of files that this process may open, after raising the limit to the allowed maximum."""
     if sys.platform == "win32":
         return _USUAL_FILES
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -259,31 +259,31 @@ def _most_files() -> int:
 
 
 def main() -> None:
-    """Runs the gate with the certificates in the current folder, until it is told to end."""
+    """Runs the gate with the certificates in the current folder, until interrupted."""
     import uvicorn
 
-    given = argparse.ArgumentParser(description=__doc__)
-    given.add_argument("--host", required=True)
-    given.add_argument("--port", type=int, required=True)
-    given.add_argument("--superlink", type=int, required=True, help="the port on this machine that the SuperLink has")
-    given.add_argument("--largest-answer", type=int, help="bytes of a silo's longest answer under the plan")
-    given.add_argument("--database", type=Path, default=Path(DATABASE), help="the SuperLink's, which names its nodes")
-    given.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
-    asked = given.parse_args()
-    nodes, sizes = RegisteredNodes(asked.database), Sizes(asked.largest_answer)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--superlink", type=int, required=True, help="the port on this machine that the SuperLink has")
+    parser.add_argument("--largest-answer", type=int, help="bytes of a silo's longest answer under the plan")
+    parser.add_argument("--database", type=Path, default=Path(DATABASE), help="the SuperLink's, which names its nodes")
+    parser.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
+    options = parser.parse_args()
+    nodes, sizes = RegisteredNodes(options.database), Sizes(options.largest_answer)
     share = min(1.0, _most_files() / _USUAL_FILES)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE, KEY)
     connections = connection_class(
-        patience=asked.patience,
+        patience=options.patience,
         slowest=_SLOWEST,
         most_waiting=int(share * _MOST_WAITING),
         tls=tls,
         most_unsecured=int(share * _MOST_UNSECURED),
     )
     settings = uvicorn.Config(
-        Gate(asked.superlink, Path(AUTHORITY), nodes, sizes, asked.patience),
-        # By h11, which bounds the head of a request; before anybody is known, its time is bounded too.
+        Gate(options.superlink, Path(AUTHORITY), nodes, sizes, options.patience),
+        # h11 bounds the head of a request. The connection class bounds the time before a sender is identified.
         http=connections,
         loop="asyncio",
         backlog=int(share * _MOST_AT_ONCE),
@@ -291,12 +291,12 @@ def main() -> None:
         lifespan="off",
         log_level="warning",
     )
-    with _Listener(socket.AF_INET6 if ":" in asked.host else socket.AF_INET) as listener:
+    with _Listener(socket.AF_INET6 if ":" in options.host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((asked.host, asked.port))
+            listener.bind((options.host, options.port))
         except OSError as error:
-            sys.exit(f"cannot listen on {asked.host} port {asked.port}: {error.strerror}. Give another --port")
+            sys.exit(f"cannot listen on {options.host} port {options.port}: {error.strerror}. Give another --port")
         with contextlib.suppress(KeyboardInterrupt):  # the operator's
             uvicorn.Server(settings).run([listener])
 

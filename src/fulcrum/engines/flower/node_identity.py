@@ -66,7 +66,7 @@ class RegisteredNodes:
 
 def claimed_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """Returns the public key in a request's headers; None without a key, or with several."""
-    return _decoded(_only(headers, PUBLIC_KEY))
+    return _decode(_only(headers, PUBLIC_KEY))
 
 
 def is_signed(key: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -78,8 +78,8 @@ def is_signed(key: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """
     from cryptography.exceptions import InvalidSignature
 
-    known = list(headers)
-    signature, timestamp = _decoded(_only(known, SIGNATURE)), _only(known, TIMESTAMP)
+    headers_read = list(headers)
+    signature, timestamp = _decode(_only(headers_read, SIGNATURE)), _only(headers_read, TIMESTAMP)
     if signature is None or timestamp is None or not _is_fresh(timestamp):
         return False
     verify = _verifier(key)
@@ -92,11 +92,11 @@ def is_signed(key: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 def _only(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
     """Returns the value of a header; None for two of a name, since gate and SuperLink might read different values."""
-    found = [value for header, value in headers if header.lower() == name]
-    return found[0] if len(found) == 1 else None
+    values = [value for header, value in headers if header.lower() == name]
+    return values[0] if len(values) == 1 else None
 
 
-def _decoded(value: bytes | None) -> bytes | None:
+def _decode(value: bytes | None) -> bytes | None:
     try:
         return None if value is None else b64decode(value, validate=True)
     except binascii.Error:

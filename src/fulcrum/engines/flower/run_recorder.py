@@ -1,7 +1,7 @@
-"""What the server of a plan on Flower tells of its rounds: run.json in its site, with what it measured after each.
+"""Records the rounds of a plan on Flower: run.json in the server's site, with the metrics of every round.
 
-The built-in ServerApp measures the global model on the server's own records, by the `evaluate` of the training module
-that its site names, and writes down what came of all rounds so far. Whoever started it reads that.
+The built-in ServerApp measures the global model on the server's own records, by the `evaluate` of the site's training
+module, and writes the results of all rounds so far to run.json. The starter of the run reads run.json.
 """
 
 import logging
@@ -24,28 +24,28 @@ from fulcrum.server.run_results import RoundResult, RunResult
 _logger = logging.getLogger("flwr.fulcrum")  # beneath Flower's own, so that `flwr log` shows it
 
 
-class Telling:
-    """Follows the rounds of a server: is told of each, measures the model after it, and writes run.json.
+class RunRecorder:
+    """Follows the rounds of a server: records every round, measures the model after the round, and writes run.json.
 
     Args:
-        site: The server's.
+        site: The server's site.
         learner: The training module, which has the server's `evaluate`.
-        on_round: Told what came of each round that this server ran.
+        on_round: Called with the result of every round that this server ran.
     """
 
     def __init__(self, site: Site, learner: Learner, on_round: Callable[[RoundResult], None]) -> None:
         self._site, self._on_round = site, on_round
         self._evaluation = Evaluation(site, learner)
         self._history = list(history_of(site.state, site.plan))
-        self._untold = False
+        self._has_new_round = False
 
-    def ended(self, summary: RoundSummary) -> None:
-        """Takes what became of a round."""
+    def record_round(self, summary: RoundSummary) -> None:
+        """Records the summary of a round."""
         self._history.append(summary)
-        self._untold = True
+        self._has_new_round = True
 
-    def measured(self, round_number: int, model: Mapping[str, FloatArray]) -> dict[str, float]:
-        """Measures the model after a round, tells of all rounds so far, and returns what was measured."""
+    def measure(self, round_number: int, model: Mapping[str, FloatArray]) -> dict[str, float]:
+        """Measures the model after a round, writes run.json for all rounds so far, and returns the metrics."""
         self._evaluation.measure(model, round_number)
         run = deployed_run(
             self._site.plan,
@@ -60,14 +60,14 @@ class Telling:
             save_deployed_run(run, self._site.folder)
         except FulcrumError as error:  # the rounds themselves are in the checkpoint
             _logger.warning("nobody is told of the rounds so far: %s", error)
-        if self._untold:
+        if self._has_new_round:
             self._on_round(run.rounds[-1])
-            self._untold = False
+            self._has_new_round = False
         return self._evaluation.metrics.get(round_number, {})
 
 
 def run_of(site: Site) -> RunResult | None:
-    """Returns what a server tells of its rounds; None where it has not told anything yet."""
+    """Returns the recorded run of a server; None before the first record."""
     try:
         return json_of((site.folder / "run.json").read_bytes(), RunResult)
     except FileNotFoundError:
@@ -77,11 +77,11 @@ def run_of(site: Site) -> RunResult | None:
 
 
 def local_run(site: Site, seconds: float) -> LocalRun:
-    """Returns what came of a plan whose server ended on this machine, by its site.
+    """Returns the result of a plan whose server ended on this machine, from the server's site.
 
     Args:
-        site: The server's.
-        seconds: From the end of the first round to that of the last.
+        site: The server's site.
+        seconds: From the end of the first round to the end of the last.
     """
     done, run = Coordinator.read(site.state, site.plan), run_of(site)
     if run is None:

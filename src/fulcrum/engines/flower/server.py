@@ -1,4 +1,4 @@
-"""The module that the strategy was in: apps that were written before import it from here."""
+"""The earlier place of the strategy, which apps of earlier versions import."""
 
 from fulcrum.moved_names import names_in
 

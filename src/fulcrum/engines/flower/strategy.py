@@ -3,8 +3,8 @@
     strategy = FulcrumStrategy("/path/of/site")
     result = strategy.start(grid=grid, initial_arrays=arrays)
 
-A round is five stages, each sent to all silos of all groups at once. Which node is which silo is known by the
-signatures of answers: a node that has not answered yet is sent what is asked of every group, and answers for its own.
+A round has five stages, sent to all silos of all groups at once. The signature of an answer tells which node is which
+silo. A node without an answer so far receives the requests of every group, and answers for its own group.
 """
 
 import logging
@@ -40,7 +40,7 @@ from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.masked_server import MaskedServer, Take
 
 SITE = "FULCRUM_SITE"
-"""The environment variable that names the server's site where the strategy is not given one."""
+"""The environment variable that names the server's site, for a strategy without the argument `site`."""
 
 _INTERVAL = 1.0
 
@@ -48,15 +48,15 @@ _logger = logging.getLogger("flwr.fulcrum")  # beneath Flower's own, so that `fl
 
 
 class FulcrumStrategy(Strategy):  # type: ignore[misc]
-    """Runs a plan whose sums are masked, in the place of `FedAvg` and its like.
+    """Runs a plan with masked sums, in the place of `FedAvg` and similar strategies.
 
     Args:
-        site: The folder of the server's site, as `fulcrum deploy flower` writes it; that of $FULCRUM_SITE by default.
-            Or a plan, for whoever keeps no site.
-        state: Where the checkpoint is kept; by default where the site says. With a plan it must be given.
-        patience: Seconds that silos have to answer in a stage; by default what the site says, or 120.
-        classes: Where the model is a softmax head, the last axis of all its arrays; see `Coordinator.open`.
-        on_round: Told what became of each round.
+        site: The folder of the server's site, as `fulcrum deploy flower` writes the folder; by default $FULCRUM_SITE.
+            Or a plan, for a server without a site.
+        state: The folder of the checkpoint; by default the site's own. Required with a plan.
+        patience: Seconds that silos have to answer in a stage; by default the site's setting, or 120.
+        classes: For a softmax head, the length of the last axis of all arrays; see `Coordinator.open`.
+        on_round: Called with the summary of every round.
 
     Raises:
         FulcrumError: Site or plan cannot be read, or the plan's sums are not masked.
@@ -76,20 +76,20 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
                 raise DataError("flower.checkpoint-folder-missing")
             self._plan, self._state, wait = verified(site), Path(state), 120.0
         else:
-            found = server_site(site)
-            self._plan, wait = found.plan, found.settings.patience
-            self._state = found.state if state is None else Path(state)
+            server = server_site(site)
+            self._plan, wait = server.plan, server.settings.patience
+            self._state = server.state if state is None else Path(state)
         self._patience = wait if patience is None else patience
         self._classes, self._on_round = classes, on_round
         self._nodes: dict[str, int] = {}
 
     @property
     def plan(self) -> VerifiedPlan:
-        """What is run."""
+        """The plan that the strategy runs."""
         return self._plan
 
     def summary(self) -> None:
-        """Logs what is run."""
+        """Logs digest, silos and rounds of the plan."""
         plan = self._plan
         _logger.info("\tplan %s: %d silos, %d rounds", plan.digest[:16], len(plan.federation), plan.rounds)
         _logger.info("\tThe server gets masked sums; metrics and counts of examples stay with the silos.")
@@ -104,24 +104,24 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Runs the rounds that are left, and returns the model and what `evaluate_fn` measured.
+        """Runs the remaining rounds, and returns the model and the metrics of `evaluate_fn`.
 
         Args:
-            grid: How nodes are reached.
+            grid: Flower's access to the nodes.
             initial_arrays: The model before round 1. Arrays of whole numbers, such as counts of batches, are sent to
-                silos as they are here and never change.
-            num_rounds: After which round to stop; by default the plan's last, and never later.
+                silos unchanged and never change.
+            num_rounds: The round to stop after; by default the plan's last, and never later.
             timeout: Seconds that silos have to answer in a stage; the strategy's patience by default.
-            train_config: Settings for the apps' train functions, the same for all silos. A round that is run again
-                must be run with the same.
+            train_config: Settings for the apps' train functions, the same for all silos. A repeated round needs the
+                same settings.
             evaluate_config: Not used: silos send no metrics.
-            evaluate_fn: Measures the global model at the server, on public records: before the first round that is
-                run and after each.
+            evaluate_fn: Measures the global model at the server, on public records: before the first round of this call
+                and after every round.
         """
         del evaluate_config
-        given = arrays_in(initial_arrays)
-        parameters = parameters_in(given)
-        if fixed := sorted(set(given) - set(parameters)):
+        initial = arrays_in(initial_arrays)
+        parameters = parameters_in(initial)
+        if fixed := sorted(set(initial) - set(parameters)):
             _logger.warning("not trained, as they are not real numbers: %s", ", ".join(fixed))
         last = self._plan.rounds if num_rounds is None else num_rounds
         if not 1 <= last <= self._plan.rounds:
@@ -130,21 +130,21 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
         self.summary()
         result = Result()
-        record = _in_form(given, server.model)
+        record = _in_form(initial, server.model)
         _measure(result, evaluate_fn, server.round_number - 1, record)
         wait = self._patience if timeout is None else timeout
         self._wait_for_nodes(grid, wait)
         while server.round_number <= last:
             number = server.round_number
-            told = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
+            records = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
 
             def carry(requests: Mapping[str, bytes], take: Take) -> None:
-                self._carry(grid, requests, take, told=told, number=number, wait=wait)  # noqa: B023 this round's alone
+                self._carry(grid, requests, take, records=records, number=number, wait=wait)  # noqa: B023 this round's alone
 
-            done = server.run_round(carry, records_digest(told))
+            done = server.run_round(carry, records_digest(records))
             self._on_round(done)
             _logger.info("[ROUND %d/%d] summed %s, withheld %s", number, last, done["summed"], done["withheld"])
-            record = _in_form(given, server.model)
+            record = _in_form(initial, server.model)
             _measure(result, evaluate_fn, number, record)
         result.arrays = record
         return result
@@ -155,16 +155,16 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         requests: Mapping[str, bytes],
         take: Take,
         *,
-        told: Mapping[str, Any],
+        records: Mapping[str, Any],
         number: int,
         wait: float,
     ) -> None:
-        """Sends a stage to all nodes that it is for, and hands in what comes back within the time."""
+        """Sends the requests of a stage to their nodes, and hands in the answers that return within the time."""
         messages = []
-        for node, asked in self._addressed(grid, requests).items():
-            content = request_content(asked)
-            if any(MaskedSilo.asks_for_update(request) for request in asked):
-                for name, record in told.items():
+        for node, node_requests in self._requests_by_node(grid, requests).items():
+            content = request_content(node_requests)
+            if any(MaskedSilo.asks_for_update(request) for request in node_requests):
+                for name, record in records.items():
                     content[name] = record
             messages.append(
                 Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=2 * wait)
@@ -181,17 +181,17 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             if silo is not None:
                 self._nodes[silo] = reply.metadata.src_node_id
 
-    def _addressed(self, grid: Grid, requests: Mapping[str, bytes]) -> dict[int, list[bytes]]:
-        """Returns what is asked of which node: its silo's request, or, of a node not known yet, those of all groups."""
+    def _requests_by_node(self, grid: Grid, requests: Mapping[str, bytes]) -> dict[int, list[bytes]]:
+        """Returns the requests for every node: the request of the node's silo; for an unknown node, of all groups."""
         online = set(grid.get_node_ids())
-        known = {node: silo for silo, node in self._nodes.items()}
-        found = {node: [requests[silo]] for node, silo in known.items() if node in online and silo in requests}
-        if set(requests) - {known[node] for node in found}:
-            found |= dict.fromkeys(sorted(online - set(known)), sorted(set(requests.values())))
-        return found
+        silo_of = {node: silo for silo, node in self._nodes.items()}
+        addressed = {node: [requests[silo]] for node, silo in silo_of.items() if node in online and silo in requests}
+        if set(requests) - {silo_of[node] for node in addressed}:
+            addressed |= dict.fromkeys(sorted(online - set(silo_of)), sorted(set(requests.values())))
+        return addressed
 
     def _wait_for_nodes(self, grid: Grid, wait: float) -> None:
-        """Waits until as many nodes are there as the plan has silos, or the time is up."""
+        """Waits for as many nodes as the plan has silos, or until the time is up."""
         wanted, deadline = len(self._plan.federation), time.monotonic() + wait
         while (there := len(list(grid.get_node_ids()))) < wanted:
             if time.monotonic() > deadline:
@@ -202,24 +202,24 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             time.sleep(_INTERVAL)
 
     def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
-        """Refused: a masked round is more than one message, and `start` runs it."""
+        """Raises `EngineError`: a masked round is more than one message, and `start` runs all of them."""
         raise _by_start_alone()
 
     def aggregate_train(self, *_: Any, **__: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refused: a masked round is more than one message, and `start` runs it."""
+        """Raises `EngineError`: a masked round is more than one message, and `start` runs all of them."""
         raise _by_start_alone()
 
     def configure_evaluate(self, *_: Any, **__: Any) -> Iterable[Message]:
-        """Asks nothing: silos send no metrics."""
+        """Returns no messages: silos send no metrics."""
         return ()
 
     def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord | None:
-        """Returns nothing: silos send no metrics."""
+        """Returns None: silos send no metrics."""
         return None
 
 
 def server_site(folder: str | Path | None = None) -> Site:
-    """Returns the server's site: that in a folder, or in the one that the environment names."""
+    """Returns the server's site in a folder; by default in the folder that the environment names."""
     place = os.environ.get(SITE) if folder is None else folder
     if place is None:
         raise DataError("flower.server-site-unnamed", variable=SITE)
@@ -230,14 +230,14 @@ def _by_start_alone() -> EngineError:
     return EngineError("flower.round-without-start")
 
 
-def _in_form(given: Mapping[str, np.ndarray[Any, Any]], model: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
-    """Returns the model with the names, order and types of the arrays given; what is not trained stays as it was."""
-    trained = {name: array.astype(given[name].dtype) for name, array in model.items()}
-    return as_record({name: trained.get(name, array) for name, array in given.items()})
+def _in_form(initial: Mapping[str, np.ndarray[Any, Any]], model: Mapping[str, np.ndarray[Any, Any]]) -> ArrayRecord:
+    """Returns the model with the names, order and types of the initial arrays; untrained arrays stay unchanged."""
+    trained = {name: array.astype(initial[name].dtype) for name, array in model.items()}
+    return as_record({name: trained.get(name, array) for name, array in initial.items()})
 
 
 def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord) -> None:
-    """Has the server measure a model, as Flower's own strategies do."""
+    """Calls the server's `evaluate_fn` on a model, as Flower's own strategies do."""
     if evaluate_fn is None:
         return
     measured = evaluate_fn(number, record)
@@ -247,19 +247,19 @@ def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord)
 
 
 def request_content(requests: Iterable[bytes]) -> RecordDict:
-    """Returns the content of a message that asks for one stage, of whichever group the silo is in."""
+    """Returns the content of a message with the requests of a stage, for every group that may have the silo."""
     return RecordDict({FULCRUM: ConfigRecord({REQUESTS: list(requests)})})
 
 
 def answer_in(content: RecordDict) -> bytes:
-    """Returns what a silo answered, or raises `ExchangeError`."""
+    """Returns the answer of a silo in a reply, or raises `ExchangeError`."""
     record = content.array_records.get(FULCRUM)
     if record is None or len(record) != 1:
         raise ExchangeError("flower.answer-missing")
     try:
-        found = record.to_numpy_ndarrays()[0]
-    except Exception as error:  # whatever NumPy makes of the bytes
-        raise ExchangeError("flower.answer-malformed", reason=error) from None
-    if found.dtype != np.uint8:
+        payload = record.to_numpy_ndarrays()[0]
+    except Exception as error:  # NumPy raises many kinds of errors for malformed bytes
+        raise ExchangeError("flower.answer-malformed", reason=str(error)) from None
+    if payload.dtype != np.uint8:
         raise ExchangeError("flower.answer-missing")
-    return bytes(found.tobytes())
+    return bytes(payload.tobytes())

@@ -1,7 +1,7 @@
 """Plans on NVIDIA FLARE: silos, regional aggregators and server as processes of their own.
 
-The components take no arguments. A site reads from its own folder (`fulcrum.core.silo.site`) what it does, so a job can
-start it and cannot steer it.
+The components take no arguments. A site reads its task from its own folder (`fulcrum.core.silo.site`): a job can start
+a site and cannot steer it.
 
 Imports from: base, core, aggregation, planning, server, engines.
 """

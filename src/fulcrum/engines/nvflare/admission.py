@@ -1,8 +1,8 @@
-"""Whom a site listens to, and the orders it takes: to run the job of its own kit and to stop it, and no others.
+"""Restricts the peers and the commands of a site: a site runs and stops the job of its own kit, and nothing else.
 
-By default NVIDIA FLARE also lets the server list and read a site's files, delete folders and ask for its errors; a site
-looks into its own authorization.json only where the request asks it to, takes orders from any other site, and finds
-settings in whatever a job brings, the names of modules to import among them.
+By default NVIDIA FLARE lets the server list and read a site's files, delete folders and ask for errors. A site reads
+its own authorization.json only if the request says to, takes commands from any other site, and reads settings,
+including names of modules to import, from any file of a job.
 """
 
 import io
@@ -45,10 +45,10 @@ _ORDERS = (
 _COMMANDS = ("CheckStatusCommand", "AbortCommand", "AbortTaskCommand", "ByeCommand")
 _SIGNATURES = (NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE)
 _MOST_BYTES = 1 << 20
-"""Of an app, inflated or not, beside the one file of the kit: signatures and certificates have a few thousand."""
+"""The most bytes of an app, inflated or not, in addition to the kit's own file. Signatures have a few thousand."""
 
 _MOST_ENTRIES = 16
-_INFLATED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are inflated without a bound
+_INFLATED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile inflates other methods without a bound
 _JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SERVER = "server"
 _OF_A_ROUND = {
@@ -60,19 +60,19 @@ _OF_A_ROUND = {
     (STREAM_CHANNEL, STREAM_ACK_TOPIC),
     (STREAM_CHANNEL, STREAM_ERROR_TOPIC),
 }
-"""What silos and their region say to each other; answers come on a channel of their own."""
+"""The messages between silos and their region in a round; answers use a channel of their own."""
 
 
 def is_job(name: object) -> bool:
-    """Returns whether a name is that of a job, and not that of a folder of the kit."""
+    """Returns True for the name of a job, and False for the name of a folder of the kit."""
     return isinstance(name, str) and _JOB.fullmatch(name) is not None
 
 
 class CarefulDeployProcessor(DeployProcessor):  # type: ignore[misc]
-    """Deploys the job of this kit, byte for byte, into a folder of its own, and nothing else."""
+    """Deploys the job of this kit, byte for byte, into a folder of its own, and no other job."""
 
     def process(self, req: Message, app_ctx: Any) -> Message:
-        """Deploys, or says why not."""
+        """Deploys the job, or returns the reason for a refusal."""
         job, meta = req.get_header(RequestHeader.JOB_ID), req.get_header(RequestHeader.JOB_META)
         if not is_job(job) or not isinstance(meta, dict) or meta.get("job_id") != job:
             return error_reply("a job is known by a UUID, and by one alone")
@@ -83,10 +83,10 @@ class CarefulDeployProcessor(DeployProcessor):  # type: ignore[misc]
 
 
 def _holds_only(body: Any, own: Path) -> bool:
-    """Whether an app is the one file that the kit has too, and the signatures on it.
+    """Returns True if an app holds the kit's own file and signatures of the file, and nothing else.
 
-    A few bytes inflate to gigabytes, so neither what comes nor what it says of its own sizes is taken for small, and
-    no more is inflated than is looked for.
+    A few bytes inflate to gigabytes. The length of the package and the sizes that the package states are therefore
+    bounded first, and no more bytes are inflated than are compared.
     """
     try:
         wanted = own.read_bytes()
@@ -105,48 +105,48 @@ def _holds_only(body: Any, own: Path) -> bool:
                 with app.open(name) as file:
                     if len(content := file.read(most + 1)) > most or (name == APP and content != wanted):
                         return False
-    except Exception:  # whatever zipfile makes of what a stranger packed
+    except Exception:  # zipfile raises many kinds of errors for a malformed package
         return False
     return True
 
 
-def take_few_orders() -> None:
-    """Forgets every order but those to run a job and to end it, before the site begins to listen."""
+def restrict_commands() -> None:
+    """Removes every command except running and ending a job, before the site begins to listen."""
     orders = ClientRequestProcessors.request_processors
     orders[:] = [order for order in orders if type(order).__name__ in _ORDERS] + [CarefulDeployProcessor()]
     commands = AdminCommands.commands
     commands[:] = [command for command in commands if type(command).__name__ in _COMMANDS]
 
 
-def listen_to_few(cell: Any, site: Site) -> None:
-    """Refuses every request but those of the server, of the site itself, and of whoever stands next to it in the plan.
+def restrict_peers(cell: Any, site: Site) -> None:
+    """Refuses every request except from the server, from the site itself, and from the site's neighbours in the plan.
 
-    From its neighbours a site takes the messages of a round and no others. By default one silo can tell its region
-    that the round, or the job, is over, or have it stop, and leave out whoever has not answered yet.
+    A site accepts from neighbours the messages of a round alone. By default a silo can tell its region that the round
+    or the job is over, or stop the region, and so exclude silos that have not answered yet.
 
-    The server vouches for who a request is from: it holds the origin against the token that it gave for a certificate.
-    It does not where a site uses a token from before it came back, so nothing that protects a silo rests on this:
-    releases and declines are signed.
+    The server vouches for the origin of a request: the server compares the origin with the token that it issued for a
+    certificate. The comparison is absent for a token from before a restart of the site. No protection of a silo
+    therefore rests on the origin: releases and declines are signed.
     """
     name = site.settings.name
     near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
 
-    def refused(message: Any) -> Any:
+    def refusal(message: Any) -> Any:
         origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
         if origin in (_SERVER, name) or (origin in near and _is_of_a_round(message)):
             return None
         return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
-    cell.core_cell.add_incoming_request_filter("*", "*", refused)
+    cell.core_cell.add_incoming_request_filter("*", "*", refusal)
 
 
-def listening_from_the_start(component: Any, role: Role) -> threading.Event:
-    """Has the site of a component listen to few before its first task comes; the event is set once it does."""
+def restrict_peers_at_start(component: Any, role: Role) -> threading.Event:
+    """Restricts the peers of a component's site before the first task; the returned event is set afterwards."""
     listening = threading.Event()
 
     def listen(event_type: str, fl_ctx: Any) -> None:
         del event_type
-        listen_to_few(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, role))
+        restrict_peers(fl_ctx.get_engine().get_cell(), site_of(fl_ctx, role))
         listening.set()
 
     component.register_event_handler(EventType.START_RUN, listen)
@@ -154,10 +154,10 @@ def listening_from_the_start(component: Any, role: Role) -> threading.Event:
 
 
 def _is_of_a_round(message: Any) -> bool:
-    """Whether a message is part of what silos and regions do in a round; most travel in pieces, inside of others."""
-    said = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
-    if said == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
-        said = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
-        if said[0] == CellChannel.RETURN_ONLY:
+    """Returns True for a message of a round between silos and region; most messages travel in pieces of a stream."""
+    address = (message.get_header(MessageHeaderKey.CHANNEL), message.get_header(MessageHeaderKey.TOPIC))
+    if address == (STREAM_CHANNEL, STREAM_DATA_TOPIC):
+        address = (message.get_header(StreamHeaderKey.CHANNEL), message.get_header(StreamHeaderKey.TOPIC))
+        if address[0] == CellChannel.RETURN_ONLY:
             return True
-    return said in _OF_A_ROUND
+    return address in _OF_A_ROUND

@@ -1,4 +1,4 @@
-"""The administrator's part: the job submitted, followed, and submitted again where it broke off."""
+"""The administrator's part: submits the job, follows the job, and submits the job again after a failure."""
 
 import contextlib
 import io
@@ -17,14 +17,14 @@ COMPLETED = "FINISHED:COMPLETED"
 
 _INTERVAL = 0.5
 _TRIES = 5
-"""How often a job may fail quickly in a row before it is given up."""
+"""The number of quick failures in a row after which the job is given up."""
 
 _QUICK = 300.0
 _LONGEST = 500
-"""Characters of what the server says that are shown."""
+"""The most characters of the server's reason that are shown."""
 
 _SILENCE = 600.0
-"""Seconds without an answer of the server after which it is given up."""
+"""Seconds without an answer of the server after which the run is given up."""
 
 
 @contextlib.contextmanager
@@ -57,25 +57,25 @@ def follow(
     on_status: Callable[[str], None] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
 ) -> RunResult | None:
-    """Runs the job until it is complete: one that broke off is submitted again and goes on from the checkpoint.
+    """Runs the job until completion: a job that broke off is submitted again and continues from the checkpoint.
 
-    A job that cannot begin, however often it is submitted, is given up at once.
+    A job that cannot begin at all is given up at once.
 
     Args:
-        kits: As `write_kits` made them; its folders admin and job are used.
-        tick: Called again and again while the job runs; what it raises ends the following.
-        on_status: Told each time the job's status changes.
-        on_round: Told what came of each round of the plan, once, those that were over before included.
+        kits: The folder that `write_kits` wrote; the folders admin and job are used.
+        tick: Called repeatedly while the job runs; an exception of `tick` ends the following.
+        on_status: Called at every change of the job's status.
+        on_round: Called once with the result of every round of the plan, including rounds of earlier jobs.
 
     Returns:
-        What came of the plan, as the server tells; None where it tells nothing.
+        The result of the plan as the server reports it; None without a report.
     """
     tries, rounds = 0, _Rounds(on_round)
     while True:
         began = time.monotonic()
         with session(kits) as opened:
             job = opened.submit_job(str((kits / "job").resolve()))
-            meta = _watched(opened, job, tick, on_status, rounds)
+            meta = _follow_job(opened, job, tick, on_status, rounds)
         status, (why, final) = meta["status"], _ending_of(meta)
         if status == COMPLETED:
             return rounds.run
@@ -83,53 +83,53 @@ def follow(
             raise EngineError("flare.job-impossible", reason=why)
         tries = tries + 1 if time.monotonic() - began < _QUICK else 1
         if tries == _TRIES:
-            told = why or f"See {kits}/server/output.log"
-            raise EngineError("flare.job-failed", tries=tries, status=status, reason=told)
+            reason = why or f"See {kits}/server/output.log"
+            raise EngineError("flare.job-failed", tries=tries, status=status, reason=reason)
 
 
 class _Rounds:
-    """What the server has told of the plan's rounds, each passed on once."""
+    """The server's reports of the plan's rounds. Every round is passed on once."""
 
     def __init__(self, on_round: Callable[[RoundResult], None] | None) -> None:
         self._on_round = on_round
-        self._told = 0
+        self._passed_on = 0
         self.run: RunResult | None = None
 
     def hear(self, meta: Mapping[str, Any]) -> None:
-        """Takes what the server tells of a job; what is not a run is as nothing."""
+        """Reads the report in the server's metadata of a job; malformed reports are ignored."""
         try:
             self.run = run_from(meta[RUN])
         except (KeyError, DataError):
             return
-        for found in self.run.rounds[self._told :]:
-            self._told += 1
+        for result in self.run.rounds[self._passed_on :]:
+            self._passed_on += 1
             if self._on_round is not None:
-                self._on_round(found)
+                self._on_round(result)
 
 
 def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
-    """Returns why a job ended, as far as the server says, and whether it would again; its words are made one line."""
+    """Returns the reason for a job's end as one line, and True if the same job would end in the same way again."""
     ending = meta.get(ENDED)
     if not isinstance(ending, Mapping):
         return "", False
     return in_one_line(ending.get("reason", ""))[:_LONGEST], bool(ending.get("final"))
 
 
-def _watched(
+def _follow_job(
     opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None, rounds: _Rounds
 ) -> dict[str, Any]:
-    """Follows one job to its end and returns what the server tells of it then."""
+    """Follows a job to the end, and returns the server's metadata of the job."""
     from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 
-    told, heard = "", time.monotonic()
+    last_status, heard = "", time.monotonic()
     while True:
         try:
             meta = dict(opened.get_job_meta(job))
             status = str(meta.get("status", ""))
             heard = time.monotonic()
-            if status != told and on_status is not None:
+            if status != last_status and on_status is not None:
                 on_status(status)
-            told = status
+            last_status = status
             rounds.hear(meta)
             if status.startswith("FINISHED"):
                 return meta | {"status": status}

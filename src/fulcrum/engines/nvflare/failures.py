@@ -1,6 +1,7 @@
-"""At which silos training failed, read from their logs: on one machine alone, where one operator owns them all.
+"""Finds the silos at which training failed, in the silos' logs: on one machine, with a single owner of all sites.
 
-A deployed silo tells nobody: it releases zero plus noise, and its own log alone says why.
+A deployed silo reports no failure to any other site: the silo releases zero plus noise, and its own log alone has the
+reason.
 """
 
 import re
@@ -15,7 +16,7 @@ _LONGEST = 200
 
 
 class Failures:
-    """What the logs of silos say so far; `look` reads what is new."""
+    """Failures of training in the logs of silos so far; `look` reads the new lines."""
 
     def __init__(self, kits: Path, silos: Iterable[str]) -> None:
         self._logs = {silo: kits / silo / "output.log" for silo in silos}
@@ -23,7 +24,7 @@ class Failures:
         self._by_round: dict[int, set[str]] = {}
 
     def look(self) -> None:
-        """Reads what silos have logged since."""
+        """Reads the lines that silos have logged since the last call."""
         for silo, log in self._logs.items():
             new = _whole_lines(log, self._read[silo])
             self._read[silo] += len(new)
@@ -32,11 +33,11 @@ class Failures:
 
     @property
     def everywhere(self) -> bool:
-        """Whether there is a round in which training failed at every silo."""
+        """True if training failed at every silo in the same round."""
         return any(len(failed) == len(self._logs) for failed in self._by_round.values())
 
     def in_words(self) -> str:
-        """Returns at how many silos training failed, in which log to look, and what it says; nothing if at none."""
+        """Returns the number of silos with failed training, a log to read, and the reason; empty without a failure."""
         failed = sorted(set().union(*self._by_round.values()))
         if not failed:
             return ""
@@ -46,7 +47,7 @@ class Failures:
 
 
 def _whole_lines(log: Path, start: int) -> bytes:
-    """Returns what a log holds from some byte on, up to its last whole line; nothing where it is not there yet."""
+    """Returns the content of a log from a byte on, up to the last whole line; empty without a log."""
     try:
         with log.open("rb") as file:
             file.seek(start)
@@ -57,7 +58,7 @@ def _whole_lines(log: Path, start: int) -> bytes:
 
 
 def _reason(text: str) -> str:
-    """Returns what training raised first, by the line that ends its traceback."""
+    """Returns the first exception of training, from the last line of the traceback."""
     _, _, after = text.partition(FAILED)
     for line in after.split("Traceback (most recent call last):", 1)[-1].splitlines()[1:]:
         if line and not line[0].isspace():

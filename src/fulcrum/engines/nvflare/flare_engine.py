@@ -1,4 +1,4 @@
-"""NVIDIA FLARE as an engine: every silo and region a client of its own, with mutual TLS."""
+"""NVIDIA FLARE as an engine: every silo and region is a client of its own, with mutual TLS."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class FlareEngine:
         return list(deployment.sites)
 
     def site_folder(self, kits: Path, name: str) -> Path:
-        """Returns the folder in the kit that NVIDIA FLARE leaves to its sites."""
+        """Returns the folder in the kit that NVIDIA FLARE reserves for sites."""
         return kits / name / "local" / FOLDER
 
     def write_kits(self, deployment: Deployment, folder: Path, *, issuer_key: Path | None = None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The end of a job and the rounds so far, written by the server's job into its kit for the server's own process."""
+"""The end of a job and the rounds so far, written by the server's job into the kit for the server's own process."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,19 @@ from fulcrum.server.deployed_run import save_deployed_run
 from fulcrum.server.run_results import RunResult
 
 ENDED = "fulcrum_ended"
-"""In what the server tells of a job: why it ended, where it was not complete."""
+"""The field of a job's metadata with the reason for an early end."""
 
 RUN = "fulcrum_run"
-"""In what the server tells of a job: what came of the plan's rounds so far, as run.json has it."""
+"""The field of a job's metadata with the results of the plan's rounds so far, as in run.json."""
 
 
 class Ending(TypedDict):
-    """Why a job ended before its plan was over.
+    """The reason for which a job ended before its plan was over.
 
     Attributes:
-        job: Which job.
-        reason: In one line.
-        final: Whether the same job, submitted again, would end in the same way before any silo is asked.
+        job: The job.
+        reason: The reason in one line.
+        final: True if the same job, submitted again, would end in the same way before any silo is asked.
     """
 
     job: str
@@ -31,19 +31,19 @@ class Ending(TypedDict):
 
 
 def note_ending(fl_ctx: Any, error: Exception, *, final: bool) -> None:
-    """Writes why the job is about to end into the server's kit, where the server's own process reads it."""
-    told = Ending(job=fl_ctx.get_job_id(), reason=in_one_line(error), final=final)
+    """Writes the reason for the coming end of a job into the server's kit, for the server's own process."""
+    ending = Ending(job=fl_ctx.get_job_id(), reason=in_one_line(error), final=final)
     root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-    write_whole(_ending(root), json.dumps(told).encode())
+    write_whole(_ending(root), json.dumps(ending).encode())
 
 
 def note_run(fl_ctx: Any, run: RunResult) -> None:
-    """Writes what came of the rounds so far into the server's kit, for its operator and its own process to read."""
+    """Writes the results of the rounds so far into the server's kit, for the operator and the server's own process."""
     save_deployed_run(run, Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
 
 
 def read_run(root: Path) -> Any:
-    """Returns what came of the rounds so far, as plain data; None where nothing is written yet."""
+    """Returns the results of the rounds so far, as plain data; None before the first result."""
     try:
         return json.loads((root / "run.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -51,13 +51,13 @@ def read_run(root: Path) -> Any:
 
 
 def read_ending(root: Path, job: str) -> Ending | None:
-    """Returns why a job ended, if it wrote that down."""
+    """Returns the recorded reason for a job's end; None without a record."""
     try:
-        found = json.loads(_ending(root).read_bytes())
-        told = Ending(job=str(found["job"]), reason=str(found["reason"]), final=bool(found["final"]))
+        fields = json.loads(_ending(root).read_bytes())
+        ending = Ending(job=str(fields["job"]), reason=str(fields["reason"]), final=bool(fields["final"]))
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
-    return told if told["job"] == job else None
+    return ending if ending["job"] == job else None
 
 
 def _ending(root: Path) -> Path:

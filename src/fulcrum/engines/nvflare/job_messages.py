@@ -17,19 +17,19 @@ RELEASE = "fulcrum_release"
 """Silo to region: the sealed release."""
 
 DECLINE = "fulcrum_decline"
-"""Silo to region, in place of a release: the silo's signed statement that there is none."""
+"""Silo to region, in place of a release: the silo's signed statement that no release comes."""
 
 ANSWER = "fulcrum_answer"
-"""Region to server: the regional sum, or that it was withheld."""
+"""Region to server: the regional sum, or the notice that the region withheld the sum."""
 
 APP = "config/config_fed_client.json"
-"""The one file of the app that a job brings to a silo or region; the kit has its own copy."""
+"""The only file of a job's app at a silo or region; the kit has its own copy."""
 
 FOLDER = "fulcrum"
 """The site's folder inside the kit's local folder."""
 
 
 def site_of(fl_ctx: Any, role: Role) -> Site:
-    """Returns the site that this process serves, read from the kit's local folder."""
+    """Returns the site of this process, read from the kit's local folder."""
     workspace = fl_ctx.get_engine().get_workspace()
     return read_site(Path(workspace.get_site_config_dir()) / FOLDER, role)

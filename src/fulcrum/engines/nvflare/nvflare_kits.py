@@ -1,4 +1,4 @@
-"""Start-up kits for every site of a plan: NVIDIA FLARE's own, with fewer permissions, and with the plan in place."""
+"""Start-up kits for every site of a plan: NVIDIA FLARE's own, with fewer permissions and with the plan in place."""
 
 import contextlib
 import io
@@ -29,33 +29,33 @@ PROJECT = "fulcrum"
 _COMPONENTS = "fulcrum.engines.nvflare"
 
 _ADMITTED: dict[Role, list[str]] = {
-    "silo": ["silo.SiloExecutor"],
-    "region": ["region.RegionGatherer"],
-    "server": ["server.PlanAssessor", "server.FederationController"],
+    "silo": ["flare_silo.SiloExecutor"],
+    "region": ["flare_region.RegionGatherer"],
+    "server": ["flare_server.PlanAssessor", "flare_server.FederationController"],
 }
-"""What a job may run, by role."""
+"""The components that a job may run, by role."""
 
 _EXECUTORS: tuple[Role, ...] = ("region", "silo")
 
 
 def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
-    """Writes a kit for every site, the job and the administrator's kit into a folder, and returns what was made.
+    """Writes a kit for every site, the job and the administrator's kit into a folder, and returns a summary.
 
-    A plan that carries no keys gets them here, and every kit its own private half; one that carries keys leaves room
-    for the private halves that sites made themselves, and keeps the signature that stands beside it.
+    A plan without keys gets keys here, and every kit its own private half. A plan with keys leaves room for the private
+    halves that sites made themselves, and keeps the existing signature.
 
     Args:
-        deployment: What to deploy.
-        folder: A folder that is not there yet, or empty.
-        issuer_key: The private key to sign the plan with. By default the signature beside the plan file stays, or
-            where there is none a fresh key is made.
+        deployment: The deployment to write kits for.
+        folder: A new or empty folder.
+        issuer_key: The private key to sign the plan with. By default the signature file of the plan stays in use;
+            without a signature file a fresh key is made.
     """
     check_deployable(deployment)
     target = Path(folder)
     if any(letter.isspace() for letter in str(target.absolute())):
         raise DataError("flare.folder-blank", folder=target.absolute())
     with made_whole(target) as work:
-        kits = _provisioned(deployment, work)
+        kits = _provision(deployment, work)
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
@@ -85,7 +85,7 @@ def check_deployable(deployment: Deployment) -> None:
 
 
 def _home(kit: Path) -> Path:
-    """The site's own folder in a kit; made if it is not there."""
+    """Returns the site's own folder in a kit, and makes the folder if absent."""
     home = kit / "local" / FOLDER
     home.mkdir(mode=0o700, exist_ok=True)
     return home
@@ -94,7 +94,7 @@ def _home(kit: Path) -> Path:
 def _write_site(
     deployment: Deployment, plan: VerifiedPlan, kit: Path, name: str, role: Role, *, keys_made: bool
 ) -> None:
-    """Writes Fulcrum's own part of one kit: the signed plan, the site's settings, what it permits, a README."""
+    """Writes Fulcrum's own part of a kit: the signed plan, the site's settings, the site's permissions, a README."""
     home, train = _home(kit), "" if role == "region" else deployment.train
     write_site(deployment, plan, home, name, role, source=kit.parent, train=train)
     if role in _EXECUTORS:
@@ -115,8 +115,8 @@ def _write_site(
     )
 
 
-def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
-    """Has NVIDIA FLARE make its kits, certificates and all, and returns where each is."""
+def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
+    """Lets NVIDIA FLARE make kits and certificates, and returns the folder of every kit."""
     try:
         from nvflare.lighter.entity import Project, participant_from_dict
         from nvflare.lighter.impl.cert import CertBuilder
@@ -153,19 +153,19 @@ def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
         CertBuilder(),
         SignatureBuilder(),
     ]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         context = Provisioner(str(work / "provisioned"), builders).provision(project)
     if context.get("build_error"):
-        raise DataError("flare.provision-failed", reason=said.getvalue().strip().splitlines()[-1])
-    made = work / "provisioned" / PROJECT
+        raise DataError("flare.provision-failed", reason=output.getvalue().strip().splitlines()[-1])
+    provisioned = work / "provisioned" / PROJECT
     kits = {}
-    for kit in (made / "prod_00").iterdir():
+    for kit in (provisioned / "prod_00").iterdir():
         if kit.is_dir() and kit.name in {*deployment.sites, ADMIN}:
             kits[kit.name] = work / ("admin" if kit.name == ADMIN else kit.name)
             kit.rename(kits[kit.name])
     (work / "authority").mkdir(mode=0o700)
-    shutil.move(made / "state", work / "authority" / "state")
+    shutil.move(provisioned / "state", work / "authority" / "state")
     for file in (work / "authority").rglob("*.json"):
         file.chmod(0o600)
     shutil.rmtree(work / "provisioned")
@@ -173,7 +173,7 @@ def _provisioned(deployment: Deployment, work: Path) -> dict[str, Path]:
 
 
 def _close(kit: Path, role: Role, answer_time: float) -> None:
-    """Writes what a site permits: Fulcrum's components, no code of a job's own, no shell, no logs sent away."""
+    """Writes the permissions of a site: Fulcrum's components, no code of a job, no shell, no logs sent away."""
     local = kit / "local"
     for name in ("resources.json", "authorization.json", "privacy.json"):
         for suffix in (".default", ".sample"):
@@ -184,7 +184,7 @@ def _close(kit: Path, role: Role, answer_time: float) -> None:
     _write_json(
         local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": everyone | here}}
     )
-    # Whole names: a prefix would admit every function that a module of ours imports, with a job's arguments.
+    # Whole names: a prefix would admit every function that a module of Fulcrum imports, with arguments of the job.
     admitted = [f"{_COMPONENTS}.{name}" for name in _ADMITTED[role]]
     allowed = {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": admitted}
     patient = {"client": {"retry_timeout": 30, "communication_timeout": answer_time}}
@@ -231,8 +231,8 @@ _SERVER_RESOURCES: dict[str, Any] = {
             "job_scheduler",
             "nvflare.app_common.job_schedulers.job_scheduler.DefaultJobScheduler",
             max_jobs=1,
-            # By default a job waits twice as long after every try that finds a site missing: one that comes up after a
-            # minute is found after two and a half, and one that comes up after 40 minutes never.
+            # By default a job waits twice as long after every try that finds a site missing: a site that comes up after
+            # a minute is found after two and a half, and a site that comes up after 40 minutes never.
             min_schedule_interval=1,
             max_schedule_interval=10,
             max_schedule_count=1000,
@@ -247,7 +247,7 @@ _SERVER_RESOURCES: dict[str, Any] = {
 
 
 def write_job(deployment: Deployment, folder: Path) -> None:
-    """Writes the job: which component runs where. It carries no settings and no code."""
+    """Writes the job: the component of every site. The job carries no settings and no code."""
     by_role: dict[str, list[str]] = {}
     for name, role in deployment.sites.items():
         by_role.setdefault(role, []).append(name)
@@ -278,7 +278,7 @@ def write_job(deployment: Deployment, folder: Path) -> None:
 
 
 def _app(deployment: Deployment, role: Role) -> dict[str, Any]:
-    """Returns what a job runs at a silo or region; kits hold the same, and run no other."""
+    """Returns the configuration of a job at a silo or region; kits hold the same file, and run no other."""
     wait = deployment.answer_time
     return {
         "format_version": 2,

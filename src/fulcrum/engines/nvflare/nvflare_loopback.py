@@ -26,7 +26,7 @@ class FlareSites(LocalSites):
         super().__init__(kits, deployment, list(deployment.sites))
 
     def command(self, name: str) -> list[str]:
-        """Returns the command that starts a site: that of its kit, without the script that starts it again."""
+        """Returns the command that starts a site: the kit's own command, without the script that restarts the site."""
         module, settings = (_SERVER, "fed_server.json") if name == SERVER else (_CLIENT, "fed_client.json")
         about = ["secure_train=true", "org=fulcrum", "config_folder=config"]
         about += [] if name == SERVER else [f"uid={name}"]
@@ -34,7 +34,7 @@ class FlareSites(LocalSites):
         return [sys.executable, "-u", "-m", module, "-m", kit, "-s", settings, "--set", *about]
 
     def processes_of(self, name: str) -> list[int]:
-        """Returns the processes of a site and its jobs: those whose command line names its kit."""
+        """Returns the processes of a site and its jobs: the processes whose command line names the kit."""
         return processes("cmdline", str(self.kits / name).encode())
 
     def start(self, name: str, environment: Mapping[str, str] | None = None) -> None:
@@ -43,27 +43,27 @@ class FlareSites(LocalSites):
         super().start(name, environment)
 
     def start_all(self) -> None:
-        """Starts the server, then everyone else."""
+        """Starts the server, then all other sites."""
         for name in self.deployment.sites:
             self.start(name)
 
 
 def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
-    """Starts every site of some kits here, runs the plan to its last round, and stops them all.
+    """Starts every site of some kits here, runs the plan to the last round, and stops all sites.
 
-    It is given up where training fails at every silo in a round: what would follow is noise.
+    The run is given up if training fails at every silo in a round: later rounds would add noise alone.
 
     Args:
-        deployment: What the kits were made from.
-        kits: As `write_kits` made them.
-        on_round: Told what came of each round.
-        stall: Seconds without a finished round after which it is given up.
+        deployment: The deployment that the kits were made from.
+        kits: The folder that `write_kits` wrote.
+        on_round: Called with the result of every round.
+        stall: Seconds without a finished round after which the run is given up.
     """
     plan = read_plan(kits / "plan.json")
     watch = RoundWatch(kits, on_round=on_round, stall=stall)
     failures = Failures(kits, plan.federation.silo_names.tolist())
     with FlareSites(kits, deployment) as sites, ending_on_signals():
-        sites.processes_of(SERVER)  # refused here where they could not be stopped
+        sites.processes_of(SERVER)  # raises on machines where the processes could not be stopped
         sites.start_all()
 
         def tick() -> None:

@@ -1,6 +1,6 @@
-"""The module that components of kits were in: kits that were written before name it.
+"""The earlier place of components of kits, which kits of earlier versions name.
 
-Each name is imported when it is asked for, so that a silo of such a kit imports nothing of the server.
+A name is imported at its first use, so that a silo of an earlier kit imports no module of the server.
 """
 
 from fulcrum.moved_names import names_in

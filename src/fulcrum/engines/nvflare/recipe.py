@@ -1,7 +1,7 @@
-"""The module that the recipe of a job was in: programs that were written before import it from here."""
+"""The earlier place of the job of a plan, which programs of earlier versions import."""
 
 from fulcrum.moved_names import names_in
 
-__getattr__ = names_in(
-    __name__, dict.fromkeys(("LoopbackEnv", "PlanRecipe"), "engines.nvflare.job_recipe"), until="0.3"
-)
+_JOB = "engines.nvflare.plan_job"
+
+__getattr__ = names_in(__name__, {"LoopbackEnv": _JOB, "PlanRecipe": f"{_JOB}:PlanSubmission"}, until="0.3")

@@ -1,4 +1,4 @@
-"""The files of the server's own process on NVIDIA FLARE: jobs and snapshots, inside its kit."""
+"""The files of the server's own process on NVIDIA FLARE: jobs and snapshots, inside the kit."""
 
 from pathlib import Path
 
@@ -11,28 +11,28 @@ from fulcrum.engines.nvflare.job_endings import ENDED, RUN, read_ending, read_ru
 
 
 class KitStorage(FilesystemStorage):  # type: ignore[misc]
-    """The server's snapshots, inside its kit; by default they are in a folder that every user of the machine shares."""
+    """The server's snapshots, inside the kit; by default all users of the machine share the folder."""
 
     def __init__(self) -> None:
         super().__init__(root_dir=str(Path("state/snapshots").absolute()))
 
 
 class KitJobs(SimpleJobDefManager):  # type: ignore[misc]
-    """The server's jobs, inside its kit; who asks for one is told of the rounds so far, and why it ended, if it did."""
+    """The server's jobs, inside the kit; a job's metadata has the rounds so far and the reason for the job's end."""
 
     def __init__(self) -> None:
         super().__init__(uri_root=str(Path("state/jobs").absolute()))
         self._kit = Path().absolute()
 
     def get_job(self, jid: str, fl_ctx: FLContext) -> Job | None:
-        """Returns a job, and with it what came of the plan's rounds so far."""
+        """Returns a job, with the results of the plan's rounds so far in the metadata."""
         job = super().get_job(jid, fl_ctx)
         if job is not None and (run := read_run(self._kit)) is not None:
             job.meta[RUN] = run
         return job
 
     def set_status(self, jid: str, status: RunStatus, fl_ctx: FLContext) -> None:
-        """Notes where a job stands; whoever follows it finds its reason beside its end."""
+        """Stores the status of a job, and the reason for the job's end if recorded."""
         if (ending := read_ending(self._kit, jid)) is not None:
             self.update_meta(jid, {ENDED: ending}, fl_ctx)
         super().set_status(jid, status, fl_ctx)

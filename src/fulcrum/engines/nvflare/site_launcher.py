@@ -1,4 +1,4 @@
-"""The job process of a silo or region: started again when a signal kills it, and when the whole site comes back."""
+"""The job process of a silo or region: restarted after a kill by a signal, and after a restart of the whole site."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.durable_files import write_whole
-from fulcrum.engines.nvflare.admission import is_job, listen_to_few, take_few_orders
+from fulcrum.engines.nvflare.admission import is_job, restrict_commands, restrict_peers
 from fulcrum.engines.nvflare.job_messages import FOLDER
 from fulcrum.errors import EngineError
 
@@ -27,14 +27,14 @@ _logger = logging.getLogger(__name__)
 
 
 class _RestartedJob(JobHandleSpec):  # type: ignore[misc]
-    """A job process that is launched again when a signal killed it, unless it was meant to end."""
+    """A job process that is launched again after a kill by a signal, unless the process was meant to end."""
 
     def __init__(self, launch: Callable[[], Any], ended: Callable[[], None]) -> None:
         super().__init__()
         self._launch = launch
         self._ended = ended
         self._stopping = threading.Event()
-        self._lock = threading.Lock()  # a process that is started again must not miss that it was to end
+        self._lock = threading.Lock()  # a restart must not overlook a request to end
         self._process = launch()
 
     def terminate(self) -> None:
@@ -63,26 +63,27 @@ class _RestartedJob(JobHandleSpec):  # type: ignore[misc]
 class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     """Launches job processes, and after a restart of the site rejoins the job that was running.
 
-    A site that comes back is given new credentials, which a running job does not know. So the job's own are kept in
-    the site's folder while it runs, for the owner's eyes alone, as the site's key is.
+    A restarted site receives new credentials, and the server's running job knows the old ones alone. The job's own
+    credentials are therefore stored in the site's folder while the job runs, readable by the owner alone, like the
+    site's key.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._guarded = False
-        take_few_orders()
+        restrict_commands()
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
-        """Launches the job and notes that it runs."""
+        """Launches the job and records that the job runs."""
         note, job_id = _note(fl_ctx), job_meta[JobConstants.JOB_ID]
         arguments = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         brought = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT).get_app_custom_dir(job_id)
-        known = is_job(job_id) and arguments[JobProcessArgs.JOB_ID][1] == job_id
-        if not self._guarded or not known or (brought and Path(brought).exists()):
+        is_own = is_job(job_id) and arguments[JobProcessArgs.JOB_ID][1] == job_id
+        if not self._guarded or not is_own or (brought and Path(brought).exists()):
             raise EngineError("flare.job-not-of-kit")
-        kept = _read(note)
-        if kept.get("job_id") == job_id:
-            arguments |= {name: tuple(value) for name, value in kept["credentials"].items()}
+        stored = _read(note)
+        if stored.get("job_id") == job_id:
+            arguments |= {name: tuple(value) for name, value in stored["credentials"].items()}
         credentials = {name: arguments[name] for name in _CREDENTIALS if name in arguments}
         write_whole(note, json.dumps({"job_id": job_id, "credentials": credentials}).encode(), private=True)
         launch = super().launch_job
@@ -93,12 +94,12 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
             raise
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Rejoins when the site's own process is up and registered."""
+        """Rejoins the running job when the site's own process is up and registered."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.SYSTEM_BOOTSTRAP:
             workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
             site = read_site(Path(workspace.get_site_config_dir()) / FOLDER)
-            listen_to_few(fl_ctx.get_engine().get_cell(), site)
+            restrict_peers(fl_ctx.get_engine().get_cell(), site)
             self._guarded = True
         elif event_type == EventType.SYSTEM_START:
             self._rejoin(fl_ctx)
@@ -118,14 +119,14 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
 
 
 def _note(fl_ctx: FLContext) -> Path:
-    """The file in a site's folder that names the job it is in."""
+    """Returns the file in a site's folder that names the running job."""
     workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
     return Path(workspace.get_root_dir()) / "running-job.json"
 
 
 def _read(note: Path) -> dict[str, Any]:
     try:
-        found = json.loads(note.read_text())
+        content = json.loads(note.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -33,7 +33,7 @@ from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.canary_game import TRIALS as DEFAULT_TRIALS
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import ABOVE, INSIDE, stages_of
-from fulcrum.audit.replays.replaying import _played, pattern_of
+from fulcrum.audit.replays.replaying import _play_chunk, pattern_of
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.views.terminal.screen import FORMATS, Result, facts, show, table
 from fulcrum.views.terminal.table_columns import Column
@@ -72,7 +72,7 @@ def plain_scores(path: AuditedPath, seed: int) -> dict[str, Any]:
     for number, stage in enumerate(stages_of(path.plan)):
         for place, view in enumerate(stage.views):
             if view.observer in (ABOVE, INSIDE):
-                chunk = _played(path, stage, TRIALS, (seed << 20) + number, compare=0)
+                chunk = _play_chunk(path, stage, TRIALS, (seed << 20) + number, compare=0)
                 scores.append(pattern_of(path.plan.rounds) @ (chunk.seen[place][0] * path.step))
                 positive.append(chunk.positive)
                 claims.append(view.claim.epsilon)

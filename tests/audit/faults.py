@@ -33,7 +33,7 @@ def narrow_noise(plan, share=0.7):
     """Noise at 70 % of the plan's width."""
 
     def released(path, silo, number, signs, seed):
-        clipped = clip(signs * path.clipped(), np.inf)
+        clipped = clip(signs * path.clip_canary(), np.inf)
         if plan.purpose == "deployment":
             terms = path.terms(silo)
             return dataclasses.replace(terms, width=share * terms.width).perturb(clipped)
@@ -87,9 +87,9 @@ def unweighted_noise(plan):
         if plan.purpose == "deployment":
             terms = path.terms(silo)
             wide = dataclasses.replace(terms, width=terms.width / weight)
-            return wide.perturb(signs * path.clipped())
+            return wide.perturb(signs * path.clip_canary())
         drawn = SeededNoise(seed=seed).standard_normal(round_number=number, block=silo, shape=signs.shape)
-        return perturbed(signs * path.clipped(), plan, silo, drawn / weight)
+        return perturbed(signs * path.clip_canary(), plan, silo, drawn / weight)
 
     return AuditedPath(plan=plan, released=released)
 
@@ -100,7 +100,7 @@ def reused_noise(plan):
 
     def released(path, silo, number, signs, seed):
         drawn = SeededNoise(seed=seed).standard_normal(round_number=1, block=silo, shape=signs.shape)
-        return perturbed(signs * path.clipped(), plan, silo, drawn)
+        return perturbed(signs * path.clip_canary(), plan, silo, drawn)
 
     return AuditedPath(plan=plan, released=released)
 
@@ -135,7 +135,7 @@ def lattices_of_their_own(plan, coarse="heavy", times=2**18):
             return silo_release(path, silo, number, signs, seed)
         terms = path.terms(silo)
         own = dataclasses.replace(terms, step=terms.step * times, width=terms.width / times)
-        return own.perturb(signs * path.clipped()) * times
+        return own.perturb(signs * path.clip_canary()) * times
 
     return AuditedPath(plan=plan, released=released)
 

@@ -29,7 +29,7 @@ class Spending(float):
 @pytest.mark.parametrize(("views", "probes"), [(1, 0), (4, 0), (4, 5), (0, 3), (1_000, 40)])
 @pytest.mark.parametrize("confidence", [0.95, 0.99999])
 def test_the_errors_of_all_tests_add_up_to_what_the_confidence_admits(views, probes, confidence):
-    errors = Errors.shared(views, probes, confidence)
+    errors = Errors.share(views, probes, confidence)
     bounds, noise = 3 * views, 12 * views + 8 * probes
     assert errors.tests == bounds + noise
     assert bounds * errors.bound == pytest.approx(0.9 * (1 - confidence) if views else 0.0)
@@ -40,7 +40,7 @@ def test_a_probe_makes_no_test_that_it_does_not_pay_for():
     spent = []
     errors = Errors(bound=0.01, noise=Spending(1e-6, spent), tests=1)
     drawn = np.random.default_rng(5).standard_normal((2, 4, 2_000))
-    probe("release", "lille", drawn[0], errors, known=np.abs(drawn[1]), parameters=40)
+    probe("release", "lille", drawn[0], errors, updates=np.abs(drawn[1]), parameters=40)
     assert len(spent) == 8
 
 
@@ -49,14 +49,14 @@ def test_a_probe_makes_no_test_that_it_does_not_pay_for():
 )
 def test_an_audit_makes_no_test_of_noise_that_it_does_not_pay_for(monkeypatch, options):
     spent, allowed = [], []
-    shared = Errors.shared
+    shared = Errors.share
 
     def watched(views, probes, confidence):
         errors = shared(views, probes, confidence)
         allowed.append(errors.noise * (12 * views + 8 * probes))
         return Errors(bound=errors.bound, noise=Spending(errors.noise, spent), tests=errors.tests)
 
-    monkeypatch.setattr(Errors, "shared", watched)
+    monkeypatch.setattr(Errors, "share", watched)
     plan = made(sizes={"north": [100] * 6, "west": [300, 200, 100]}, rounds=3, **options)
     drawn = np.random.default_rng(5).standard_normal((4, 2_000))
     audit(

@@ -10,7 +10,7 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
-from fulcrum.audit.learning.baselines import plans_beside
+from fulcrum.audit.learning.baselines import baseline_plans
 from fulcrum.audit.learning.property_inference import (
     NO_PRIVACY,
     drawn_concentrations,
@@ -108,7 +108,7 @@ def test_sums_tell_more_than_one_silos_releases_add_and_no_more_than_that_and_th
 @pytest.fixture(scope="module")
 def recipes():
     plan = made(sizes=SIZES, rounds=6, parameters=None)
-    return property_findings(plans_beside(plan, parameters=14), TASK, training=TRAINING, shadows=60, seed=2)
+    return property_findings(baseline_plans(plan, parameters=14), TASK, training=TRAINING, shadows=60, seed=2)
 
 
 def test_recipes_stand_beside_each_other_with_noise_and_without(recipes):
@@ -131,7 +131,7 @@ def test_recipes_stand_beside_each_other_with_noise_and_without(recipes):
 def test_other_weights_are_shown_without_noise_too():
     sizes = {"north": [400, 50, 50, 50], "west": [100]}
     plan = made(sizes=sizes, rounds=3, parameters=14, recipe="joint")
-    plans = plans_beside(plan, parameters=14)
+    plans = baseline_plans(plan, parameters=14)
     assert list(plans) == ["joint", "uniform", "optimal"]
     assert plans["optimal"].weights.tolist() != plan.weights.tolist()
     findings = property_findings(plans, TASK, training=TRAINING, shadows=20, seed=2)
@@ -142,17 +142,17 @@ def test_other_weights_are_shown_without_noise_too():
 @pytest.mark.parametrize("recipe", ["paper", "joint"])
 def test_every_plan_beside_one_keeps_the_influence_that_it_promises(recipe):
     options = {"sizes": {"north": [400, 50, 50, 50], "west": [100]}, "rounds": 3, "parameters": 14}
-    plans = plans_beside(made(**options, recipe=recipe, least_influence=0.9), parameters=14)
+    plans = baseline_plans(made(**options, recipe=recipe, least_influence=0.9), parameters=14)
     assert sorted(plans) == ["joint", "optimal", "uniform"]
     assert all(least_influence(plan) >= 0.9 * (1 - 1e-9) for plan in plans.values())
-    unbounded = plans_beside(made(**options, recipe=recipe), parameters=14)
+    unbounded = baseline_plans(made(**options, recipe=recipe), parameters=14)
     assert least_influence(unbounded["joint"]) < 0.8
 
 
 def test_a_plan_that_no_other_recipe_can_keep_stands_alone():
     plan = made(sizes=SIZES, rounds=2, epsilon={"federation": 1.0}, parameters=14)
-    assert list(plans_beside(plan, parameters=14)) == ["optimal", "uniform"]
-    assert list(plans_beside(made(sizes=SIZES, injection="aggregator"), parameters=14)) == ["optimal"]
+    assert list(baseline_plans(plan, parameters=14)) == ["optimal", "uniform"]
+    assert list(baseline_plans(made(sizes=SIZES, injection="aggregator"), parameters=14)) == ["optimal"]
 
 
 def test_where_one_sum_is_all_that_is_seen_the_concentration_is_estimated_from_it():

@@ -25,7 +25,7 @@ from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.views.terminal.audit_tables import observer_of
 
 SIZES = {"north": [100] * 4, "south": [200, 150, 120, 90]}
-ERRORS = Errors.shared(10, 12, 0.99999)
+ERRORS = Errors.share(10, 12, 0.99999)
 DRAWN = random.Random(2)
 
 

@@ -4,8 +4,8 @@ import pytest
 from fulcrum.audit.evidence.noise_tests import (
     Width,
     bare_bits,
-    binned,
-    chained,
+    bin_counts,
+    lag_correlation,
     moduli,
     narrowest,
     phases,
@@ -82,9 +82,9 @@ def test_low_bits_that_noise_does_not_reach_are_found_at_their_modulus():
 def test_shapes_places_and_chains_are_refused_as_often_as_their_p_values_say():
     noise = [DRAWN.standard_normal((40, 30)) for _ in range(1_000)]
     found = {
-        "shape": [shape_p_value(binned(values)) for values in noise],
+        "shape": [shape_p_value(bin_counts(values)) for values in noise],
         "place": [narrowest((values**2).sum(axis=0), 40).p_value for values in noise],
-        "chain": [chained(values).p_value for values in noise],
+        "chain": [lag_correlation(values).p_value for values in noise],
     }
     for p_values in found.values():
         assert share_below(p_values, 0.05) <= 0.075
@@ -92,9 +92,9 @@ def test_shapes_places_and_chains_are_refused_as_often_as_their_p_values_say():
 
 
 def test_too_few_values_say_nothing_of_a_shape():
-    assert shape_p_value(binned(np.zeros(100))) == 1.0
+    assert shape_p_value(bin_counts(np.zeros(100))) == 1.0
 
 
 def test_noise_of_two_coordinates_has_no_chain():
-    assert chained(DRAWN.standard_normal((10, 2))) is None
-    assert chained(np.zeros((3, 10))) is None
+    assert lag_correlation(DRAWN.standard_normal((10, 2))) is None
+    assert lag_correlation(np.zeros((3, 10))) is None

@@ -248,3 +248,10 @@ def test_the_earlier_name_of_the_path_warns():
         assert audited_path.Mechanism is AuditedPath
     with pytest.raises(AttributeError, match="no attribute 'Path'"):
         audited_path.Path  # noqa: B018
+
+
+def test_a_finding_answers_to_the_earlier_name_of_its_bound():
+    [first, *_] = audit(made(), trials=1_000, seed=1).findings
+    with pytest.warns(DeprecationWarning, match="Use lower_bound"):
+        assert first.measured == first.lower_bound == max(first.assumption_free, first.gaussian)
+    assert not hasattr(first, "unmeasured")

@@ -23,7 +23,7 @@ from fulcrum.simulation.embedded import batched_engine as engine
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.training_runs import save_run, train
 
-ERRORS = Errors.shared(10, 12, 0.99999)
+ERRORS = Errors.share(10, 12, 0.99999)
 PLANS = {purpose: made(purpose) for purpose in ("research", "deployment")}
 
 

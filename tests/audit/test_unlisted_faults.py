@@ -8,12 +8,12 @@ from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import stages_of
-from fulcrum.audit.replays.replaying import replayed
+from fulcrum.audit.replays.replaying import replay_stage
 from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.noise.noise_sources import SeededNoise
 
 PLAN = made()
-ERRORS = Errors.shared(views=8, probes=8, confidence=0.95)
+ERRORS = Errors.share(views=8, probes=8, confidence=0.95)
 
 
 def noise_of(seed, number, silo, shape):
@@ -24,7 +24,7 @@ def with_noise(drawn, clipped=1.0):
     """The plan's path, with noise of another kind: `drawn` takes the seed, the round, the silo and the shape."""
 
     def released(path, silo, number, signs, seed):
-        update = clip(clipped * signs * path.clipped(), np.inf)
+        update = clip(clipped * signs * path.clip_canary(), np.inf)
         return perturbed(update, PLAN, silo, drawn(seed, number, silo, signs.shape))
 
     return AuditedPath(plan=PLAN, released=released)
@@ -129,7 +129,7 @@ def test_noise_of_few_replays_and_many_rounds_is_not_taken_for_narrower_than_it_
     plan = made(sizes={"north": [10]}, rounds=1_000)
     inside = stages_of(plan)[1]
     found = [
-        replayed(AuditedPath(plan=plan), inside, trials=1_000, seed=seed, error=0.05).silos[0] for seed in range(24)
+        replay_stage(AuditedPath(plan=plan), inside, trials=1_000, seed=seed, error=0.05).silos[0] for seed in range(24)
     ]
     off = [(width.squares - width.count) / np.sqrt(2 * width.count) for width in found]  # standard normal
     assert abs(np.mean(off)) < 3.5 / np.sqrt(24)

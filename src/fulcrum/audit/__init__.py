@@ -1,7 +1,7 @@
-"""Attacks on plans, engines and runs: what an observer really learns, beside what the plan claims.
+"""Attacks on plans, engines and runs: compares an observer's knowledge with the plan's claims.
 
-Change it for another attack, or another test of the noise. It draws no noise of its own: replays go through `core`.
-`evidence` judges what `replays`, `integration` and `learning` measure; `audit_run` puts them together.
+New attacks and tests of the noise belong here. The folder draws no noise of its own: replays go through
+`core`. `evidence` judges the measurements of `replays`, `integration` and `learning`; `audit_run` combines all four.
 
 Imports from: base, core, aggregation, planning, server, simulation, engines.
 """

@@ -1,8 +1,8 @@
-"""A whole audit: the games by replay, the noise of real parts, and what is learned of silos and their records.
+"""A whole audit: the games by replay, the noise of real parts, and attacks on silos and their records.
 
 >>> from fulcrum.planning.planner import plan
->>> found = whole_audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1, confidence=0.999)
->>> found.verdict, sorted({probe.of for probe in found.probes})
+>>> audited = whole_audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1, confidence=0.999)
+>>> audited.verdict, sorted({probe.of for probe in audited.probes})
 ('consistent', ["a region's sum", 'release', 'the embedded engine'])
 """
 
@@ -20,7 +20,7 @@ from fulcrum.audit.integration.mask_attacks import MASKS_A_TRIAL, MOST_MASKS, ma
 from fulcrum.audit.integration.masked_noise import masked_probes
 from fulcrum.audit.integration.recorded_noise import RecordedRun, engine_probes, run_probes
 from fulcrum.audit.integration.release_noise import probed_silos, region_probes, release_probes
-from fulcrum.audit.learning.baselines import plans_beside
+from fulcrum.audit.learning.baselines import baseline_plans
 from fulcrum.audit.learning.property_inference import property_findings
 from fulcrum.audit.learning.record_attacks import record_findings
 from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS, audit
@@ -30,22 +30,22 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 
 MOST_ENGINE_SILOS = 20_000
-"""Beyond, the embedded engine is not run for its noise alone."""
+"""The largest federation for which the audit runs the embedded engine to test the noise."""
 
 _LEARNING_SHARE = 0.2
-"""The part of the allowed error that attacks on trained federations share; the games and the noise share the rest."""
+"""The share of the allowed error for attacks on trained federations; games and noise tests share the rest."""
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """What silos are trained on, for attacks that need training.
+    """Records and training of silos, for attacks on training.
 
     Attributes:
         task: The records.
-        training: How silos train.
-        shadows: Federations that an observer trains itself; 0 leaves the attacks out.
+        training: The local training of silos.
+        shadows: Number of federations that an observer trains; 0 omits the attacks.
         run: A recorded run on the same records, whose noise is tested.
     """
 
@@ -67,18 +67,18 @@ def whole_audit(
     engine: str | None = None,
     on_progress: Progress = lambda *_: None,
 ) -> Audit:
-    """Attacks a plan in every way there is here.
+    """Attacks a plan by every attack of this package.
 
     Args:
-        plan: What is audited.
-        trials: Replays of each game.
-        seed: Of all that is drawn, deployed noise apart; drawn where it is not given.
-        confidence: With which all that is said holds together.
+        plan: The plan under audit.
+        trials: Replays of a game.
+        seed: Seed of all draws except deployed noise; random by default.
+        confidence: The joint confidence of all bounds and verdicts.
         silo: Audit this silo alone, with its releases.
-        policy: What that silo insists on.
-        learning: What silos are trained on, where that is attacked too.
+        policy: The policy of the silo.
+        learning: Records and training of silos, for attacks on training.
         engine: Send canaries through this engine too, with every site on this machine: "nvflare" or "flower".
-        on_progress: Called with what is being done, how many are done, and of how many.
+        on_progress: Called with the name of a step, the number done, and the total number.
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     if engine is not None:
@@ -94,8 +94,8 @@ def whole_audit(
         masks = min(MASKS_A_TRIAL * trials, MOST_MASKS)
         probing.append(lambda errors: masked_probes(plan, errors, seed=seed, silo=silo))
         probing.append(lambda _: mask_probes(plan, masks=masks, on_masks=partial(on_progress, "Making masks")))
-        probes += 1  # that two sound masks are alike never happens, and needs no share of the error
-    found = audit(
+        probes += 1  # two sound masks are never alike, so the mask test needs no share of the error
+    audited = audit(
         plan,
         trials=trials,
         seed=seed,
@@ -106,41 +106,41 @@ def whole_audit(
         on_replays=partial(on_progress, "Replaying"),
     )
     if learning is None or not learns:
-        return found
-    each = 1 - spared / 2
+        return audited
+    of_attacks = 1 - spared / 2
     properties = property_findings(
-        plans_beside(plan, parameters=(learning.task.width + 1) * len(learning.task.classes)),
+        baseline_plans(plan, parameters=(learning.task.width + 1) * len(learning.task.classes)),
         learning.task,
         training=learning.training,
         shadows=learning.shadows,
         seed=seed,
-        confidence=each,
+        confidence=of_attacks,
         on_shadow=partial(on_progress, "Training shadows"),
     )
-    records = record_findings(plan, learning.task, training=learning.training, seed=seed, confidence=each)
-    tests = found.tests + len(properties) + 2 * len(records)
-    return msgspec.structs.replace(found, confidence=confidence, tests=tests, properties=properties, records=records)
+    records = record_findings(plan, learning.task, training=learning.training, seed=seed, confidence=of_attacks)
+    tests = audited.tests + len(properties) + 2 * len(records)
+    return msgspec.structs.replace(audited, confidence=confidence, tests=tests, properties=properties, records=records)
 
 
 def _probing(
     plan: Plan, seed: int, silo: str | None, policy: Policy | None, learning: Learning | None
 ) -> tuple[list[Callable[[Errors], list[Probe]]], int]:
-    """Returns the tests of what real parts draw, and how many results they have at most."""
+    """Returns the tests of real draws, and the largest number of results of all tests."""
     regions = len(plan.federation.innermost.nodes)
     silos = probed_silos(plan) if silo is None else [silo]
-    found: list[Callable[[Errors], list[Probe]]] = []
+    probing: list[Callable[[Errors], list[Probe]]] = []
     count = 0
     if plan.injection == "silo":
-        found.append(lambda errors: release_probes(plan, errors, silos=silos, seed=seed, policy=policy))
+        probing.append(lambda errors: release_probes(plan, errors, silos=silos, seed=seed, policy=policy))
         count += len(silos)
     if silo is None:
-        found.append(lambda errors: region_probes(plan, errors, seed=seed))
+        probing.append(lambda errors: region_probes(plan, errors, seed=seed))
         count += 1
         if len(plan.federation) <= MOST_ENGINE_SILOS:
-            found.append(lambda errors: engine_probes(plan, errors, seed=seed))
+            probing.append(lambda errors: engine_probes(plan, errors, seed=seed))
             count += regions
     if learning is not None and (run := learning.run) is not None:
         task = learning.task
-        found.append(lambda errors: run_probes(run, plan, task, errors))
+        probing.append(lambda errors: run_probes(run, plan, task, errors))
         count += regions
-    return found, count
+    return probing, count

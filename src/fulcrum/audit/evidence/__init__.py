@@ -1,6 +1,7 @@
-"""What measurements prove, and what an audit says of them: bounds from guesses, tests of noise, verdicts.
+"""Evidence of measurements, and the verdicts of an audit: bounds from guesses, tests of noise, verdicts.
 
-Change it for another test of noise, or another word in an audit's file. It plays no observer and knows no plan.
+Another test of noise, or another field of an audit's file, belongs here. The folder plays no observer and imports no
+plan.
 
 Imports from: base, core.
 """

@@ -1,16 +1,17 @@
-"""What an audit says: for every observer what was measured beside what is claimed, a verdict, and why.
+"""The result of an audit: for every observer the measured and the claimed epsilon, a verdict, and the reasons.
 
 Verdicts, the gravest first:
 
-- `VIOLATED`: the claim is broken, with the confidence stated. Nothing may be released until it is known why.
-- `LOOSER`: the claim holds with room to spare against the attacks made here. Less noise may do.
-- `CONSISTENT`: nothing that was measured speaks against the claim. It proves nothing: another attack may do better.
+- `VIOLATED`: the claim is broken, with the confidence stated. Release nothing until the cause is known.
+- `LOOSER`: the claim holds with room to spare against the attacks of this audit. Less noise may suffice.
+- `CONSISTENT`: no measurement contradicts the claim. The verdict proves nothing: another attack may do better.
 
-One audit makes many tests. All bounds and verdicts of an audit hold together: the chance that an audit of a mechanism
-that keeps its claims says `VIOLATED` anywhere is at most one minus the confidence, whatever the number of tests.
+An audit makes many tests. All bounds and verdicts of an audit hold together: for a mechanism that keeps its claims, the
+chance of any `VIOLATED` is at most one minus the confidence, for every number of tests.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,26 +37,26 @@ PROVES_NOTHING = (
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured against one observer.
+    """The measurement against one observer.
 
     Attributes:
-        attack: What was done: "canary", or another attack's name.
-        tier: Where the observer stands.
-        node: Whose sums it sees, or whose silo.
-        observer: Who it is.
-        silo: Whom it attacks.
-        colluders: Silos of each region that hand it their updates and noise.
-        missing: Silos of each region that are missing from the sums.
+        attack: Name of the attack: "canary", or another name.
+        tier: The observer's tier.
+        node: The node whose sums the observer sees, or the silo's node.
+        observer: Name of the observer.
+        silo: The silo under attack.
+        colluders: Silos of every region that give the observer their updates and noise.
+        missing: Silos of every region that are missing from the sums.
         stated: The epsilon that the plan states; None is no guarantee.
-        exact: The epsilon of its noise, tight; None is no guarantee.
-        renyi: The same by the paper's Theorem 1.
-        assumption_free: A lower bound on epsilon that assumes nothing.
+        exact: The tight epsilon of the plan's noise; None is no guarantee.
+        renyi: The epsilon by the paper's Theorem 1.
+        assumption_free: A lower bound on epsilon without assumptions.
         gaussian: A lower bound on epsilon, assuming a Gaussian trade-off.
-        reach: What this observer does not reach beyond.
-        noise_ratio: The noise width measured, over that of the plan; None where there is none to measure.
-        trials: Replays that were counted.
-        verdict: One of `VERDICTS`.
-        reasons: Why, in sentences; empty where nothing speaks against the claim.
+        reach: An upper bound on the epsilon that this observer reaches.
+        noise_ratio: The measured noise width over the plan's; None without noise to measure.
+        trials: Counted replays.
+        verdict: An element of `VERDICTS`.
+        reasons: Reasons for the verdict, in sentences; empty if no measurement contradicts the claim.
     """
 
     attack: str = "canary"
@@ -77,22 +78,29 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str]
 
     @property
-    def measured(self) -> float | None:
-        """The larger lower bound; None where there is none."""
-        found = [bound for bound in (self.assumption_free, self.gaussian) if bound is not None]
-        return max(found, default=None)
+    def lower_bound(self) -> float | None:
+        """The larger lower bound on epsilon; None without a bound."""
+        bounds = [bound for bound in (self.assumption_free, self.gaussian) if bound is not None]
+        return max(bounds, default=None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Answers the earlier name of `lower_bound`, with a warning."""
+        if name != "measured":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn("Finding.measured goes with version 0.3. Use lower_bound", DeprecationWarning, stacklevel=2)
+        return self.lower_bound
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A test of what something real drew: the noise of releases or of an engine's sums, or masks.
+    """A test of real draws: the noise of releases or of an engine's sums, or masks.
 
     Attributes:
-        of: What was tested.
+        of: The part under test.
         node: The region, the silo, or the kind of mask.
-        values: How many coordinates, or masks.
-        noise_ratio: The noise width measured, over that of the plan; None for masks.
-        verdict: One of `VERDICTS`.
-        reasons: Why.
+        values: Number of coordinates, or of masks.
+        noise_ratio: The measured noise width over the plan's; None for masks.
+        verdict: An element of `VERDICTS`.
+        reasons: Reasons for the verdict.
     """
 
     of: str
@@ -104,23 +112,23 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """How well a silo's class concentration was estimated.
+    """The accuracy of an observer's estimate of a silo's class concentration.
 
     Attributes:
-        node: Its region.
-        silo: Whose concentration.
-        arm: Under which plan, or without privacy.
-        weights: What silos count for there.
-        server: What the server does with the sums there.
-        noise: Whether there is any.
-        observer: What the observer knew: `floor` the concentrations of the silo's group and no update, `sums` the sums
-            of its region, `all` every other silo's records besides.
+        node: The silo's region.
+        silo: The silo whose concentration is estimated.
+        arm: Name of the plan, or of the variant without privacy.
+        weights: The weights rule of the variant.
+        server: The server rule of the variant.
+        noise: True if the variant has noise.
+        observer: The observer's knowledge: `floor` the concentrations of the silo's group and no update, `sums` the
+            sums of the region, `all` in addition every other silo's records.
         error: The root of the mean squared error.
-        blind_error: That of an observer who always says the mean of the prior.
-        nats_at_least: What the estimate proves to have been learned.
-        nats_at_most: The bound: nats that the releases add, and the floor of the prior that concentrations were drawn
-            from; for `floor` the floor alone. None where there is no noise, and so no bound.
-        shadows: Federations that were trained for it.
+        blind_error: The same error for an observer who always answers the mean of the prior.
+        nats_at_least: Lower bound on the information that the estimate proves.
+        nats_at_most: The bound: nats of the releases, plus the information floor of the prior of the concentrations;
+            for `floor` the information floor alone. None without noise, since no bound exists then.
+        shadows: Federations that were trained for the estimate.
         verdict: `VIOLATED` or `CONSISTENT`.
     """
 
@@ -140,18 +148,18 @@ class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the observer inside learns of one of a silo's records, knowing all its others.
+    """The knowledge that the observer inside gains of a single record, given all other records of the silo.
 
     Attributes:
-        node: Its region.
-        silo: Whose record.
-        epsilon: The plan's, inside; it covers the silo's whole dataset.
-        allowed: How often that epsilon lets an observer tell two datasets apart; None is no guarantee.
-        right_at_least: How often it told a record from another, at least.
-        right_at_most: And at most, this observer.
-        resemblance: The cosine of the record that it reconstructs and the true one.
+        node: The silo's region.
+        silo: The silo that holds the record.
+        epsilon: The plan's epsilon inside, which covers the silo's whole dataset.
+        allowed: The rate at which that epsilon lets an observer tell two datasets apart; None is no guarantee.
+        right_at_least: Lower bound on the rate at which the observer told a record from another.
+        right_at_most: Upper bound on the rate of this observer.
+        resemblance: The cosine of the reconstructed record and the true record.
         bare_resemblance: The same without noise.
-        trials: Games that were played.
+        trials: Number of games.
         verdict: `VIOLATED` or `CONSISTENT`.
     """
 
@@ -168,28 +176,28 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an audit found.
+    """All results of an audit.
 
     Attributes:
         format: `fulcrum.audit/1`.
-        version: Of Fulcrum.
-        plan_digest: The plan.
-        federation: Its name.
-        purpose: Of the plan.
-        aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
-        delta: At which epsilons hold.
-        rounds: Over which they do.
-        confidence: With which all bounds and verdicts hold together.
-        tests: How many tests that was corrected for.
-        trials: Replays of each game, the pilot included.
-        seed: Of signs, and of noise in research.
-        seconds: How long it took.
-        findings: By game and observer.
-        probes: Tests of what real parts drew.
-        properties: What was learned of silos' class concentrations.
-        records: What was learned of single records.
-        notes: What a reader must know.
-        command: The command that made it; empty where none did.
+        version: Version of Fulcrum.
+        plan_digest: Digest of the plan.
+        federation: Name of the federation.
+        purpose: Purpose of the plan.
+        aggregation: "trusted" if aggregators see single updates, "masked" if the server gets sums alone.
+        delta: The delta of all epsilons.
+        rounds: The rounds that all epsilons cover.
+        confidence: The confidence with which all bounds and verdicts hold together.
+        tests: The number of tests that the errors are corrected for.
+        trials: Replays of a game, including the pilot.
+        seed: Seed of signs, and of noise in research.
+        seconds: Duration of the audit.
+        findings: Results by game and observer.
+        probes: Tests of the draws of real parts.
+        properties: Estimates of silos' class concentrations.
+        records: Attacks on single records.
+        notes: Limits of the audit, for the reader.
+        command: The command that made the audit; empty without a command.
     """
 
     format: str = FORMAT
@@ -215,11 +223,16 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def verdict(self) -> str:
         """The gravest verdict of all."""
-        learned = [*(one.verdict for one in self.properties), *(one.verdict for one in self.records)]
-        return gravest([*(one.verdict for one in self.findings), *(one.verdict for one in self.probes), *learned])
+        results: list[Finding | Probe | PropertyFinding | RecordFinding] = [
+            *self.findings,
+            *self.probes,
+            *self.properties,
+            *self.records,
+        ]
+        return gravest([result.verdict for result in results])
 
     def every_row(self) -> list[dict[str, Any]]:
-        """Returns all that was found as rows of one table, under the names of the file; `kind` says what a row is of.
+        """Returns all results as rows of one table, under the names of the file; `kind` is the kind of the row.
 
         A row has no value in the columns of other kinds.
         """
@@ -229,29 +242,29 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             "concentration": self.properties,
             "record": self.records,
         }
-        rows = [{"kind": kind, **msgspec.to_builtins(one)} for kind, found in kinds.items() for one in found]
+        rows = [{"kind": kind, **msgspec.to_builtins(result)} for kind, results in kinds.items() for result in results]
         return [row | {"reasons": " ".join(row.get("reasons", ()))} for row in rows]
 
     def summary(self) -> dict[str, Any]:
-        """Returns what a file or a program needs to know."""
+        """Returns the verdict and all fields as plain data."""
         return {"verdict": self.verdict, **msgspec.to_builtins(self)}
 
 
 @dataclass(slots=True, kw_only=True)
 class Reasons:
-    """Why a verdict is what it is, gathered test by test."""
+    """The reasons for a verdict, gathered test by test."""
 
     violated: list[str] = field(default_factory=list)
     looser: list[str] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        """What they come to."""
+        """The gravest verdict that has a reason."""
         return VIOLATED if self.violated else LOOSER if self.looser else CONSISTENT
 
     @property
     def sentences(self) -> list[str]:
-        """Those of the verdict."""
+        """The reasons for the verdict."""
         return list(self.violated or self.looser)
 
 
@@ -267,26 +280,26 @@ def gravest(verdicts: list[str]) -> str:
 
 
 def finite(value: float) -> float | None:
-    """Returns a number, or None for what JSON has no word for."""
+    """Returns a number, or None for a number that JSON cannot express."""
     return value if math.isfinite(value) else None
 
 
 def save_audit(audit: Audit, folder: Path) -> Path:
-    """Writes audit.json into a folder and returns where it is."""
+    """Writes audit.json into a folder and returns the file's path."""
     target = folder / AUDIT_FILE
     write_whole(target, msgspec.json.format(msgspec.json.encode(audit.summary()), indent=1) + b"\n")
     return target
 
 
 def read_audit(path: Path) -> Audit:
-    """Reads what `save_audit` wrote; `path` is the file or its folder."""
+    """Reads a file of `save_audit`; `path` is the file or the folder."""
     where = path / AUDIT_FILE if path.is_dir() else path
     try:
-        found = json_of(where.read_bytes(), Audit)
+        audit = json_of(where.read_bytes(), Audit)
     except OSError as error:
         raise DataError("audit.file-unreadable", file=where, reason=error.strerror) from None
     except msgspec.MsgspecError as error:
         raise DataError("audit.file-malformed", file=where, reason=str(error)) from None
-    if found.format != FORMAT:
-        raise DataError("audit.file-format", file=where, format=found.format, expected=FORMAT)
-    return found
+    if audit.format != FORMAT:
+        raise DataError("audit.file-format", file=where, format=audit.format, expected=FORMAT)
+    return audit

@@ -1,4 +1,4 @@
-"""What tests of noise come to: how often each may err, and what each says in a sentence."""
+"""Judges tests of noise: the error that every test may have, and the sentence for every failed test."""
 
 import math
 from dataclasses import dataclass
@@ -8,29 +8,29 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import Probe, Reasons
-from fulcrum.audit.evidence.noise_tests import Width, binned, chained, narrowest, repetition, shape_p_value
+from fulcrum.audit.evidence.noise_tests import Width, bin_counts, lag_correlation, narrowest, repetition, shape_p_value
 
 _NOISE_SHARE = 0.1
 """The part of the allowed error that tests of the noise share; the bounds on epsilon share the rest."""
 
-_BOUNDS = 3  # of a view: two lower bounds on epsilon, and what its observer does not reach beyond
+_BOUNDS = 3  # of a view: two lower bounds on epsilon, and an upper bound on the reach of the observer
 
 _NOISE_TESTS = 12
-"""Of a view: clip, too little and too much noise, its narrowest round, freshness, shape, low bits; and of single silos'
-noise too little, too much, freshness, shape, and whether two silos draw the same."""
+"""Tests of a view: clip, too little and too much noise, the narrowest round, freshness, shape, low bits; of single
+silos' noise: too little, too much, freshness, shape, and equal draws of two silos."""
 
 _PROBE_TESTS = 8
-"""Of a probe: clip, too little and too much noise, its narrowest round and coordinate, freshness, shape, chains."""
+"""Tests of a probe: clip, too little and too much noise, narrowest round and coordinate, freshness, shape, chains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """What each test may fail with, so that all together fail with one minus the confidence at most.
+    """Allowed error of every test, so that all tests together fail with at most one minus the confidence.
 
     Attributes:
-        bound: Of each of the two lower bounds of a view, and of the upper one.
-        noise: Of each test of noise.
-        tests: How many that is together.
+        bound: Error of each of the two lower bounds of a view, and of the upper bound.
+        noise: Error of a single test of noise.
+        tests: Number of all tests.
     """
 
     bound: float
@@ -38,8 +38,8 @@ class Errors:
     tests: int
 
     @classmethod
-    def shared(cls, views: int, probes: int, confidence: float) -> "Errors":
-        """Returns the errors of so many views, and of so many probes beside them."""
+    def share(cls, views: int, probes: int, confidence: float) -> "Errors":
+        """Returns the errors for a number of views and a number of probes."""
         allowed = 1 - confidence
         bounds, noise = _BOUNDS * views, _NOISE_TESTS * views + _PROBE_TESTS * probes
         return cls(
@@ -50,7 +50,7 @@ class Errors:
 
 
 def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None:
-    """Adds what the width of some noise says."""
+    """Adds a reason if some noise is too narrow or too wide."""
     if width.too_little < error:
         reasons.violated.append(f"{what} is {width.ratio:.1%} as wide as the plan says.")
     elif width.too_much < error:
@@ -58,20 +58,20 @@ def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None
 
 
 def judge_rounds(what: str, squares: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds what the width of some noise says round by round."""
-    found = narrowest(squares, count)
-    if found.p_value < error:
-        reasons.violated.append(f"In round {found.place} {what} is {found.ratio:.1%} as wide as the plan says.")
+    """Adds a reason if some noise is too narrow in a round."""
+    least = narrowest(squares, count)
+    if least.p_value < error:
+        reasons.violated.append(f"In round {least.place} {what} is {least.ratio:.1%} as wide as the plan says.")
 
 
 def judge_shape(what: str, counts: IntArray, error: float, reasons: Reasons) -> None:
-    """Adds whether some noise is distributed as the plan says."""
+    """Adds a reason if some noise is not distributed as the plan says."""
     if shape_p_value(counts) < error:
         reasons.violated.append(f"{what} is not Gaussian, whatever its width.")
 
 
 def judge_freshness(what: str, products: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds whether some noise is fresh in every round."""
+    """Adds a reason if some noise is not fresh in every round."""
     repeated = repetition(products, count)
     if repeated is not None and repeated.p_value < error:
         first, second = repeated.two
@@ -81,31 +81,31 @@ def judge_freshness(what: str, products: FloatArray, count: int, error: float, r
 
 
 def probe(
-    of: str, node: str, scaled: FloatArray, errors: Errors, known: FloatArray | None = None, *, parameters: int
+    of: str, node: str, scaled: FloatArray, errors: Errors, updates: FloatArray | None = None, *, parameters: int
 ) -> Probe:
-    """Returns what some noise says, (rounds, values), divided by the width that the plan states.
+    """Returns the verdict on some noise, (rounds, values), divided by the width that the plan states.
 
     Args:
-        of: What drew it.
-        node: Where.
-        scaled: What is left when clipped updates are taken off.
-        errors: What each test may fail with.
-        known: Those updates, divided alike, where they are known to be larger before they are clipped: what arrives of
-            them beyond that is no noise.
-        parameters: How many coordinates an update has; `scaled` holds those of several runs one after the other.
+        of: The part that drew the noise.
+        node: The region or silo.
+        scaled: The noise: sums or releases minus clipped updates.
+        errors: Allowed error of every test.
+        updates: The clipped updates, divided by the same width, for updates that were larger before the clip: a further
+            part of them in the noise means that the clip failed.
+        parameters: Coordinates of an update; `scaled` holds the coordinates of several runs one after the other.
     """
     reasons = Reasons()
     measured = Width(squares=float(np.einsum("tv,tv->", scaled, scaled)), count=scaled.size)
-    if known is not None:
-        power = float(np.einsum("tv,tv->", known, known))
-        excess = float(np.einsum("tv,tv->", scaled, known)) / math.sqrt(power)  # standard normal
+    if updates is not None:
+        power = float(np.einsum("tv,tv->", updates, updates))
+        excess = float(np.einsum("tv,tv->", scaled, updates)) / math.sqrt(power)  # standard normal
         if special.ndtr(-excess) < errors.noise:
             times = 1 + excess / math.sqrt(power)
             reasons.violated.append(f"Canaries arrive {times:.3g} times as large as the clip admits.")
     judge_width(f"The noise of {of}", measured, errors.noise, reasons)
     judge_freshness(f"The noise of {of}", scaled @ scaled.T, scaled.shape[1], errors.noise, reasons)
     judge_rounds(f"the noise of {of}", np.einsum("tv,tv->t", scaled, scaled), scaled.shape[1], errors.noise, reasons)
-    judge_shape(f"The noise of {of}", binned(scaled), errors.noise, reasons)
+    judge_shape(f"The noise of {of}", bin_counts(scaled), errors.noise, reasons)
     _judge_coordinates(of, scaled.reshape(-1, parameters), errors, reasons)
     return Probe(
         of=of,
@@ -118,13 +118,13 @@ def probe(
 
 
 def _judge_coordinates(of: str, draws: FloatArray, errors: Errors, reasons: Reasons) -> None:
-    """Adds whether noise, (draws, coordinates), is in every coordinate and drawn anew for each."""
+    """Adds a reason unless noise, (draws, coordinates), is present and drawn anew in every coordinate."""
     least = narrowest(np.einsum("dc,dc->c", draws, draws), len(draws))
     if least.p_value < errors.noise:
         reasons.violated.append(
             f"In coordinate {least.place} the noise of {of} is {least.ratio:.1%} as wide as the plan says."
         )
-    chain = chained(draws)
+    chain = lag_correlation(draws)
     if chain is not None and chain.p_value < errors.noise:
         reasons.violated.append(
             f"The noise of {of} is not drawn anew for every coordinate: between those {chain.distance} apart its "

@@ -1,11 +1,11 @@
-"""Whether noise is what a plan says it is: its width and shape, fresh in every round, and in every bit of a lattice.
+"""Tests of noise against a plan: width and shape, freshness in every round, and every bit of a lattice.
 
 >>> Width(squares=4_900.0, count=10_000).too_little < 1e-12, Width(squares=10_050.0, count=10_000).too_little > 0.1
 (True, True)
 
-An auditor who knows the updates takes them off; what is left is noise. Every test here compares it with the claim, as
-standard normal values once it is divided by the width that the plan states, and returns a p-value: how likely what was
-seen is, or worse, where the claim holds.
+An auditor who knows the updates subtracts them; noise remains. The noise, divided by the plan's width, is standard
+normal if the claim holds. Every test returns a p-value: the probability of the observed value, or a worse one, if the
+claim holds.
 """
 
 import math
@@ -20,11 +20,11 @@ from fulcrum.arrays import FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
-    """How wide noise is beside its claim.
+    """The width of noise, in multiples of the claim.
 
     Attributes:
-        squares: The sum of squares of the noise, each value divided by the width claimed.
-        count: How many values.
+        squares: The sum of squares of the noise, every value divided by the claimed width.
+        count: Number of values.
     """
 
     squares: float
@@ -32,7 +32,7 @@ class Width:
 
     @property
     def ratio(self) -> float:
-        """The width measured, over that claimed."""
+        """The measured width over the claimed width."""
         return math.sqrt(self.squares / self.count)
 
     @property
@@ -48,12 +48,12 @@ class Width:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowest:
-    """Of several rounds or coordinates, the one with the least noise.
+    """The round or coordinate with the least noise.
 
     Attributes:
-        place: Which one, counted from 1.
-        ratio: The width measured there, over that claimed.
-        p_value: Against noise that is narrower than claimed there, the number of places allowed for.
+        place: Number of the round or coordinate, from 1.
+        ratio: The measured width over the claimed width.
+        p_value: Against noise narrower than claimed at that place, corrected for the number of places.
     """
 
     place: int
@@ -62,35 +62,35 @@ class Narrowest:
 
 
 def narrowest(squares: FloatArray, count: int) -> Narrowest:
-    """Returns where noise is narrowest.
+    """Returns the round or coordinate with the narrowest noise.
 
     Args:
-        squares: By place, the sum of squares of the noise in widths claimed.
-        count: How many values each place has.
+        squares: By place, the sum of squares of the noise in claimed widths.
+        count: Number of values at every place.
     """
     place = int(np.argmin(squares))
-    found = Width(squares=max(float(squares[place]), 0.0), count=count)
-    return Narrowest(place=place + 1, ratio=found.ratio, p_value=min(1.0, len(squares) * found.too_little))
+    width = Width(squares=max(float(squares[place]), 0.0), count=count)
+    return Narrowest(place=place + 1, ratio=width.ratio, p_value=min(1.0, len(squares) * width.too_little))
 
 
 BINS = 32
-"""Intervals that noise falls into equally often where it is normal."""
+"""Number of intervals; normal noise falls into all of them equally often."""
 
 _FEWEST_A_BIN = 20  # for Pearson's test to keep its level far out
 _EDGES = special.ndtri(np.arange(1, BINS) / BINS)
 
 
-def binned(values: FloatArray) -> IntArray:
-    """Returns how many values fall into each of the intervals that normal ones, as wide as these, do equally often."""
+def bin_counts(values: FloatArray) -> IntArray:
+    """Returns the number of values by interval; the intervals are equally likely for normal noise of this width."""
     flat = values.ravel()
     width = math.sqrt(float(flat @ flat) / max(flat.size, 1)) or 1.0
     return np.bincount(np.searchsorted(_EDGES, flat / width), minlength=BINS)
 
 
 def shape_p_value(counts: IntArray) -> float:
-    """Returns the p-value against noise that is not normal, whatever its width (Pearson's test on `binned` counts).
+    """Returns the p-value against noise of another shape than normal, for any width (Pearson's test on `bin_counts`).
 
-    That the width was measured on the same values makes it larger than it need be, and never smaller.
+    The width comes from the same values, which makes the p-value larger than necessary, and never smaller.
     """
     expected = float(counts.sum()) / BINS
     if expected < _FEWEST_A_BIN:
@@ -100,12 +100,12 @@ def shape_p_value(counts: IntArray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The distance in coordinates over which noise is most alike.
+    """The distance in coordinates at which noise is most alike.
 
     Attributes:
         distance: In coordinates.
-        correlation: Of the noise of coordinates that far apart.
-        p_value: Against noise that is not drawn anew for every coordinate, the number of distances allowed for.
+        correlation: Correlation of the noise of coordinates at that distance.
+        p_value: Against noise that is not drawn anew for every coordinate, corrected for the number of distances.
     """
 
     distance: int
@@ -113,8 +113,8 @@ class Chain:
     p_value: float
 
 
-def chained(noise: FloatArray) -> Chain | None:
-    """Returns how far apart coordinates are whose noise is most alike; `noise` is (draws, coordinates)."""
+def lag_correlation(noise: FloatArray) -> Chain | None:
+    """Returns the distance of coordinates whose noise is most alike; `noise` is (draws, coordinates)."""
     coordinates = noise.shape[1]
     distances = (coordinates - 1) // 2
     power = float(np.einsum("rc,rc->", noise, noise))
@@ -123,9 +123,9 @@ def chained(noise: FloatArray) -> Chain | None:
     spectrum = np.fft.rfft(noise, axis=1)
     around = np.fft.irfft((np.abs(spectrum) ** 2).sum(axis=0), n=coordinates)[1 : distances + 1] / power
     place = int(np.argmax(np.abs(around)))
-    found = float(around[place])
-    single = float(special.betaincc(0.5, max(noise.size - 1, 1) / 2, min(found**2, 1.0)))
-    return Chain(distance=place + 1, correlation=found, p_value=min(1.0, distances * single))
+    strongest = float(around[place])
+    single = float(special.betaincc(0.5, max(noise.size - 1, 1) / 2, min(strongest**2, 1.0)))
+    return Chain(distance=place + 1, correlation=strongest, p_value=min(1.0, distances * single))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +133,9 @@ class Repetition:
     """The two rounds, or silos, whose noise is most alike.
 
     Attributes:
-        two: Which two, counted from 1.
-        correlation: Of their noise.
-        p_value: Against noise that is not fresh, the number of pairs that were compared allowed for.
+        two: The numbers of both, from 1.
+        correlation: Correlation of their noise.
+        p_value: Against noise that is not fresh, corrected for the number of compared pairs.
     """
 
     two: tuple[int, int]
@@ -144,11 +144,11 @@ class Repetition:
 
 
 def repetition(products: FloatArray, count: int) -> Repetition | None:
-    """Returns the two rounds, or silos, whose noise is most alike; None where there is one alone.
+    """Returns the two rounds, or silos, whose noise is most alike; None for fewer than two.
 
     Args:
-        products: (rounds, rounds): the sums over values of the products of their noise in two rounds.
-        count: How many values.
+        products: (rounds, rounds): the sums over values of the products of the noise in two rounds.
+        count: Number of values.
     """
     rounds = len(products)
     if rounds < 2 or not count:
@@ -158,11 +158,11 @@ def repetition(products: FloatArray, count: int) -> Repetition | None:
     correlation = np.divide(products, power, out=np.zeros_like(products), where=power > 0)
     upper = np.triu(np.abs(correlation), 1)
     first, second = (int(place) for place in np.unravel_index(int(np.argmax(upper)), upper.shape))
-    found = float(correlation[first, second])
+    strongest = float(correlation[first, second])
     # Independent normal values: r^2 is beta(1/2, (n - 1)/2).
-    single = float(special.betaincc(0.5, max(count - 1, 1) / 2, min(found**2, 1.0)))
+    single = float(special.betaincc(0.5, max(count - 1, 1) / 2, min(strongest**2, 1.0)))
     pairs = rounds * (rounds - 1) // 2
-    return Repetition(two=(first + 1, second + 1), correlation=found, p_value=min(1.0, pairs * single))
+    return Repetition(two=(first + 1, second + 1), correlation=strongest, p_value=min(1.0, pairs * single))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +171,9 @@ class BareBits:
 
     Attributes:
         modulus: In steps of the lattice.
-        concentration: The length of the mean of exp(2 pi i sum / modulus): 0 where all residues are alike, 1 where all
-            sums leave the same one.
-        p_value: Against bits that noise leaves as they are, the number of moduli that were tried allowed for.
+        concentration: The length of the mean of exp(2 pi i sum / modulus): 0 for uniform residues, 1 for a single
+            residue.
+        p_value: Against bits that the noise does not reach, corrected for the number of moduli.
     """
 
     modulus: int
@@ -182,21 +182,21 @@ class BareBits:
 
 
 def moduli(width: float) -> list[int]:
-    """Returns the moduli at which noise this many steps wide leaves all residues alike, to within 1e-8."""
+    """Returns the moduli at which noise of this many steps leaves all residues equally likely, to within 1e-8."""
     return [2**power for power in range(1, int(math.log2(width)) + 1)] if width >= 2 else []
 
 
 def phases(values: npt.NDArray[np.int64], modulus: int) -> FloatArray:
-    """Returns where integers stand on the circle of a modulus, in radians."""
+    """Returns the phases of integers on the circle of a modulus, in radians."""
     return np.asarray((values % modulus) * (2 * math.pi / modulus))
 
 
 def bare_bits(turns: dict[int, complex], count: int) -> BareBits | None:
-    """Returns the modulus at which values are least uniform (Rayleigh's test); None where none was tried.
+    """Returns the modulus at which values are least uniform (Rayleigh's test); None without moduli.
 
     Args:
         turns: By modulus, the sum over values of exp(i phase).
-        count: How many values.
+        count: Number of values.
     """
     if not turns or not count:
         return None

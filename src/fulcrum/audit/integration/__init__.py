@@ -1,6 +1,6 @@
 """The real parts under audit: releases, regional sums, masked sums, masks and engines.
 
-Change it for a test of another part. What it measures, `evidence` judges.
+A test of another part belongs here. `evidence` judges the measurements.
 
 Imports from: base, core, aggregation, planning, server, simulation, engines, audit.evidence, audit.replays.
 """

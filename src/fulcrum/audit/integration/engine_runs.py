@@ -1,10 +1,9 @@
-"""The canary game on a real engine: a federation whose silos all send canaries, and what its server's sums then hold.
+"""The canary game on a real engine: all silos of a federation send canaries, and the auditor tests the server's sums.
 
-Every site runs as it would in earnest, on this machine: silos clip, perturb, account and seal or mask, and the server
-keeps the sums that it took (`fulcrum.server.sum_archive`). The auditor knows all updates and takes them off. What is
-left is noise, one value for each coordinate of a round's sum, and its width, its freshness and what arrives of the
-canaries beyond the clip carry the verdict. A run takes seconds and not microseconds, so it is repeated as long as there
-is time.
+Every site runs as in a deployment, on this machine: silos clip, perturb, account and seal or mask, and the server
+stores the sums (`fulcrum.server.sum_archive`). The auditor knows all updates and subtracts them. Noise remains, a value
+for every coordinate of a round's sum. The verdict rests on the width and freshness of the noise and on any part of the
+canaries beyond the clip. A run takes seconds and not microseconds, so runs repeat until the time is up.
 """
 
 import importlib.util
@@ -34,13 +33,13 @@ from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.sum_archive import read_kept_sums
 
 ENGINES = {"nvflare": "NVIDIA FLARE", "flower": "Flower"}
-"""Engines that canaries are sent through, and what they are called."""
+"""Engines that an audit can send canaries through, and their names in sentences."""
 
 CANARIES = "fulcrum.audit.integration.canary_training"
-"""The training module that every site is given."""
+"""The training module of every site."""
 
 SECONDS = 120.0
-"""No further run is begun that would end later than this."""
+"""No further run begins if it would end later than this."""
 
 _NEEDS = {"nvflare": ("nvflare",), "flower": ("flwr", "ray")}
 _MOST_SITES = {"nvflare": 40, "flower": 200}  # processes, each of its own interpreter; nodes on Ray
@@ -51,7 +50,7 @@ OnRound = Callable[[str, int, int], None]
 
 
 def check_engine(engine: str, plan: Plan) -> None:
-    """Raises unless canaries can be sent through an engine under a plan, before anything is played."""
+    """Raises unless canaries can be sent through an engine under a plan, before any game starts."""
     if engine not in ENGINES:
         raise ParameterError("audit.engine-unknown", known=", ".join(ENGINES), engine=engine)
     engine_named(engine).check(Deployment(plan=plan, train=CANARIES))
@@ -66,15 +65,15 @@ def check_engine(engine: str, plan: Plan) -> None:
 def engine_run_probes(
     plan: Plan, errors: Errors, *, engine: str, seed: int, seconds: float = SECONDS, on_round: OnRound = lambda *_: None
 ) -> list[Probe]:
-    """Returns, by region, whether the sums that an engine's server took hold the plan's noise and clipped canaries.
+    """Returns, by region, the verdict on the sums of an engine's server: the plan's noise and clipped canaries.
 
     Args:
-        plan: What is run, to its last round; under masked sums on Flower, under trusted aggregators on NVIDIA FLARE.
-        errors: What each test may fail with.
-        engine: One of `ENGINES`.
-        seed: Of the canaries, and of the noise in research.
-        seconds: After which no run is begun any more.
-        on_round: Told which run it is, how many of its rounds are over, and of how many.
+        plan: The plan, run to its last round; with masked sums on Flower, with trusted aggregators on NVIDIA FLARE.
+        errors: Allowed error of every test.
+        engine: A key of `ENGINES`.
+        seed: Seed of the canaries, and of the noise in research.
+        seconds: Time after which no further run begins.
+        on_round: Called with the name of the run, the number of finished rounds, and the number of all rounds.
     """
     check_engine(engine, plan)
     began, runs, longest = time.monotonic(), 0, 0.0
@@ -82,23 +81,23 @@ def engine_run_probes(
     while runs < _MOST_RUNS:
         started = time.monotonic()
         sums = _run(plan, engine, seed + runs, partial(on_round, f"{ENGINES[engine]}, run {runs + 1}"))
-        for name, found in seen.items():
-            found.append(canaries_of(plan, [total for total in sums if total.region == name], seed + runs))
+        for name, region_runs in seen.items():
+            region_runs.append(canaries_of(plan, [total for total in sums if total.region == name], seed + runs))
         runs, longest = runs + 1, max(longest, time.monotonic() - started)
-        enough = all(sum(sent.size for sent, _ in found) >= VALUES_A_SILO for found in seen.values())
+        enough = all(sum(sent.size for sent, _ in region_runs) >= VALUES_A_SILO for region_runs in seen.values())
         if enough or time.monotonic() - began + longest > seconds:
             break
-    return [_probe(engine, name, found, errors) for name, found in seen.items()]
+    return [_probe(engine, name, region_runs, errors) for name, region_runs in seen.items()]
 
 
 def _probe(engine: str, name: str, runs: Sequence[tuple[FloatArray, FloatArray]], errors: Errors) -> Probe:
     sent = np.concatenate([sums for sums, _ in runs], axis=1)
-    known = np.concatenate([updates for _, updates in runs], axis=1)
-    return probe(ENGINES[engine], name, sent - known, errors, known, parameters=runs[0][0].shape[1])
+    expected = np.concatenate([updates for _, updates in runs], axis=1)
+    return probe(ENGINES[engine], name, sent - expected, errors, expected, parameters=runs[0][0].shape[1])
 
 
 def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -> list[RegionalSum]:
-    """Runs a plan to its last round with silos that send canaries, and returns the sums that its server took."""
+    """Runs a plan to the last round with silos that send canaries, and returns the server's sums."""
     options = {"parameters": plan.parameters or -(-VALUES_A_SILO // plan.rounds), "directions": seed}
     deployment = Deployment(
         plan=plan,

@@ -1,9 +1,9 @@
-"""Whether masks can be told: an attack on the keys and masks of a silo, by the collisions of many.
+"""An attack on the keys and masks of a silo, by collisions among many.
 
-A mask of 128 bits and more never comes twice. Masks that are made of a short seed do: among n masks of a seed of b bits
-n^2 / 2^(b + 1) pairs are alike, and whoever sees two that are can find the seed of any by trying all. So a silo draws
-and expands many here, by the very functions that its masked inputs are made with (`fulcrum.core.masking.masks`), and
-every session, name and partner is the same each time, so that nothing but what it draws tells them apart.
+A mask of 128 bits and more never repeats. Masks from a short seed do: among n masks of a seed of b bits, n^2 / 2^(b +
+1) pairs are alike, and an attacker who sees a pair can find the seed of any mask by trying all seeds. The audit draws
+and expands many masks here, by the functions that make a silo's masked inputs (`fulcrum.core.masking.masks`). Session,
+name and partner are the same each time, so that the draws alone differ.
 
 >>> alike([b"a", b"b", b"a", b"a"]), round(seed_bits(300_000, 10))
 (3, 32)
@@ -23,15 +23,15 @@ from fulcrum.core.masking.masking_messages import Session
 from fulcrum.planning.plan import Plan
 
 MOST_MASKS = 300_000
-"""Of each kind: seeds of 32 bits then collide in all but 3 audits of 100,000, seeds of 36 bits in half of all."""
+"""Masks of a kind: seeds of 32 bits then collide in all but 3 audits of 100,000, seeds of 36 bits in half of all."""
 
 MASKS_A_TRIAL = 15
-"""Masks of each kind for every replay that is asked for."""
+"""Masks of a kind for every replay of a game."""
 
 KEYS, OWN, PAIRS = "keys of pairs", "its own", "of pairs"
-"""Private keys that a silo agrees on secrets with, masks of its own, and masks that it shares with another."""
+"""Private keys for secrets of pairs, a silo's own masks, and masks that two silos share."""
 
-_WORDS = 2  # of 64 bits that are looked at of every mask
+_WORDS = 2  # of 64 bits: the compared part of a mask
 _AT_ONCE = 5_000
 
 
@@ -42,53 +42,53 @@ def mask_probes(
     kinds: Sequence[str] = (KEYS, OWN, PAIRS),
     on_masks: Callable[[int, int], None] | None = None,
 ) -> list[Probe]:
-    """Returns whether any two masks, or any two keys that masks are made of, are alike.
+    """Returns, by kind, the verdict on masks: no two masks, and no two keys of masks, may be alike.
 
     Args:
-        plan: With masked sums.
-        masks: How many of each kind.
-        kinds: What is attacked.
-        on_masks: Called with how many are made, and of how many.
+        plan: A plan with masked sums.
+        masks: Number of masks of a kind.
+        kinds: The kinds under attack.
+        on_masks: Called with the number of masks made, and the total number.
     """
-    one, other = plan.federation.silo_name(0), "another silo"
+    silo, other = plan.federation.silo_name(0), "another silo"
     session = Session(plan_digest=plan.digest, group="audit", round_number=1, attempt=1, basis="audit")
-    told = hashlib.sha256(b"audit").digest()
+    transcript = hashlib.sha256(b"audit").digest()
     making: dict[str, Callable[[int], bytes]] = {
         KEYS: lambda _: silos_masks.new_private_key(),
-        OWN: lambda _: _mask(masking_silo.own_key(session, silos_masks.new_seed(), one)),
-        PAIRS: lambda number: _mask(masking_silo.pair_key(session, _secret(number), one, other, told)),
+        OWN: lambda _: _mask(masking_silo.own_key(session, silos_masks.new_seed(), silo)),
+        PAIRS: lambda number: _mask(masking_silo.pair_key(session, _secret(number), silo, other, transcript)),
     }
-    found = []
+    probes = []
     for place, kind in enumerate(kinds):
-        made = making[kind]
+        make = making[kind]
         drawn: list[bytes] = []
         for start in range(0, masks, _AT_ONCE):
-            drawn += [made(number) for number in range(start, min(start + _AT_ONCE, masks))]
+            drawn += [make(number) for number in range(start, min(start + _AT_ONCE, masks))]
             if on_masks is not None:
                 on_masks(place * masks + len(drawn), len(kinds) * masks)
-        found.append(_probe(kind, drawn))
-    return found
+        probes.append(_probe(kind, drawn))
+    return probes
 
 
 def alike(values: Sequence[bytes]) -> int:
-    """Returns how many pairs of values are alike."""
+    """Returns the number of pairs of equal values."""
     return sum(count * (count - 1) // 2 for count in Counter(values).values())
 
 
 def seed_bits(drawn: int, pairs: int) -> float:
-    """Returns how many bits a seed has of which so many draws gave so many pairs alike."""
+    """Returns the length in bits of a seed, from the number of draws and of equal pairs."""
     return math.log2(drawn * (drawn - 1) / 2 / pairs)
 
 
 def _mask(key: bytes) -> bytes:
-    """Returns how a mask begins."""
+    """Returns the first bytes of a mask."""
     vector = np.zeros(_WORDS, dtype=np.uint64)
     silos_masks.add_mask(vector, key)
     return vector.tobytes()
 
 
 def _secret(number: int) -> bytes:
-    """Returns a secret of its own for every pair: keys of X25519 that differ agree on secrets that do."""
+    """Returns a distinct secret for every pair: distinct keys of X25519 agree on distinct secrets."""
     return hashlib.sha256(number.to_bytes(8, "little")).digest()
 
 

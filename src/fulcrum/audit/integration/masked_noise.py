@@ -1,7 +1,7 @@
 """The noise in a masked sum: silos release, mask and unmask as on a real federation, on scratch files alone.
 
-The server here follows the protocol and is given what any server is given: the sum of the group. What that holds beyond
-the silos' clipped updates is noise, and it must be all the noise that the plan says.
+The server of this test follows the protocol and gets the sum of the group, like any server. The sum minus the silos'
+clipped updates is noise, and must be all the noise of the plan.
 """
 
 import math
@@ -34,14 +34,14 @@ from fulcrum.planning.plan import Plan
 
 
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
-    """Returns whether the masked sum of the smallest group holds the noise of its silos, all of it and nothing else.
+    """Returns the verdict on the masked sum of the smallest group: the noise of all its silos, and nothing else.
 
-    Plans of several tiers have no such group that can be run here, nor have those whose groups are large.
+    The result is empty for plans of several tiers and for large groups, which cannot run here.
 
     Args:
-        plan: With masked sums.
-        errors: What each test may fail with.
-        seed: Of the updates, and of the noise in research.
+        plan: A plan with masked sums.
+        errors: Allowed error of every test.
+        seed: Seed of the updates, and of the noise in research.
         silo: Run the group of this silo.
     """
     if plan.aggregation != "masked" or len(plan.federation.tiers) > 1:
@@ -50,27 +50,27 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
     fitting = [name for name in names if 2 <= len(members_of(plan, name)) <= MOST_MEMBERS]
     if not fitting:
         return []
-    name = min(fitting, key=lambda one: len(members_of(plan, one)))
+    name = min(fitting, key=lambda group: len(members_of(plan, group)))
     members = members_of(plan, name)
     rounds, parameters = min(plan.rounds, REGION_ROUNDS), plan.parameters or VALUES_A_SILO // REGION_ROUNDS
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         sums = _masked_sums(plan, name, list(members), rounds, parameters, seed, Path(scratch))
-    sent, known = canaries_of(plan, sums, seed)
-    return [probe("a masked sum", name, sent - known, errors, known, parameters=parameters)]
+    sent, expected = canaries_of(plan, sums, seed)
+    return [probe("a masked sum", name, sent - expected, errors, expected, parameters=parameters)]
 
 
 def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[FloatArray, FloatArray]:
-    """Returns sums of canaries of one group, (rounds, parameters), and what they should hold, in widths of their noise.
+    """Returns a group's sums of canaries, (rounds, parameters), and their expected content, in widths of their noise.
 
     Args:
-        plan: What silos released under.
-        sums: Of one group, each of all its silos, or of as many as the plan asks for.
-        seed: Of the canaries' directions.
+        plan: The plan of the releases.
+        sums: Sums of the same group, of all its silos, or of as many as the plan asks for.
+        seed: Seed of the canaries' directions.
     """
     sent = np.array([in_units(total.values, total.step) for total in sums])
-    known = np.zeros_like(sent)
+    expected = np.zeros_like(sent)
     widths = []
-    for row, total in zip(known, sums, strict=True):
+    for row, total in zip(expected, sums, strict=True):
         members = members_of(plan, total.region)
         there = [members[silo] for silo in total.members]
         for silo in there:
@@ -78,13 +78,13 @@ def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[Flo
             row += weight * direction(seed, silo, total.round_number, len(row))
         widths.append(math.sqrt(float(plan.noise_variance[there].sum())) * plan.clip_norm)
     scale = np.array(widths)[:, None]
-    return sent / scale, known / scale
+    return sent / scale, expected / scale
 
 
 def _masked_sums(
     plan: Plan, name: str, members: list[str], rounds: int, parameters: int, seed: int, scratch: Path
 ) -> list[RegionalSum]:
-    """Returns the sums that a server unmasks of silos that send canaries."""
+    """Returns the unmasked sums of silos that send canaries."""
     folders = {silo: scratch / str(place) for place, silo in enumerate(members)}
     for folder in folders.values():
         (folder / "state").mkdir(parents=True)
@@ -94,19 +94,19 @@ def _masked_sums(
     learner, model = Learner(start=start, train=train), start(options)
     silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
-    found = []
+    sums = []
     for number in range(1, rounds + 1):
         aggregation = MaskedGroup(group, group.session(number, model_digest(model)), layout)
         requests: Any = aggregation.requests()
         while isinstance(requests, dict):
             for silo, request in requests.items():
-                asked = silos[silo]
-                update = asked.asks_for_update(request)
-                aggregation.take(asked.masked_update(request, model) if update else asked.answer(request))
+                member = silos[silo]
+                update = member.asks_for_update(request)
+                aggregation.take(member.masked_update(request, model) if update else member.answer(request))
             requests = aggregation.proceed()
         if isinstance(requests, RegionalSum):
-            found.append(requests)
-    return found
+            sums.append(requests)
+    return sums
 
 
 def _site(plan: VerifiedPlan, silo: str, folder: Path, seed: int, options: dict[str, Any]) -> Site:

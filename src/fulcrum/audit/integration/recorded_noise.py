@@ -1,8 +1,8 @@
-"""The noise in an engine's regional sums: an observer who knows all records takes every update off, and tests the rest.
+"""The noise in an engine's regional sums: an observer who knows all records subtracts every update, and tests the rest.
 
-The sums of a run on the embedded engine can be replayed: the model before each round follows from the sums before it,
-batches from the seed, and updates from both. What sums hold beyond the clipped, weighted updates is noise, one value
-for each coordinate, round, region and seed, and it must be what the plan says.
+The sums of a run on the embedded engine can be replayed: the model before a round follows from the earlier sums,
+batches from the seed, and updates from both. Sums minus the clipped, weighted updates are noise, a value for every
+coordinate, round, region and seed, and must be the plan's noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ from fulcrum.simulation.training_runs import partition_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedRun:
-    """A run on the embedded engine, as `fulcrum train -o` left it.
+    """A run on the embedded engine, as `fulcrum train -o` wrote the run.
 
     Attributes:
-        folder: Where it was read.
+        folder: The folder of the run.
         task: The name of the data.
-        features: How many the data had.
-        seeds: Of the run.
-        training: How silos trained.
-        records: Mean records a silo, where it was said.
+        features: Number of features of the data.
+        seeds: Seeds of the run.
+        training: The local training of silos.
+        records: Mean records of a silo, if the run names a number.
         regional_sums: (seeds, rounds, regions, features + 1, classes).
     """
 
@@ -64,16 +64,16 @@ class _RunFile(msgspec.Struct, kw_only=True):
 def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
     """Reads run.json and observed.npz of a folder; a run of another plan, or without sums, is refused."""
     try:
-        told = json_of((folder / "run.json").read_bytes(), _RunFile)
-        if told.plan_digest != plan.digest:
+        run_file = json_of((folder / "run.json").read_bytes(), _RunFile)
+        if run_file.plan_digest != plan.digest:
             raise DataError(
                 "audit.run-of-another-plan",
                 file=folder / "run.json",
-                run_digest=told.plan_digest,
+                run_digest=run_file.plan_digest,
                 plan_digest=plan.digest,
                 folder=folder,
             )
-        sums = _regional_sums(folder, (len(told.seeds), plan.rounds, len(plan.federation.innermost.nodes)))
+        sums = _regional_sums(folder, (len(run_file.seeds), plan.rounds, len(plan.federation.innermost.nodes)))
     except OSError as error:
         raise DataError(
             "audit.run-unreadable", file=error.filename or folder, reason=error.strerror, folder=folder
@@ -82,25 +82,25 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         raise DataError("audit.run-malformed", folder=folder, reason=str(error)) from None
     return RecordedRun(
         folder=folder,
-        task=told.task,
-        features=told.features,
-        seeds=tuple(told.seeds),
-        training=LocalTraining(learning_rate=told.learning_rate, steps=told.steps, batch=told.batch),
-        records=told.records,
+        task=run_file.task,
+        features=run_file.features,
+        seeds=tuple(run_file.seeds),
+        training=LocalTraining(learning_rate=run_file.learning_rate, steps=run_file.steps, batch=run_file.batch),
+        records=run_file.records,
         regional_sums=sums,
     )
 
 
 def _regional_sums(folder: Path, expected: tuple[int, int, int]) -> FloatArray:
-    """Returns the sums in observed.npz, whose seeds, rounds and regions must be those expected."""
+    """Returns the sums in observed.npz, and checks the number of seeds, rounds and regions."""
     path, name = folder / "observed.npz", "regional_sums"
 
     def check(headers: Mapping[str, ArrayHeader]) -> None:
-        found = headers.get(name)
-        if found is None or found.dtype != np.float64 or len(found.shape) != 5 or found.shape[:3] != expected:
+        header = headers.get(name)
+        if header is None or header.dtype != np.float64 or len(header.shape) != 5 or header.shape[:3] != expected:
             raise DataError("audit.sums-missing", file=path, folder=folder)
-        if found.shape[4] == 1:  # in one row, as parameters of a user's own model travel
-            raise DataError("audit.run-own-model", folder=folder, parameters=found.shape[3])
+        if header.shape[4] == 1:  # parameters of a user's own model are stored in one row
+            raise DataError("audit.run-own-model", folder=folder, parameters=header.shape[3])
 
     sums: FloatArray = read_npz(path, wanted=(name,), check=check)[name]
     return sums
@@ -109,44 +109,44 @@ def _regional_sums(folder: Path, expected: tuple[int, int, int]) -> FloatArray:
 def noise_of_sums(
     job: Job, task: Task, training: LocalTraining, sums: FloatArray, *, but: Sequence[int] = ()
 ) -> FloatArray:
-    """Returns what regional sums hold beyond their silos' updates, (rounds, regions, parameters).
+    """Returns regional sums minus the updates of their silos, (rounds, regions, parameters).
 
     Args:
-        job: What was trained, one arm.
+        job: The training job, with a single variant.
         task: The records.
-        training: How silos trained.
+        training: The local training of silos.
         sums: (rounds, regions, features + 1, classes).
-        but: Silos whose updates are left in.
+        but: Silos whose updates are not subtracted.
     """
     head = SoftmaxHead(features=task.features_train.shape[1], classes=len(task.classes))
     inputs, shape = with_bias(task.features_train), (head.features + 1, head.classes)
-    arms = job.variants
-    weights = arms.weights.copy()
+    variants = job.variants
+    weights = variants.weights.copy()
     weights[list(but)] = 0.0
     quiet = replace(
         job,
         variants=replace(
-            arms,
+            variants,
             weights=weights,
-            noise_multiplier=np.zeros_like(arms.noise_multiplier),
-            aggregator_noise_multiplier=np.zeros_like(arms.aggregator_noise_multiplier),
+            noise_multiplier=np.zeros_like(variants.noise_multiplier),
+            aggregator_noise_multiplier=np.zeros_like(variants.aggregator_noise_multiplier),
         ),
     )
-    servers = Servers(arms.rules, shape, classes=head.classes)
+    servers = Servers(variants.rules, shape, classes=head.classes)
     models = np.zeros((*shape, 1))
-    noise = np.empty((len(sums), arms.regions, head.parameters))
+    noise = np.empty((len(sums), variants.regions, head.parameters))
     for number, seen in enumerate(sums, 1):
-        expected = np.zeros((arms.regions, *shape, 1))
-        for block in range(-(-len(arms.weights) // SILOS_A_BLOCK)):
-            found, added = block_sums(quiet, block, number, models, head, inputs, task.labels_train, training)
-            expected[found] += added
-        noise[number - 1] = (seen - expected[..., 0]).reshape(arms.regions, -1)
+        expected = np.zeros((variants.regions, *shape, 1))
+        for block in range(-(-len(variants.weights) // SILOS_A_BLOCK)):
+            regions, added = block_sums(quiet, block, number, models, head, inputs, task.labels_train, training)
+            expected[regions] += added
+        noise[number - 1] = (seen - expected[..., 0]).reshape(variants.regions, -1)
         models = servers.advance(models, seen[..., None])
     return noise
 
 
 def run_probes(run: RecordedRun, plan: Plan, task: Task, errors: Errors) -> list[Probe]:
-    """Returns, by region, whether the noise in a recorded run's sums is what the plan says."""
+    """Returns, by region, the verdict on the noise in the sums of a recorded run."""
     if task.features_train.shape[1] != run.features:
         raise DataError(
             "audit.run-of-other-data",
@@ -161,17 +161,17 @@ def run_probes(run: RecordedRun, plan: Plan, task: Task, errors: Errors) -> list
 
 
 def engine_probes(plan: Plan, errors: Errors, *, seed: int, seeds: int = 2, features: int = 63) -> list[Probe]:
-    """Returns, by region, whether the embedded engine's sums hold the plan's noise, on made-up records.
+    """Returns, by region, the verdict on the noise in the embedded engine's sums, on synthetic records.
 
     Args:
-        plan: What is run.
-        errors: What each test may fail with.
-        seed: Of records and noise.
-        seeds: How many runs.
-        features: Of the records; the head has twice as many coordinates, and two more.
+        plan: The plan to run.
+        errors: Allowed error of every test.
+        seed: Seed of records and noise.
+        seeds: Number of runs.
+        features: Features of the records; the head has twice as many coordinates, and two more.
     """
     task = made_up_task(plan, seed=seed, features=features)
-    # Steps so large that updates are clipped: what is not clipped would show in the sums.
+    # Steps so large that updates need the clip: an update without clip would show in the sums.
     training = LocalTraining(learning_rate=100.0, steps=1, batch=4)
     jobs = [_job(plan, task, seed + offset, None) for offset in range(seeds)]
     runs = train_jobs(jobs, task, training, keep_regional_sums=True, every_round=False)
@@ -184,7 +184,7 @@ def engine_probes(plan: Plan, errors: Errors, *, seed: int, seeds: int = 2, feat
 
 
 def made_up_task(plan: Plan, *, seed: int, features: int, records: int = 8) -> Task:
-    """Returns records of two classes, so many a silo, that mean nothing."""
+    """Returns random records of two classes, `records` for every silo."""
     drawn = np.random.default_rng([0x6D616465, seed])
     names = np.repeat(np.array(plan.federation.silo_names.tolist(), dtype=object), records)
     values, labels = drawn.standard_normal((len(names), features)), drawn.integers(0, 2, len(names))
@@ -200,16 +200,16 @@ def made_up_task(plan: Plan, *, seed: int, features: int, records: int = 8) -> T
 
 
 def probes_of_noise(plan: Plan, noise: Sequence[FloatArray], errors: Errors, *, of: str) -> list[Probe]:
-    """Returns, by region, what the noise in its sums says; `noise` is by run (rounds, regions, parameters)."""
+    """Returns, by region, the verdict on the noise in the sums; `noise` has (rounds, regions, parameters) by run."""
     inner = plan.federation.innermost
     width = np.sqrt(plan.node_noise(inner.name)) * plan.clip_norm
-    found = []
+    probes = []
     for region, name in enumerate(inner.nodes):
         if not width[region]:
             continue
         scaled = np.concatenate([run[:, region] for run in noise], axis=1) / width[region]
-        found.append(probe(of, name, scaled, errors, parameters=noise[0].shape[2]))
-    return found
+        probes.append(probe(of, name, scaled, errors, parameters=noise[0].shape[2]))
+    return probes
 
 
 def _job(plan: Plan, task: Task, seed: int, records: float | None) -> Job:

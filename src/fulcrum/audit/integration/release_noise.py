@@ -1,7 +1,7 @@
-"""The noise in real releases: `release` with a ledger, and a region's sum of sealed ones, on scratch files alone.
+"""The noise in real releases: `release` with a ledger, and a region's sum of sealed releases, on scratch files alone.
 
-Every ledger, key and region file here is made in a folder of its own that is deleted afterwards. A silo's own ledger is
-never opened, so an audit spends nothing of any budget.
+All ledgers, keys and region files are in a temporary folder, deleted afterwards. A silo's own ledger is never opened,
+so an audit spends no budget.
 """
 
 import tempfile
@@ -31,13 +31,13 @@ from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
 
 MOST_SILOS = 8
-"""Silos whose releases are made in full."""
+"""The most silos whose releases are made in full."""
 
 VALUES_A_SILO = 8_192
-"""Coordinates that are enough to tell noise of 97 % from that of the plan."""
+"""Coordinates that suffice to tell 97 % of the plan's noise from all of it."""
 
 MOST_MEMBERS, REGION_ROUNDS = 8, 2
-"""Silos of a region that releases in full, and its rounds."""
+"""The most silos of a region that releases in full, and the rounds of the test."""
 
 _MOST_ROUNDS, _MOST_LEDGERS = 4, 4  # in deployment every release waits for the disk
 
@@ -45,43 +45,48 @@ _MOST_ROUNDS, _MOST_LEDGERS = 4, 4  # in deployment every release waits for the 
 def release_probes(
     plan: Plan, errors: Errors, *, silos: Sequence[str], seed: int, policy: Policy | None = None
 ) -> list[Probe]:
-    """Returns, by silo, whether what `release` returns holds the plan's noise and nothing beyond the clipped update.
+    """Returns, by silo, the verdict on the results of `release`: the plan's noise, and no more than the clipped update.
 
     Args:
-        plan: What is released under.
-        errors: What each test may fail with.
-        silos: Whose releases.
-        seed: Of the updates, and of the noise in research.
-        policy: What the silo itself insists on; its releases are refused here as they would be there.
+        plan: The plan of the releases.
+        errors: Allowed error of every test.
+        silos: The silos whose releases are tested.
+        seed: Seed of the updates, and of the noise in research.
+        policy: The silo's own policy; the policy refuses releases here as at the silo.
     """
     parameters = plan.parameters or PARAMETERS
     rounds = min(plan.rounds, _MOST_ROUNDS)
     times = -(-VALUES_A_SILO // (rounds * parameters))
     if plan.purpose == "deployment":
         times = min(times, _MOST_LEDGERS)
-    found = []
+    probes = []
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as folder:
         for silo in silos:
             index = index_of(plan, silo)
             width = float(plan.noise_multiplier[index] * plan.federation.weights[index]) * plan.clip_norm
             if not width:
                 continue
-            made = [
-                _released(plan, silo, rounds, parameters, seed + time, Path(folder) / f"{index}-{time}", policy)
+            runs = [
+                _release_canaries(plan, silo, rounds, parameters, seed + time, Path(folder) / f"{index}-{time}", policy)
                 for time in range(times)
             ]
-            sent = np.concatenate([[in_units(one.values, one.step) for one, _ in some] for some in made], axis=1)
-            known = np.concatenate([[update for _, update in some] for some in made], axis=1)
-            found.append(probe("release", silo, (sent - known) / width, errors, known / width, parameters=parameters))
-    return found
+            sent = np.concatenate(
+                [[in_units(released.values, released.step) for released, _ in run] for run in runs],
+                axis=1,
+            )
+            expected = np.concatenate([[update for _, update in run] for run in runs], axis=1)
+            probes.append(
+                probe("release", silo, (sent - expected) / width, errors, expected / width, parameters=parameters)
+            )
+    return probes
 
 
 def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
-    """Returns whether the smallest region of several silos sends up their noise, all of it and nothing else.
+    """Returns the verdict on the sum of the smallest region of several silos: their noise, and nothing else.
 
-    Its silos release through scratch ledgers, seal to a scratch key, and the region opens, checks and sums, as it does
-    on a real federation. Plans of several tiers, those in which aggregators inject, and those whose sums are masked
-    (`fulcrum.audit.integration.masked_noise`) have no such region.
+    Silos release through scratch ledgers and seal to a scratch key, and the region opens, checks and sums, as on a real
+    federation. The result is empty for plans of several tiers, for noise of aggregators, and for masked sums
+    (`fulcrum.audit.integration.masked_noise`).
     """
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)
@@ -94,29 +99,29 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
     layout = Layout(names=(ARRAY,), shapes=((parameters,),))
     members = members_of(plan, name)
     width = float(np.sqrt(plan.noise_variance[list(members.values())].sum())) * plan.clip_norm
-    known, sums = np.zeros((rounds, parameters)), np.zeros((rounds, parameters))
+    expected, sums = np.zeros((rounds, parameters)), np.zeros((rounds, parameters))
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         folder = Path(scratch)
-        where = {one: folder / f"{place}.key" for place, one in enumerate([name, *members])}
+        where = {site: folder / f"{place}.key" for place, site in enumerate([name, *members])}
         keys = {silo: new_key(where[silo]) for silo in members}
         keyed = verified(replace(plan, keys=keys | {name: new_key(where[name], "sealing")}))
         with Region.open(folder / "region", keyed, name, where[name]) as region:
             region.expect_layout(layout)
             for silo, index in members.items():
                 sealer = Sealer(keyed, silo, where[silo])
-                made = _released(keyed, silo, rounds, parameters, seed, folder / f"{index}.ledger", None)
-                for number, (sent, update) in enumerate(made):
+                releases = _release_canaries(keyed, silo, rounds, parameters, seed, folder / f"{index}.ledger", None)
+                for number, (sent, update) in enumerate(releases):
                     region.accept(sealer.seal(sent), number + 1)
-                    known[number] += update
+                    expected[number] += update
             for number in range(rounds):
                 answer = region.close_round(number + 1)
                 if isinstance(answer, RegionalSum):
                     sums[number] = in_units(answer.values, answer.step)
-    return [probe("a region's sum", name, (sums - known) / width, errors, known / width, parameters=parameters)]
+    return [probe("a region's sum", name, (sums - expected) / width, errors, expected / width, parameters=parameters)]
 
 
 def probed_silos(plan: Plan) -> list[str]:
-    """Returns the silos whose releases are made in full: the most exposed of each region, the worst off first."""
+    """Returns the silos whose releases are made in full: the most exposed of every region, in order of exposure."""
     region_of, inside = plan.federation.innermost.parent_of, plan.epsilon_inside
     order = np.argsort(-np.minimum(inside, 1e300), kind="stable")
     first: dict[int, int] = {}
@@ -125,14 +130,14 @@ def probed_silos(plan: Plan) -> list[str]:
     return [plan.federation.silo_name(silo) for silo in list(first.values())[:MOST_SILOS]]
 
 
-def _released(
+def _release_canaries(
     plan: Plan | VerifiedPlan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
 ) -> list[tuple[Release, FloatArray]]:
-    """Releases canaries along a direction of their own, through a scratch ledger; returns what each should add."""
+    """Releases canaries through a scratch ledger; returns every release with its expected update."""
     index, masked = index_of(plan, silo), plan.aggregation == "masked"
     weight = float(plan.federation.weights[index])
     along = [direction(seed, index, number, parameters) for number in range(1, rounds + 1)]
-    updates = [{ARRAY: OVERSIZE * plan.clip_norm * one} for one in along]
+    updates = [{ARRAY: OVERSIZE * plan.clip_norm * unit} for unit in along]
     if plan.purpose == "research":
         sent = [
             release(update, plan, silo, number, noise=SeededNoise(seed=seed), masked=masked)
@@ -144,4 +149,4 @@ def _released(
                 release(update, plan, silo, number, ledger=ledger, policy=policy, masked=masked)
                 for number, update in enumerate(updates, 1)
             ]
-    return [(made, weight * plan.clip_norm * one) for made, one in zip(sent, along, strict=True)]
+    return list(zip(sent, [weight * plan.clip_norm * unit for unit in along], strict=True))

@@ -1,6 +1,6 @@
-"""What is learned of silos and their records from sums of real training.
+"""Attacks on silos and their records, from sums of real training.
 
-Change it for another attack on what silos train on.
+Another attack on the training data of silos belongs here.
 
 Imports from: base, core, planning, simulation, audit.evidence, audit.integration, audit.replays.
 """

@@ -1,8 +1,8 @@
-"""Plans that keep one target on one federation in other ways, so that an attack on one stands beside the others.
+"""Baseline plans: other plans for the same target and federation, to compare an attack on all of them.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> {name: (one.weights_rule, one.server) for name, one in plans_beside(made, parameters=34).items()}
+>>> joint = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> {name: (base.weights_rule, base.server) for name, base in baseline_plans(joint, parameters=34).items()}
 {'optimal': ('sizes', 'sum'), 'uniform': ('sizes', 'sum'), 'joint': ('equal', 'random-effects')}
 """
 
@@ -17,27 +17,27 @@ from fulcrum.planning.recipes import RECIPES
 from fulcrum.planning.variants import parts_of
 
 
-def plans_beside(plan: Plan, *, parameters: int) -> dict[str, Plan]:
-    """Returns a plan, the same with one multiplier for all, and the recipe that it does not follow, by name.
+def baseline_plans(plan: Plan, *, parameters: int) -> dict[str, Plan]:
+    """Returns a plan, its variant with a single multiplier for all silos, and the other recipe's plan, by name.
 
-    Every plan keeps the least influence that the first one promises to regions. A recipe that cannot keep the target is
-    left out, and so is all of it where aggregators inject, or where silos released before: what they spent was spent
-    under other weights.
+    Every plan keeps the least influence that the first plan promises to regions. A recipe that cannot keep the target
+    is omitted. All baselines are omitted if aggregators inject the noise, or if silos released before: earlier releases
+    were charged under other weights.
 
     Args:
-        plan: The plan, which comes first.
-        parameters: Of the model that is attacked, where the plan says none.
+        plan: The plan, first in the result.
+        parameters: Parameters of the attacked model, for a plan without a number.
     """
-    found = {row_of(plan, least_influence=plan.least_influence) or AS_ASKED: plan}
+    plans = {row_of(plan, least_influence=plan.least_influence) or AS_ASKED: plan}
     if plan.injection != "silo" or plan.continues_previous_plan:
-        return found
-    found.setdefault("uniform", with_uniform_noise(plan))
-    # What is attacked is drawn in floating point, so that no lattice must be paid for.
+        return plans
+    plans.setdefault("uniform", with_uniform_noise(plan))
+    # The attack draws noise in floating point, so the plan needs no reserve for a lattice.
     target = replace(plan.target, parameters=plan.parameters or parameters, reserve=0.0)
     for name, recipe in {"optimal": RECIPES["paper"], "joint": RECIPES["joint"]}.items():
         try:
-            made = variant(plan, target=target, allocation="optimal", purpose="research", **parts_of(recipe, plan))
-            found.setdefault(name, made)
+            baseline = variant(plan, target=target, allocation="optimal", purpose="research", **parts_of(recipe, plan))
+            plans.setdefault(name, baseline)
         except (ParameterError, UnreachableTargetError):
             continue
-    return found
+    return plans

@@ -1,18 +1,18 @@
-"""How well an observer of regional sums estimates a silo's class concentration, beside the information bound.
+"""The accuracy of an observer of regional sums who estimates a silo's class concentration, and the information bound.
 
-The observer knows the prior, the data's distribution, the plan and how silos train, so it trains federations of its
-own, shadows, in which it knows every concentration. From them it learns how a silo's update moves with its
-concentration in every round, and takes the best linear estimate for that and for the noise's known width. Three
+The observer knows the prior, the data's distribution, the plan and the training of silos. The observer therefore trains
+federations of its own, shadows, with known concentrations, learns from them the effect of a concentration on a silo's
+update in every round, and uses the best linear estimate for that effect and the known width of the noise. Three
 observers:
 
 - floor: sees no update at all, and knows the concentrations of the silo's group (the paper's lateral floor);
 - sums: sees the sums of the region, and knows no concentration;
-- all: knows every other silo's records, takes their updates off, and knows the group's concentrations besides.
+- all: knows every other silo's records, subtracts their updates, and also knows the group's concentrations.
 
 An estimate of mean squared error v proves that I(p; seen) is at least h(p) - log(2 pi e v) / 2, since no variable of
-that variance has a larger entropy than a normal one. It is held against the paper's bound, T m + floor, which bounds
-what each of the last two observers learns: what the releases add, and what the group gives away without them. The
-releases of other silos of the group tell of the group, so that T m alone bounds neither.
+that variance has a larger entropy than a normal variable. The paper's bound T m + floor limits both latter observers:
+the information of the releases, and the information that the group reveals without releases. T m alone bounds neither
+observer, because the releases of other silos of the group reveal information on the group.
 """
 
 import math
@@ -34,12 +34,12 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
 
 COUPLING = 20.0
-"""The coupling of the prior where the plan declares none, the paper's."""
+"""The coupling of the paper's prior, for a plan that declares none."""
 
 FLOOR, SUMS, ALL = "floor", "sums", "all"
 
 NO_PRIVACY = "no privacy"
-"""The arm with neither clip nor noise, and the first plan's weights; one with other weights is named after its plan."""
+"""The variant without clip and noise, with the first plan's weights; a variant of other weights has its plan's name."""
 
 LEAST_SHADOWS, MOST_SHADOWS = 20, 10_000
 
@@ -51,7 +51,7 @@ _EDGE = 0.02  # concentrations nearer to 0 or 1 are drawn back: a class must hav
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Shadow:
-    """One federation that the observer trained itself, by arm: what the sums hold, by region, flat over rounds."""
+    """A federation that the observer trained, by variant: the content of the sums, by region, flat over rounds."""
 
     concentration: FloatArray
     others: FloatArray
@@ -71,16 +71,17 @@ def property_findings(
     confidence: float = 0.95,
     on_shadow: Callable[[int, int], None] | None = None,
 ) -> list[PropertyFinding]:
-    """Returns, by region, arm and observer, how well a silo's concentration was estimated.
+    """Returns, by region, variant and observer, the accuracy of the estimate of a silo's concentration.
 
     Args:
-        plans: By name, plans for one federation and number of rounds; their noise is compared with none at all.
-        task: What silos train on; the concentration is that of its sensitive classes.
-        training: How they train.
-        shadows: Federations that are trained. Each estimate is fitted on one half of them and judged on the other.
-        seed: Of concentrations, records, batches and noise.
-        confidence: With which all lower estimates of information hold together, as far as errors average out.
-        on_shadow: Called with how many are trained, and of how many.
+        plans: By name, plans for the same federation and number of rounds; variants without noise are added.
+        task: The training data; the concentration is the share of the sensitive classes.
+        training: The local training of silos.
+        shadows: Federations to train. An estimate is fitted on a half of the shadows and judged on the rest.
+        seed: Seed of concentrations, records, batches and noise.
+        confidence: The confidence with which all lower bounds on information hold together, as far as errors average
+            out.
+        on_shadow: Called with the number of trained shadows, and the total number.
     """
     if not LEAST_SHADOWS <= shadows <= MOST_SHADOWS:
         raise ParameterError("audit.shadows-range", least=LEAST_SHADOWS, most=MOST_SHADOWS, shadows=shadows)
@@ -88,42 +89,43 @@ def property_findings(
     coupling = first.coupling or COUPLING
     targets = [int(np.argmax(np.where(first.federation.innermost.parent_of == region, first.epsilon_above, -1.0)))
                for region in range(len(first.federation.innermost.nodes))]  # fmt: skip
-    made = []
+    runs = []
     bare = _without_privacy(plans)
     for number in range(shadows):
-        made.append(
+        runs.append(
             _shadow(list(plans.values()), list(bare.values()), task, training, targets, coupling, seed + number)
         )
         if on_shadow is not None:
             on_shadow(number + 1, shadows)
-    arms = [(name, plan, True) for name, plan in plans.items()] + [(name, plan, False) for name, plan in bare.items()]
-    error = (1 - confidence) / (3 * len(arms) * len(targets))
-    found = []
-    for place, (name, plan, private) in enumerate(arms):
+    variants = [(name, plan, True) for name, plan in plans.items()]
+    variants += [(name, plan, False) for name, plan in bare.items()]
+    error = (1 - confidence) / (3 * len(variants) * len(targets))
+    findings = []
+    for place, (name, plan, private) in enumerate(variants):
         for region, silo in enumerate(targets):
             variance = _noise_seen(plan, region) if private else 0.0
-            for observer, errors in _estimates(made, place, region, variance).items():
-                found.append(_finding(plan, private, name, region, silo, observer, errors, made, coupling, error))
-    return found
+            for observer, errors in _estimates(runs, place, region, variance).items():
+                findings.append(_finding(plan, private, name, region, silo, observer, errors, runs, coupling, error))
+    return findings
 
 
 def _without_privacy(plans: dict[str, Plan]) -> dict[str, Plan]:
-    """Returns by name of an arm without privacy the plan whose weights it has: one for each weights there are."""
-    found: dict[str, Plan] = {}
+    """Returns variants without privacy by name: a plan for every distinct choice of weights."""
+    variants: dict[str, Plan] = {}
     for name, plan in plans.items():
-        if not any(np.array_equal(plan.weights, other.weights) for other in found.values()):
-            found[f"{name}, {NO_PRIVACY}" if found else NO_PRIVACY] = plan
-    return found
+        if not any(np.array_equal(plan.weights, other.weights) for other in variants.values()):
+            variants[f"{name}, {NO_PRIVACY}" if variants else NO_PRIVACY] = plan
+    return variants
 
 
 def _noise_seen(plan: Plan, region: int) -> float:
-    """The variance of the noise in a coordinate of what is seen of a region in a round."""
+    """Returns the variance of the noise in a coordinate of a region's sum in a round."""
     by_region = plan.node_noise(plan.federation.innermost.name) * plan.clip_norm**2
     return float(by_region.sum() if plan.one_group else by_region[region])
 
 
 def drawn_concentrations(group_of: IntArray, coupling: float, seed: int) -> FloatArray:
-    """Returns concentrations from the declared prior: a mean for each group, and its silos about it."""
+    """Returns concentrations from the declared prior: a mean for every group, and silos about the mean."""
     drawn = np.random.default_rng([_STREAM, seed])
     mean = drawn.beta(2.0, 2.0, int(group_of.max()) + 1)[group_of]
     return np.clip(drawn.beta(coupling * mean, coupling * (1 - mean)), _EDGE, 1 - _EDGE)
@@ -142,20 +144,20 @@ def _shadow(
     group_of = group_by_silo(federation)
     wanted = drawn_concentrations(group_of, coupling, seed)
     partition = partition_by_share(task, federation, wanted, seed=seed)
-    arms = Variants.from_plans(plans)
+    variants = Variants.from_plans(plans)
     for plan in bare:
-        arms = arms.concatenate(replace(arms.without_privacy(), weights=plan.weights[:, None]))
-    job = Job(seed=seed, partition=partition, variants=arms)
+        variants = variants.concatenate(replace(variants.without_privacy(), weights=plan.weights[:, None]))
+    job = Job(seed=seed, partition=partition, variants=variants)
     [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
     shares = partition.shares
     sums, signal, left, own = [], [], [], []
-    for arm, plan in enumerate([*plans, *bare]):
-        alone = replace(job, variants=_one_arm(arms, arm))
-        seen = run.regional_sums[..., arm] if run.regional_sums is not None else np.empty(0)
+    for variant, plan in enumerate([*plans, *bare]):
+        alone = replace(job, variants=_single_variant(variants, variant))
+        seen = run.regional_sums[..., variant] if run.regional_sums is not None else np.empty(0)
         noise = noise_of_sums(alone, task, training, seen)
         with_own = noise_of_sums(alone, task, training, seen, but=targets)
         flat, mine = seen.reshape(*noise.shape), with_own - noise
-        if plan.one_group:  # of each region all that is seen is the sum of all
+        if plan.one_group:  # the observer sees the sum of all regions alone
             flat, noise = (np.repeat(kind.sum(axis=1, keepdims=True), kind.shape[1], axis=1) for kind in (flat, noise))
         sums.append(_by_region(flat))
         signal.append(_by_region(flat - noise))
@@ -167,20 +169,20 @@ def _shadow(
     )
 
 
-def _one_arm(arms: Variants, arm: int) -> Variants:
+def _single_variant(variants: Variants, variant: int) -> Variants:
     return replace(
-        arms,
-        weights=arms.weights[:, [arm]],
-        noise_multiplier=arms.noise_multiplier[:, [arm]],
-        aggregator_noise_multiplier=arms.aggregator_noise_multiplier[:, [arm]],
-        clip_norm=arms.clip_norm[[arm]],
-        clip_share=arms.clip_share[[arm]],
-        rules=(arms.rules[arm],),
+        variants,
+        weights=variants.weights[:, [variant]],
+        noise_multiplier=variants.noise_multiplier[:, [variant]],
+        aggregator_noise_multiplier=variants.aggregator_noise_multiplier[:, [variant]],
+        clip_norm=variants.clip_norm[[variant]],
+        clip_share=variants.clip_share[[variant]],
+        rules=(variants.rules[variant],),
     )
 
 
 def _by_region(values: FloatArray) -> FloatArray:
-    """(rounds, regions, parameters) to (regions, rounds * parameters)."""
+    """Reorders (rounds, regions, parameters) to (regions, rounds * parameters)."""
     return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(values.shape[1], -1)
 
 
@@ -189,51 +191,51 @@ def _mean_of_others(shares: FloatArray, group_of: IntArray, silo: int) -> float:
     return float(shares[there].mean()) if len(there) else 0.5
 
 
-def _estimates(made: Sequence[_Shadow], arm: int, region: int, variance: float) -> dict[str, FloatArray]:
-    """Returns by observer the errors of its estimates of a region's silo."""
-    truth = np.array([shadow.concentration[region] for shadow in made])
-    others = np.array([shadow.others[region] for shadow in made])
-    halves = np.arange(len(made)) % 2 == 0
+def _estimates(runs: Sequence[_Shadow], variant: int, region: int, variance: float) -> dict[str, FloatArray]:
+    """Returns, by observer, the errors of the estimates for a region's silo."""
+    truth = np.array([shadow.concentration[region] for shadow in runs])
+    others = np.array([shadow.others[region] for shadow in runs])
+    halves = np.arange(len(runs)) % 2 == 0
     views = {
         SUMS: [
-            np.array([kind[arm][region] for kind in kinds])
-            for kinds in zip(*((s.sums, s.signal) for s in made), strict=True)
+            np.array([kind[variant][region] for kind in kinds])
+            for kinds in zip(*((s.sums, s.signal) for s in runs), strict=True)
         ],
         ALL: [
-            np.array([kind[arm][region] for kind in kinds])
-            for kinds in zip(*((s.left, s.own) for s in made), strict=True)
+            np.array([kind[variant][region] for kind in kinds])
+            for kinds in zip(*((s.left, s.own) for s in runs), strict=True)
         ],
     }
-    errors = {observer: np.empty(len(made)) for observer in (FLOOR, SUMS, ALL)}
-    for half in (halves, ~halves):  # judged on one half by what the other one teaches
+    errors = {observer: np.empty(len(runs)) for observer in (FLOOR, SUMS, ALL)}
+    for half in (halves, ~halves):  # fitted on a half, judged on the other half
         lateral = _from_group(others[~half], truth[~half], others)
         errors[FLOOR][half] = (truth - lateral)[half]
         for observer, (seen, signal) in views.items():
             typical = float(np.square(signal - signal.mean(axis=0)).sum(axis=1).mean())
-            # The group's mean has no noise: so loud that it is hardly shrunk beside the signal.
+            # The group's mean has no noise: a large factor keeps the ridge from shrinking its weight.
             with_group = [100 * math.sqrt(variance + typical) * others] if observer == ALL else []
-            known, shown = np.column_stack([signal, *with_group]), np.column_stack([seen, *with_group])
-            weights, middle = _best_filter(known[~half], truth[~half], variance, typical)
+            signals, shown = np.column_stack([signal, *with_group]), np.column_stack([seen, *with_group])
+            weights, middle = _best_filter(signals[~half], truth[~half], variance, typical)
             guess = truth[~half].mean() + (shown[half] - middle) @ weights
             errors[observer][half] = truth[half] - np.clip(guess, 0.0, 1.0)
     return errors
 
 
-def _from_group(others: FloatArray, truth: FloatArray, asked: FloatArray) -> FloatArray:
-    """Returns what the mean of a silo's group says of it, by a line through what is known."""
+def _from_group(others: FloatArray, truth: FloatArray, means: FloatArray) -> FloatArray:
+    """Returns the estimate of a silo's concentration from the mean of its group, by linear regression."""
     spread = others - others.mean()
     slope = float(spread @ truth) / float(spread @ spread) if spread.any() else 0.0
-    return np.asarray(truth.mean() + slope * (asked - others.mean()))
+    return np.asarray(truth.mean() + slope * (means - others.mean()))
 
 
 def _best_filter(
     signal: FloatArray, truth: FloatArray, variance: float, typical: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the weights of the best linear estimate from signals plus noise of known variance, and their middle.
+    """Returns the weights of the best linear estimate from signals plus noise of known variance, and the signals' mean.
 
-    The observer knows the signals of its shadows without noise, and how wide the noise is: adding its variance to the
-    signals' covariance is exact, where noisy shadows would have to be averaged. How much more to shrink is chosen by
-    leaving each shadow out in turn.
+    The observer knows the signals of its shadows without noise, and the width of the noise: adding the variance of the
+    noise to the signals' covariance is exact, while noisy shadows would need averaging. The amount of further shrinkage
+    is chosen by leaving out every shadow in turn.
     """
     middle, wanted = signal.mean(axis=0), truth - truth.mean()
     if not signal.any():
@@ -253,7 +255,7 @@ def _best_filter(
 
 
 def information_at_least(errors: FloatArray, coupling: float, error: float) -> float:
-    """Returns the nats that estimates of these errors prove, their mean square bounded as a mean of many."""
+    """Returns the nats that estimates of these errors prove, with a normal bound on the mean of their squares."""
     squares = errors**2
     worst = squares.mean() + float(-special.ndtri(error)) * squares.std(ddof=1) / math.sqrt(len(squares))
     entropy = prior_entropy(coupling, levels=_FINEST) - math.log(_FINEST)
@@ -263,12 +265,12 @@ def information_at_least(errors: FloatArray, coupling: float, error: float) -> f
 def _finding(
     plan: Plan,
     private: bool,
-    arm: str,
+    variant: str,
     region: int,
     silo: int,
     observer: str,
     errors: FloatArray,
-    made: Sequence[_Shadow],
+    runs: Sequence[_Shadow],
     coupling: float,
     error: float,
 ) -> PropertyFinding:
@@ -278,13 +280,14 @@ def _finding(
     mechanism = float(plan.mechanism_information[silo]) if private else None
     bound = floor if observer == FLOOR else None if mechanism is None else mechanism + floor
     proven = information_at_least(errors, coupling, error)
-    truth = np.array([shadow.concentration[region] for shadow in made])
-    # The floor is that of the prior; what shadows draw is clipped at the edges and made of whole records.
+    truth = np.array([shadow.concentration[region] for shadow in runs])
+    # The floor belongs to the prior. Shadows clip concentrations at the edges and use whole records, so an
+    # estimate from the group alone may pass the floor without any release.
     broken = bound is not None and observer != FLOOR and proven > bound
     return PropertyFinding(
         node=federation.innermost.nodes[region],
         silo=federation.silo_name(silo),
-        arm=arm,
+        arm=variant,
         weights=str(plan.weights_rule),
         server=plan.server if private else "sum",
         noise=private,
@@ -293,6 +296,6 @@ def _finding(
         blind_error=float(truth.std()),
         nats_at_least=proven,
         nats_at_most=bound,
-        shadows=len(made),
+        shadows=len(runs),
         verdict=VIOLATED if broken else CONSISTENT,
     )

@@ -1,14 +1,14 @@
-"""What the observer inside learns of one of a silo's records: whether it is there, and what it looks like.
+"""Attacks of the observer inside on a single record of a silo: membership, and reconstruction.
 
-The observer stands inside the region and sees the silo's own releases; where sums are masked it sees the sum of the
-group, with what its colluders and all others sent taken off, but for their noise. It knows the model of every round,
-the batches, and all records of the silo but one. A plan's epsilon inside covers the silo's whole dataset, so that a
-single record is concealed at least as well: here it is measured how well.
+The observer is inside the region and sees the silo's own releases. With masked sums the observer sees the sum of the
+group minus the releases of colluders and the updates of all other silos; the noise of the others remains. The observer
+knows the model of every round, the batches, and all records of the silo except one. A plan's epsilon inside covers the
+silo's whole dataset, so a single record is concealed at least as well: the attack measures how well.
 
-- Membership: the silo holds a record, or another one in its place. The observer projects every release on the
-  difference that makes, which is the best test for Gaussian noise, and guesses.
-- Reconstruction: what releases hold beyond the updates without the record is, to first order, the record times the
-  model's error on it; the observer takes the direction that stands out most.
+- Membership: the silo holds a record, or another record in its place. The observer projects every release on the
+  resulting difference, which is the best test for Gaussian noise, and guesses.
+- Reconstruction: releases minus the updates without the record are, to first order, the record times the model's error
+  on the record; the observer takes the most prominent direction.
 """
 
 import math
@@ -34,10 +34,10 @@ from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.training_runs import partition_of
 
 MOST_SILOS = 8
-"""Silos whose records are attacked: the one with the highest epsilon inside of each region, the worst off first."""
+"""The most silos under attack: of every region the silo with the highest epsilon inside, highest first."""
 
 _STREAM = 0x7265636F
-_DRAWS_SEED = 1 << 40  # keeps these draws apart from those of the run itself
+_DRAWS_SEED = 1 << 40  # separates the draws of the games from the draws of the run
 
 
 def record_findings(
@@ -50,16 +50,16 @@ def record_findings(
     draws: int = 100,
     confidence: float = 0.95,
 ) -> list[RecordFinding]:
-    """Returns, by region, what was learned of records of the silo with the highest epsilon inside.
+    """Returns, by region, the results of attacks on records of the silo with the highest epsilon inside.
 
     Args:
-        plan: What is released under; its noise is drawn in floating point, seeded.
-        task: What silos train on.
-        training: How they train.
-        seed: Of records, batches and noise.
-        records: How many of a silo's records are attacked, one at a time.
-        draws: Games for each.
-        confidence: With which all rates hold together.
+        plan: The plan of the releases; its noise is drawn in floating point, seeded.
+        task: The training data of silos.
+        training: The local training of silos.
+        seed: Seed of records, batches and noise.
+        records: Number of a silo's records under attack, one at a time.
+        draws: Games for a record.
+        confidence: The confidence with which all rates hold together.
     """
     if not plan.noise_multiplier.any():
         return []
@@ -68,12 +68,12 @@ def record_findings(
         seed=seed, partition=partition_of(task, plan.federation, seed=seed), variants=Variants.from_plans([open_plan])
     )
     models = _models(job, task, training)
-    silos = _attacked(plan)
+    silos = _most_exposed_silos(plan)
     error = (1 - confidence) / (2 * len(silos))
     return [_finding(open_plan, job, task, training, models, silo, records, draws, error) for silo in silos]
 
 
-def _attacked(plan: Plan) -> list[int]:
+def _most_exposed_silos(plan: Plan) -> list[int]:
     region_of = plan.federation.innermost.parent_of
     order = np.argsort(-np.minimum(plan.epsilon_inside, 1e300), kind="stable")
     first: dict[int, int] = {}
@@ -83,15 +83,15 @@ def _attacked(plan: Plan) -> list[int]:
 
 
 def _models(job: Job, task: Task, training: LocalTraining) -> list[FloatArray]:
-    """Returns the model before each round of a run, (features + 1, classes, 1)."""
+    """Returns the model before every round of a run, (features + 1, classes, 1)."""
     [run] = train_jobs([job], task, training, keep_regional_sums=True, every_round=False)
     shape = (task.features_train.shape[1] + 1, len(task.classes))
     servers, model = Servers(job.variants.rules, shape, classes=len(task.classes)), np.zeros((*shape, 1))
-    found = []
+    models = []
     for sums in [] if run.regional_sums is None else run.regional_sums:
-        found.append(model)
+        models.append(model)
         model = servers.advance(model, sums)
-    return found
+    return models
 
 
 def _finding(
@@ -110,7 +110,7 @@ def _finding(
     own = job.partition.records[start : start + count]
     block, place = divmod(silo, SILOS_A_BLOCK)
     batches = [batch_picks(job, block, number, training)[:, [place]] for number in range(1, plan.rounds + 1)]
-    right, trials, found, bare = 0, 0, [], []
+    right, trials, noisy_cosines, bare = 0, 0, [], []
     noisy_silos = _noisy_silos(plan, silo)
     for record in drawn.choice(own, size=min(records, count), replace=False).tolist():
         other = int(drawn.choice(np.setdiff1d(np.arange(len(task.labels_train)), own)))
@@ -120,14 +120,14 @@ def _finding(
         difference = holds - swapped
         for game in range(draws):
             truth = bool(drawn.random() < 0.5)
-            noisy = _seen(plan, noisy_silos, holds if truth else swapped, _DRAWS_SEED + trials)
+            noisy = _observe_silo(plan, noisy_silos, holds if truth else swapped, _DRAWS_SEED + trials)
             score = float(np.einsum("tc,tc->", noisy - (holds + swapped) / 2, difference))
             right += (score > 0) == truth
             trials += 1
             if game == 0:
-                shown = _seen(plan, noisy_silos, holds, 2 * _DRAWS_SEED + trials)
+                shown = _observe_silo(plan, noisy_silos, holds, 2 * _DRAWS_SEED + trials)
                 target = with_bias(task.features_train[[record]])[0]
-                found.append(_resemblance(shown - without, target, len(task.classes)))
+                noisy_cosines.append(_resemblance(shown - without, target, len(task.classes)))
                 bare.append(_resemblance(holds - without, target, len(task.classes)))
     multiplier = float(plan.effective_multiplier(SILO)[silo])
     allowed = float(special.ndtr(math.sqrt(plan.rounds) / multiplier)) if multiplier else None
@@ -139,7 +139,7 @@ def _finding(
         allowed=allowed,
         right_at_least=at_least,
         right_at_most=rate_at_most(right, trials, error),
-        resemblance=float(np.mean(found)),
+        resemblance=float(np.mean(noisy_cosines)),
         bare_resemblance=float(np.mean(bare)),
         trials=trials,
         verdict=VIOLATED if allowed is not None and at_least > allowed else CONSISTENT,
@@ -168,17 +168,17 @@ def _updates(
 
 
 def _noisy_silos(plan: Plan, silo: int) -> list[int]:
-    """Returns the silos whose noise the observer inside meets, the one under attack first."""
+    """Returns the silos whose noise the observer inside meets, the silo under attack first."""
     sums = [stage for stage in stages_of(plan, silo=silo) if stage.tier == SILO and not stage.views[0].single]
     if not sums:
         return [silo]
     [stage] = sums
-    known = {silo, *stage.views[0].colluders, *stage.views[0].missing}
-    return [silo, *(other for members in stage.members.values() for other in members if other not in known)]
+    excluded = {silo, *stage.views[0].colluders, *stage.views[0].missing}
+    return [silo, *(other for members in stage.members.values() for other in members if other not in excluded)]
 
 
-def _seen(plan: Plan, silos: Sequence[int], clipped: FloatArray, seed: int) -> FloatArray:
-    """Returns what the observer sees of the first of some silos, over its weight, (rounds, parameters)."""
+def _observe_silo(plan: Plan, silos: Sequence[int], clipped: FloatArray, seed: int) -> FloatArray:
+    """Returns the observer's view of the first silo, divided by the silo's weight, (rounds, parameters)."""
     noise = SeededNoise(seed=seed)
     total = np.zeros_like(clipped)
     for place, silo in enumerate(silos):
@@ -189,7 +189,7 @@ def _seen(plan: Plan, silos: Sequence[int], clipped: FloatArray, seed: int) -> F
 
 
 def _resemblance(left: FloatArray, record: FloatArray, classes: int) -> float:
-    """Returns the cosine, signs aside, of a record and the direction that stands out in what is left over."""
+    """Returns the cosine, without sign, of a record and the most prominent direction of the remainder."""
     total = left.sum(axis=0).reshape(-1, classes)
     if not total.any():
         return 0.0

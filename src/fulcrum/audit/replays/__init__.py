@@ -1,6 +1,6 @@
 """Every observer of a plan, played by replay through the code that makes every release.
 
-Change it for another observer. What it measures, `evidence` judges.
+Another observer belongs here. `evidence` judges the measurements.
 
 Imports from: base, core, planning, simulation, audit.evidence.
 """

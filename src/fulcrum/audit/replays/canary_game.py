@@ -1,8 +1,8 @@
-"""The audit of a plan: every observer played by replay, and each measured epsilon put beside the claimed one.
+"""The audit of a plan: every observer is played by replay, and every measured epsilon is compared with the claim.
 
 >>> from fulcrum.planning.planner import plan
->>> found = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=4_000, seed=1)
->>> found.verdict, len(found.findings)
+>>> audited = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=4_000, seed=1)
+>>> audited.verdict, len(audited.findings)
 ('consistent', 11)
 """
 
@@ -28,7 +28,7 @@ from fulcrum.audit.replays.played_observers import (
 )
 from fulcrum.audit.replays.post_processing import MODEL, models_replayed
 from fulcrum.audit.replays.post_processing import MOST_TRIALS as MOST_MODELS
-from fulcrum.audit.replays.replaying import Reading, Replays, replayed
+from fulcrum.audit.replays.replaying import Reading, Replays, replay_stage
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.messages.membership import index_of
 from fulcrum.core.topology import ROOT
@@ -38,13 +38,13 @@ from fulcrum.version import package_version
 
 CONFIDENCE = 0.95
 TRIALS = 20_000
-"""Replays of each game where it is not said."""
+"""Replays of a game by default."""
 
 LEAST_TRIALS = 1_000
 MOST_TRIALS = 100_000_000
 
 MOST_POOLED = 2_000
-"""Silos of a plan whose server's models are attacked: all of them release in every replay."""
+"""The largest plan whose server's models are attacked: all silos release in every replay."""
 
 
 def audit(
@@ -59,21 +59,23 @@ def audit(
     probes: int = 0,
     on_replays: Callable[[int, int], None] | None = None,
 ) -> Audit:
-    """Attacks a plan, and returns what was measured beside what it claims.
+    """Attacks a plan, and returns measured and claimed epsilons.
 
-    Guarantees, where the mechanism keeps the plan's claims: the audit says `violated` anywhere with probability one
-    minus the confidence at most, and every lower bound is at most the true epsilon, all together with the confidence.
+    Guarantees, for a mechanism that keeps the plan's claims in the plan's unit of privacy:
+
+    - the audit says `violated` anywhere with probability at most one minus the confidence;
+    - every lower bound is at most the true epsilon, all together with the confidence.
 
     Args:
-        plan: What is audited.
-        trials: Replays of each game; a fifth of them, at most 20,000, are the pilot that thresholds come from.
-        seed: Of the canaries' signs, and of the noise in research; drawn where it is not given.
-        confidence: With which all that is said holds together.
+        plan: The plan under audit.
+        trials: Replays of a game; a fifth of them, at most 20,000, are the pilot for the thresholds.
+        seed: Seed of the canaries' signs, and of the noise in research; random by default.
+        confidence: The confidence with which all bounds and verdicts hold together.
         silo: Audit this silo alone.
-        mechanism: The path from update to sum; that of the plan by default.
-        probing: Tests of what real parts drew, each told what errors it may make.
-        probes: How many results they have together, at most.
-        on_replays: Called with how many replays are done, and of how many.
+        mechanism: The path from update to sum; the plan's own by default.
+        probing: Tests of the draws of real parts; every test receives the allowed errors.
+        probes: The largest number of results of all tests together.
+        on_replays: Called with the number of replays done, and the total number.
     """
     began = time.monotonic()
     seed = secrets.randbelow(2**31) if seed is None else seed
@@ -87,11 +89,11 @@ def audit(
         else None
     )
     views = sum(len(stage.views) for stage in stages) + (pooled is not None)
-    errors = Errors.shared(views, probes, confidence)
+    errors = Errors.share(views, probes, confidence)
     findings: list[Finding] = []
     for number, stage in enumerate(stages):
         before, total = number * trials, trials * len(stages)
-        played = replayed(
+        played = replay_stage(
             path,
             stage,
             trials=trials,
@@ -103,7 +105,7 @@ def audit(
     if pooled is not None:
         played = models_replayed(path, pooled, trials=min(trials, MOST_MODELS), seed=seed, error=errors.bound)
         findings += _findings(plan, played, errors)
-    found = [probe for probe_with in probing for probe in probe_with(errors)]
+    results = [probe for probe_with in probing for probe in probe_with(errors)]
     return Audit(
         version=package_version(),
         plan_digest=plan.digest,
@@ -117,7 +119,7 @@ def audit(
         seed=seed,
         seconds=time.monotonic() - began,
         findings=findings,
-        probes=found,
+        probes=results,
         aggregation=plan.aggregation,
         notes=[PROVES_NOTHING, *_notes(plan, stages, trials=trials, alone=silo is not None)],
     )
@@ -137,48 +139,48 @@ def _check(trials: int, seed: int, confidence: float) -> None:
 
 
 def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> list[str]:
-    found = []
+    notes = []
     inner = plan.federation.innermost
     summed = {region for stage in stages if not stage.views[0].single for region in stage.members}
     if alone:
-        found.append(f"Silo {plan.federation.silo_name(stages[0].silo)!r} alone was audited, and no other.")
+        notes.append(f"Silo {plan.federation.silo_name(stages[0].silo)!r} alone was audited, and no other.")
         if plan.purpose == "deployment":
-            found.append("The silo's own ledger was not opened: fulcrum ledger verify checks it.")
+            notes.append("The silo's own ledger was not opened: fulcrum ledger verify checks it.")
     if not summed:
-        found.append("No sum was replayed: those of this plan have too many silos and rounds.")
+        notes.append("No sum was replayed: those of this plan have too many silos and rounds.")
     elif not alone and len(summed) < len(inner.nodes):
-        found.append(
+        notes.append(
             f"{len(summed)} of {len(inner.nodes):,} regions were audited: those with the highest epsilons, the "
             "smallest and the largest, as many as can be replayed. Sums further out were audited where all regions "
             "below them were."
         )
     if not plan.server_rule.adds_up and not alone:
         if len(plan.federation) > MOST_POOLED:
-            found.append(f"The server's models were not attacked: the plan has more than {MOST_POOLED:,} silos.")
+            notes.append(f"The server's models were not attacked: the plan has more than {MOST_POOLED:,} silos.")
         elif trials > MOST_MODELS:
-            found.append(f"The server's models were replayed {MOST_MODELS:,} times.")
+            notes.append(f"The server's models were replayed {MOST_MODELS:,} times.")
     if plan.continues_previous_plan:
-        found.append("Epsilons here are those of this plan's rounds. What silos released before cannot be replayed.")
+        notes.append("Epsilons here are those of this plan's rounds. What silos released before cannot be replayed.")
     if plan.aggregation == "masked":
         helping = max(1, plan.colluders)
-        found.append(
+        notes.append(
             f"Sums are masked: inside is the server together with {helping} {'silo' if helping == 1 else 'silos'} of "
             "each region, who take what they know themselves off the sums."
         )
     if plan.injection == "aggregator":
-        found.append("Aggregators inject the noise: inside a region nothing conceals a silo, and nothing is claimed.")
-    return found
+        notes.append("Aggregators inject the noise: inside a region nothing conceals a silo, and nothing is claimed.")
+    return notes
 
 
 def _findings(plan: Plan, played: Replays, errors: Errors) -> list[Finding]:
-    """Returns what every observer of a stage found; what is seen of single silos is told with the first of them."""
-    found = []
+    """Returns the finding of every observer of a stage; the first finding includes the noise of single silos."""
+    findings = []
     for place, reading in enumerate(played.readings):
         reasons = Reasons()
         if place == 0:
             _judge_silos(plan, played, errors, reasons)
-        found.append(_finding(plan, played, reading, errors, reasons))
-    return found
+        findings.append(_finding(plan, played, reading, errors, reasons))
+    return findings
 
 
 def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reasons: Reasons) -> Finding:
@@ -223,7 +225,7 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
 
 
 def _judge_noise(reading: Reading, errors: Errors, reasons: Reasons) -> None:
-    """Adds what the noise of a view says."""
+    """Adds reasons from the noise of a view."""
     noise = reading.noise
     if noise is not None:
         if special.ndtr(-(noise.response - 1) / noise.error) < errors.noise:
@@ -241,7 +243,7 @@ def _judge_noise(reading: Reading, errors: Errors, reasons: Reasons) -> None:
 
 
 def _judge_silos(plan: Plan, played: Replays, errors: Errors, reasons: Reasons) -> None:
-    """Adds what the noise of single silos says, the one farthest from its claim first."""
+    """Adds reasons from the noise of single silos, the silo farthest from the claim first."""
     share = errors.noise / max(len(played.silos), 1)
     short = [silo for silo, width in played.silos.items() if width.too_little < share]
     if short:
@@ -272,11 +274,13 @@ def _judge_silos(plan: Plan, played: Replays, errors: Errors, reasons: Reasons) 
         )
 
 
-def observer_words(found: Audit) -> dict[str, str]:
-    """Returns who the observers of an audit are, in words."""
+def observer_words(audited: Audit) -> dict[str, str]:
+    """Returns a description of every observer of an audit."""
     inside = "who sees single releases"
-    if found.aggregation == "masked":
-        of_all = {one.tier for one in found.findings if one.observer == INSIDE} == {ROOT}  # masked as one group
+    if audited.aggregation == "masked":
+        of_all = {finding.tier for finding in audited.findings if finding.observer == INSIDE} == {
+            ROOT
+        }  # masked as one group
         inside = f"the server together with silos of {'each' if of_all else 'the'} region"
     return {
         ABOVE: "who sees the sums, and knows none of their noise",

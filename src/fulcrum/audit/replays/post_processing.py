@@ -1,7 +1,7 @@
-"""What a server's models show beyond the sums it was given: nothing, and here an observer of its models tries.
+"""An attack on a server's models, which reveal no more than the sums that the server got.
 
-The model is a function of regional sums, so whoever saw the sums could compute it. The observer here sees the models
-alone, after every round, and plays the same game: what it reaches must stay within what the sums claim.
+The model is a function of regional sums, so an observer of the sums could compute the model. The observer of this game
+sees the models alone, after every round, and plays the same game: the result must stay within the claim for the sums.
 """
 
 import math
@@ -17,10 +17,10 @@ from fulcrum.audit.replays.replaying import Reading, Replays, pattern_of
 from fulcrum.simulation.embedded.server_variants import Servers
 
 MODEL = "model"
-"""An observer who sees the models alone."""
+"""The observer of the models alone."""
 
 MOST_TRIALS = 6_000
-"""Replays: each is a model of many coordinates, moved in every round."""
+"""The most replays: a replay moves a model of many coordinates in every round."""
 
 _ROWS, _CLASSES = 8, 2  # of a small softmax head
 _AT_ONCE = 1_000
@@ -32,10 +32,10 @@ def models_replayed(path: AuditedPath, stage: Stage, *, trials: int, seed: int, 
 
     Args:
         path: The mechanism.
-        stage: All regions, and one silo under attack.
-        trials: How many replays, those of the pilot included.
-        seed: Of signs, and of the noise in research.
-        error: What each bound may fail with.
+        stage: All regions, with a silo under attack.
+        trials: Number of replays, including the pilot.
+        seed: Seed of signs, and of the noise in research.
+        error: Allowed error of every bound.
     """
     positive = np.random.default_rng([_STREAM, seed]).random(trials) < 0.5
     shown = np.concatenate(
@@ -75,10 +75,10 @@ def models_replayed(path: AuditedPath, stage: Stage, *, trials: int, seed: int, 
 
 
 def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> FloatArray:
-    """Returns how far models went along the canary in each round, (rounds, replays)."""
+    """Returns the progress of models along the canary in every round, (rounds, replays)."""
     plan, replays, coordinates = path.plan, len(positive), _ROWS * _CLASSES
     along = np.zeros(coordinates)
-    along[0], along[1] = math.sqrt(0.5), -math.sqrt(0.5)  # a head ignores what all its classes share
+    along[0], along[1] = math.sqrt(0.5), -math.sqrt(0.5)  # a softmax head ignores a shift of all classes
     servers = Servers([plan.server_rule] * replays, (coordinates,), classes=_CLASSES)
     models = np.zeros((coordinates, replays))
     signs, nothing = np.where(positive, 1.0, -1.0), np.zeros(coordinates * replays)
@@ -99,7 +99,7 @@ def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> 
 
 
 def _weights(shown: FloatArray, signs: FloatArray) -> FloatArray:
-    """Returns the weights of rounds that tell signs apart best on the pilot."""
+    """Returns the weights of rounds that separate the signs best on the pilot."""
     response = shown @ signs / len(signs)
     noise = shown - np.outer(response, signs)
     covariance = noise @ noise.T / len(signs)

@@ -1,8 +1,8 @@
-"""Many replays of one stage: what every observer sees, scored by a rule that a pilot chose, and counted.
+"""Many replays of a stage: every observer's view, scored by a rule from a pilot, and counted.
 
-The sign of the canary is drawn anew in every replay and held over its rounds, times a pattern that every observer
-knows: plus and minus by turns. Noise that is used again in another round then cancels where the pattern has both signs,
-and shows, whereas a plain sum would grow by it and look better than it is.
+The sign of the canary is random in every replay and fixed over the rounds, times a pattern that every observer knows:
+plus and minus in turn. Noise that is used again in another round then cancels between rounds of opposite signs, and the
+reuse shows. In a plain sum reused noise would grow, and hide the canary better than fresh noise does.
 """
 
 import math
@@ -15,45 +15,45 @@ import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.audit.evidence.guessing import Tally, Thresholds, tally, thresholds_from
-from fulcrum.audit.evidence.noise_tests import BINS, Width, binned, moduli, phases
+from fulcrum.audit.evidence.noise_tests import BINS, Width, bin_counts, moduli, phases
 from fulcrum.audit.replays.audited_path import AuditedPath
 from fulcrum.audit.replays.played_observers import Stage, View, known_signal, silos_of
 from fulcrum.core.noise.mechanism import Values
 
 CHUNK = 16_384
-"""Replays that are worked through together, at most."""
+"""The most replays in a chunk."""
 
-_AT_ONCE = 2**24  # numbers of silos, or of what observers see over the rounds, that a thread holds: 128 MiB
+_AT_ONCE = 2**24  # numbers of silos, or of views over the rounds, that a thread holds: 128 MiB
 _MOST_THREADS = 8
 
 MOST_PILOT = 20_000
-"""Replays that a pilot needs at most."""
+"""The most replays of a pilot."""
 
-_STREAM = 0x6175646974  # keeps the signs apart from every other use of the same seed
+_STREAM = 0x6175646974  # separates the signs from all other uses of the seed
 _BITS_LOOKED_AT = 50_000  # sums whose low bits are looked at, a view
 _PAIRS_LOOKED_AT = 4_000_000  # numbers of single silos that are compared over rounds
-_FEWEST_COMPARED = 64  # replays in which they are, however many silos and rounds
-_PLAINLY = 6.0  # standard deviations; uniform residues are as far from it with probability e^-36
-_MOST_BETWEEN = 256  # silos of a stage whose noise is compared with one another's
+_FEWEST_COMPARED = 64  # replays in that comparison, for any number of silos and rounds
+_PLAINLY = 6.0  # standard deviations; uniform residues deviate as far with probability e^-36
+_MOST_BETWEEN = 256  # silos of a stage whose noise is compared in pairs
 _SHAPES_LOOKED_AT = 400_000  # sums whose distribution is looked at, a view
-_FINE = 2.0**14  # steps of a lattice in a width of noise, from which on its distribution is as good as continuous
+_FINE = 2.0**14  # steps of a lattice in a width of noise, above which the noise is practically continuous
 _MANY_FOR_EACH = 10  # replays of half a pilot for every weight that is chosen on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Score:
-    """How an observer makes one number of all that it saw in a replay.
+    """A rule that turns an observer's view of a replay into a number.
 
     Attributes:
         weights: By row and round.
-        modulus: In steps of the lattice; where it is given the observer looks at what sums leave modulo it.
+        modulus: In steps of the lattice; with a modulus the observer scores the residues of sums.
     """
 
     weights: FloatArray
     modulus: int | None = None
 
     def of(self, seen: Values, step: float) -> FloatArray:
-        """Returns the score of each replay; `seen` is (rows, rounds, replays), in steps."""
+        """Returns the score of every replay; `seen` is (rows, rounds, replays), in steps."""
         if self.modulus is None:
             return np.tensordot(self.weights, seen * step, axes=2)
         residues = np.sin(phases(seen[0].astype(np.int64), self.modulus))
@@ -62,18 +62,18 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one observer made of all replays.
+    """The result of all replays for an observer.
 
     Attributes:
-        view: Who watched.
-        rare: Its guesses by the rule for the bound that assumes nothing.
-        usual: Its guesses by the rule for the bound on a Gaussian trade-off.
-        noise: What it saw beyond the canary; None where no noise is claimed.
-        turns: By modulus, the sum of exp(i phase) of what it saw; empty in research.
-        looked_at: How many sums that was.
-        shape: How many of some sums' noise fell into each interval (`fulcrum.audit.evidence.noise_tests.binned`).
-        modulus: The modulus its score looks at, if it does.
-        messages: How many messages a region sent up in a round.
+        view: The observer's view.
+        rare: Guesses by the rule for the bound without assumptions.
+        usual: Guesses by the rule for the bound on a Gaussian trade-off.
+        noise: The observed noise, without the canary; None if no noise is claimed.
+        turns: By modulus, the sum of exp(i phase) of the observed values; empty in research.
+        looked_at: Number of sums in `turns`.
+        shape: Counts of the noise of some sums by interval (`fulcrum.audit.evidence.noise_tests.bin_counts`).
+        modulus: The modulus of the observer's score, if any.
+        messages: Number of messages of a region in a round.
     """
 
     view: View
@@ -89,14 +89,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenNoise:
-    """What an observer saw of a round beyond the canary, in widths of the noise that the plan claims.
+    """The observed noise of rounds, without the canary, in widths of the plan's claim.
 
     Attributes:
-        response: How far the canary moved what it saw, over what the clip admits.
-        error: The standard error of that.
-        width: How wide the noise is.
+        response: The shift by the canary, over the shift that the clip admits.
+        error: The standard error of `response`.
+        width: The width of the noise.
         products: (rounds, rounds), the sums over replays of products of the noise in two rounds.
-        count: Replays.
+        count: Number of replays.
     """
 
     response: float
@@ -108,17 +108,17 @@ class SeenNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
-    """What came of the replays of a stage.
+    """The results of the replays of a stage.
 
     Attributes:
-        stage: What was played.
-        readings: By view.
-        silos: By silo of the stage that draws noise, how wide that was.
-        products: (rounds, rounds), of single silos' noise.
-        compared: How many values of single silos that was, for each round.
-        between: (silos, silos), of the noise of two silos of the stage, the first 256 of those that draw any.
-        shapes: By silo that draws noise, how much of it fell into each interval.
-        trials: Replays that were counted, the pilot left out.
+        stage: The game.
+        readings: The result for every view.
+        silos: By silo of the stage that draws noise, the width of the noise.
+        products: (rounds, rounds), products of single silos' noise in two rounds.
+        compared: Number of values of single silos in a round.
+        between: (silos, silos), products of the noise of two silos: the first 256 silos of the stage that draw noise.
+        shapes: By silo that draws noise, counts of the noise by interval.
+        trials: Counted replays, without the pilot.
     """
 
     stage: Stage
@@ -133,17 +133,17 @@ class Replays:
 
 @dataclass(slots=True, kw_only=True)
 class _Chunk:
-    """What some replays showed: by view (rows, rounds, replays), and of single silos the noise alone."""
+    """The views of some replays, (rows, rounds, replays), and the noise of single silos."""
 
     positive: BoolArray
     seen: list[Values]
     squares: FloatArray
-    kept: FloatArray  # (rounds, silos, replays): the noise of single silos in some replays, in widths claimed
+    silo_noise: FloatArray  # (rounds, silos, replays): the noise of single silos in some replays, in widths claimed
 
 
 @dataclass(slots=True, kw_only=True)
 class _Counts:
-    """What is added up of a view."""
+    """Sums over the replays of a view."""
 
     right: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
     wrong: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
@@ -155,7 +155,7 @@ class _Counts:
     shape: IntArray = field(default_factory=lambda: np.zeros(BINS, dtype=np.intp))
 
 
-def replayed(
+def replay_stage(
     path: AuditedPath,
     stage: Stage,
     *,
@@ -169,12 +169,12 @@ def replayed(
 
     Args:
         path: The mechanism.
-        stage: What is played.
-        trials: How many replays, those of the pilot included.
-        seed: Of signs, and of the noise in research; deployment draws noise that nobody can draw again.
-        error: What each bound may fail with; the pilot chooses thresholds for it.
-        on_replays: Called with how many are done.
-        threads: How many chunks advance at once; the processor count by default, at most 8. It does not change the
+        stage: The game.
+        trials: Number of replays, including the pilot.
+        seed: Seed of signs, and of the noise in research; deployed noise cannot be drawn again.
+        error: Allowed error of every bound; the pilot chooses thresholds for it.
+        on_replays: Called with the number of replays done.
+        threads: Number of chunks at once; the processor count by default, at most 8. The number does not change the
             result.
     """
     plan, rounds = path.plan, path.plan.rounds
@@ -185,7 +185,7 @@ def replayed(
     compare = min(sizes[0], max(_FEWEST_COMPARED, _PAIRS_LOOKED_AT // (stage.silos * rounds)))
     pattern = pattern_of(rounds)
     silos = silos_of(stage)
-    squares, kept = np.zeros(len(silos)), np.zeros((rounds, len(silos), 0))
+    squares, silo_noise = np.zeros(len(silos)), np.zeros((rounds, len(silos), 0))
     counts = [
         _Counts(
             sums=np.zeros(rounds), products=np.zeros((rounds, rounds)), turns=dict.fromkeys(_moduli(path, view), 0j)
@@ -197,12 +197,14 @@ def replayed(
     done = 0
     with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, _MOST_THREADS)) as pool:
         played = pool.map(
-            lambda number: _played(path, stage, sizes[number], (seed << 20) + number, compare=0 if number else compare),
+            lambda number: _play_chunk(
+                path, stage, sizes[number], (seed << 20) + number, compare=0 if number else compare
+            ),
             range(len(sizes)),
         )
         for number, chunk in enumerate(played):
             squares += chunk.squares
-            kept = chunk.kept if number == 0 else kept
+            silo_noise = chunk.silo_noise if number == 0 else silo_noise
             for place, view in enumerate(stage.views):
                 _add_noise(counts[place], path, view, chunk.seen[place], chunk.positive, pattern)
             if number < pilots:
@@ -214,17 +216,18 @@ def replayed(
                 for (score, at), seen, count in zip(rules, chunk.seen, counts, strict=True):
                     scores = score.of(seen, path.step)
                     for name, threshold in (("rare", at.rare), ("usual", at.usual)):
-                        found = tally(scores, chunk.positive, threshold)
-                        count.right[name] += found.right
-                        count.wrong[name] += found.wrong
+                        guesses = tally(scores, chunk.positive, threshold)
+                        count.right[name] += guesses.right
+                        count.wrong[name] += guesses.wrong
             done += sizes[number]
             if on_replays is not None:
                 on_replays(done)
     counted = trials - pilot
     drawing = np.flatnonzero(plan.noise_multiplier[silos] > 0)
     if len(drawing) < len(silos):
-        kept = kept[:, drawing]
-    flat, by_silo = kept.reshape(rounds, -1), kept[:, :_MOST_BETWEEN].swapaxes(0, 1).reshape(-1, rounds * kept.shape[2])
+        silo_noise = silo_noise[:, drawing]
+    flat = silo_noise.reshape(rounds, -1)
+    by_silo = silo_noise[:, :_MOST_BETWEEN].swapaxes(0, 1).reshape(-1, rounds * silo_noise.shape[2])
     fine = {place for place in drawing.tolist() if _fine(path, math.sqrt(float(plan.noise_variance[silos[place]])))}
     return Replays(
         stage=stage,
@@ -238,7 +241,11 @@ def replayed(
         products=flat @ flat.T,
         compared=flat.shape[1],
         between=by_silo @ by_silo.T,
-        shapes={int(silos[place]): binned(kept[:, at]) for at, place in enumerate(drawing.tolist()) if place in fine},
+        shapes={
+            int(silos[place]): bin_counts(silo_noise[:, at])
+            for at, place in enumerate(drawing.tolist())
+            if place in fine
+        },
         trials=counted,
     )
 
@@ -253,8 +260,8 @@ def _chunks(replays: int, most: int) -> Iterator[int]:
         yield min(most, replays - start)
 
 
-def _played(path: AuditedPath, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:
-    """Plays some replays of a stage, and compares single silos over the rounds in some of these."""
+def _play_chunk(path: AuditedPath, stage: Stage, replays: int, seed: int, *, compare: int) -> _Chunk:
+    """Plays some replays of a stage, and compares single silos over the rounds in a part of the replays."""
     plan, rounds = path.plan, path.plan.rounds
     positive = np.random.default_rng([_STREAM, seed]).random(replays) < 0.5
     signs, nothing = np.where(positive, 1.0, -1.0), np.zeros(replays)
@@ -262,7 +269,7 @@ def _played(path: AuditedPath, stage: Stage, replays: int, seed: int, *, compare
     place = {int(silo): where for where, silo in enumerate(silos)}
     widths = plan.noise_multiplier[silos] * plan.federation.weights[silos] * plan.clip_norm / path.step
     squares = np.zeros(len(silos))
-    kept = np.zeros((rounds, len(silos), compare))
+    silo_noise = np.zeros((rounds, len(silos), compare))
     seen: list[list[Values]] = [[] for _ in stage.views]
     for number, sign in enumerate(pattern_of(rounds), 1):
         sent: dict[int, Values] = {}
@@ -272,20 +279,19 @@ def _played(path: AuditedPath, stage: Stage, replays: int, seed: int, *, compare
             width = widths[place[silo]]
             if width > 0:
                 noise = sent[silo].astype(np.float64, copy=False)
-                if (
-                    silo == stage.silo
-                ):  # whatever the canary moved it by is taken off, one of so many degrees of freedom
+                if silo == stage.silo:
+                    # The canary's shift is estimated and subtracted, which costs one degree of freedom.
                     noise = (noise - own * float(own @ noise) / replays) * math.sqrt(replays / max(replays - 1, 1))
                 squares[place[silo]] += float(noise @ noise) / width**2
-                kept[number - 1, place[silo]] = noise[:compare] / width
+                silo_noise[number - 1, place[silo]] = noise[:compare] / width
         for view, rows in zip(stage.views, seen, strict=True):
-            rows.append(_shown(path, stage, view, sent, number, seed))
+            rows.append(_observe(path, stage, view, sent, number, seed))
     together = [np.stack(rows, axis=1) for rows in seen]
-    return _Chunk(positive=positive, seen=together, squares=squares, kept=kept)
+    return _Chunk(positive=positive, seen=together, squares=squares, silo_noise=silo_noise)
 
 
-def _shown(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
-    """Returns what an observer sees of a round, (rows, replays), what colluders sent taken off."""
+def _observe(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
+    """Returns an observer's view of a round, (rows, replays), without the releases of colluders."""
     if view.single:
         return sent[stage.silo][None]
     away = set(view.missing)
@@ -303,7 +309,12 @@ def _shown(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values],
 
 
 def _fine(path: AuditedPath, width: float) -> bool:
-    """Whether noise this wide, in units of the clip norm, is so many steps of its lattice wide as to be continuous."""
+    """Returns True for noise of so many steps of the lattice that its distribution is practically continuous.
+
+    Args:
+        path: The mechanism.
+        width: Standard deviation of the noise, in units of the clip norm.
+    """
     return path.plan.purpose == "research" or width * path.plan.clip_norm >= _FINE * path.step
 
 
@@ -314,13 +325,13 @@ def _moduli(path: AuditedPath, view: View) -> list[int]:
 def _add_noise(
     count: _Counts, path: AuditedPath, view: View, seen: Values, positive: BoolArray, pattern: FloatArray
 ) -> None:
-    """Adds up what a view shows, its canary's sign taken off: noise is symmetric, so that it stays what it is."""
+    """Adds a view to the counts, multiplied by the canary's sign: symmetric noise keeps its distribution."""
     sent = pattern[:, None] * np.where(positive, 1, -1)
     if view.noise_std:
         turned = sent * seen[0] * (path.step / view.noise_std)
         if not count.replays and turned.shape[1] > 1 and _fine(path, view.noise_std / path.plan.clip_norm):
             some = turned[:, : max(_SHAPES_LOOKED_AT // len(turned), 2)]
-            count.shape += binned(some - some.mean(axis=1, keepdims=True))
+            count.shape += bin_counts(some - some.mean(axis=1, keepdims=True))
         count.replays += turned.shape[1]
         count.sums += turned.sum(axis=1)
         count.products += turned @ turned.T
@@ -332,7 +343,7 @@ def _add_noise(
 
 
 def _noise(count: _Counts, signal: float) -> SeenNoise | None:
-    """Returns what a view's noise is like, whatever the canary moved it by; `signal` is what the clip admits."""
+    """Returns the noise of a view, for any shift by the canary; `signal` is the shift that the clip admits."""
     if count.replays < 2:
         return None
     rounds = len(count.sums)
@@ -357,20 +368,20 @@ def _rules(
     trials: int,
     error: float,
 ) -> list[tuple[Score, Thresholds]]:
-    """Chooses on the pilot how each observer scores, and from where on it guesses."""
+    """Chooses on the pilot the score and the thresholds of every observer."""
     positive = np.concatenate([chunk.positive for chunk in chunks])
-    found = []
+    rules = []
     for place in range(len(stage.views)):
         seen = np.concatenate([chunk.seen[place] for chunk in chunks], axis=2)
         score = _score(seen, positive, pattern, path.step, _bare_moduli(counts[place]))
         scores = score.of(seen, path.step)
         delta = path.plan.delta
-        found.append((score, thresholds_from(scores, positive, trials=trials, error=error, delta=delta)))
-    return found
+        rules.append((score, thresholds_from(scores, positive, trials=trials, error=error, delta=delta)))
+    return rules
 
 
 def _score(seen: Values, positive: BoolArray, pattern: FloatArray, step: float, tried: list[int]) -> Score:
-    """Returns the score that tells the canary's signs apart best on the pilot."""
+    """Returns the score that separates the canary's signs best on the pilot."""
     signs = np.where(positive, 1.0, -1.0)
     linear = _linear(seen * step, signs, pattern)
     best, strength = linear, _strength(linear.of(seen, step) * signs)
@@ -383,15 +394,16 @@ def _score(seen: Values, positive: BoolArray, pattern: FloatArray, step: float, 
 
 
 def _bare_moduli(count: _Counts) -> list[int]:
-    """Returns the moduli at which what was seen so far is plainly not uniform; noise alone never brings that about."""
+    """Returns the moduli at which the values so far are clearly not uniform; noise alone never causes such values."""
     return [modulus for modulus, turn in count.turns.items() if abs(turn) > _PLAINLY * math.sqrt(count.looked_at)]
 
 
 def _linear(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> Score:
-    """Returns the better of two linear scores: rounds count alike, or by the covariance of their noise.
+    """Returns the better of two linear scores: with equal rounds, or weighted by the covariance of the noise.
 
-    Where noise is fresh and as wide in every round the first is the best there is, and the second loses by what the
-    pilot says of the covariance by chance. So the second must win on a half of the pilot that it was not fitted to.
+    For noise that is fresh and equally wide in every round the first score is optimal, and the second loses by the
+    pilot's random error in the covariance. The second must therefore win on a half of the pilot that was not used for
+    the fit.
     """
     half, chosen = seen.shape[2] // 2, len(seen) if len(seen) > 1 else seen.shape[1]
     plain = Score(weights=_weights(seen, signs, pattern, fitted=False))
@@ -403,9 +415,10 @@ def _linear(seen: FloatArray, signs: FloatArray, pattern: FloatArray) -> Score:
 
 
 def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray, *, fitted: bool) -> FloatArray:
-    """Returns the weights of what was seen: the canary's part, and where `fitted` over the covariance of the noise.
+    """Returns the weights of a view: the canary's part, and with `fitted` divided by the covariance of the noise.
 
-    The canary's part is the same in every round. With several messages a round, what each holds of it is estimated.
+    The canary's part is the same in every round. With several messages in a round, the canary's part of every message
+    is estimated.
     """
     rows, rounds, replays = seen.shape
     turned = seen * pattern[:, None]
@@ -426,7 +439,7 @@ def _weights(seen: FloatArray, signs: FloatArray, pattern: FloatArray, *, fitted
 
 
 def _strength(signed: FloatArray) -> float:
-    """Returns how far scores are from 0, in their own widths."""
+    """Returns the distance of scores from 0, in their own widths."""
     width = float(signed.std())
     return float(signed.mean()) / width if width > 0 else float(np.sign(signed.mean())) * 1e9
 

@@ -305,7 +305,7 @@ def audit_chart(audit: Audit) -> Spec:
             for what, epsilon in measured.items()
             if epsilon is not None and (epsilon > 0 or what == "claimed")
         ]
-        bars.append(common | {"epsilon": found.measured or 0.0, "to": found.exact})
+        bars.append(common | {"epsilon": found.lower_bound or 0.0, "to": found.exact})
     kinds = ["claimed", "at least, Gaussian", "at least, any mechanism"]
     x = {
         "field": "epsilon",
@@ -327,13 +327,12 @@ def audit_chart(audit: Audit) -> Spec:
         "scale": {"domain": kinds},
     }
     tips = tooltip(name="observer", silo="silo attacked", what="epsilon", shown="is", verdict="verdict")
-    worst = max(charted, key=lambda found: (found.measured or 0.0) / (found.exact or 1.0), default=None)
+    worst = max(charted, key=lambda found: (found.lower_bound or 0.0) / (found.exact or 1.0), default=None)
     told = ""
     if worst is not None:
         nearest = f"{worst.node}, {observer_of(worst)}"
-        told = (
-            f" The nearest to its claim is {nearest}: {_rounded_down(worst.measured)} of {shown_epsilon(worst.exact)}."
-        )
+        bound, claim = _rounded_down(worst.lower_bound), shown_epsilon(worst.exact)
+        told = f" The nearest to its claim is {nearest}: {bound} of {claim}."
     layers: list[Spec] = [
         {
             "data": {"values": [bar for bar in bars if bar["epsilon"] > 0]},

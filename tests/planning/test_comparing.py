@@ -2,6 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import ParameterError
@@ -67,7 +68,7 @@ def test_a_row_that_cannot_keep_the_target_is_left_out_with_the_reason():
     outer = compare_plans(severe, None, {"rounds": 10, "epsilon": {"federation": 1.0}, "parameters": 66})
     assert list(outer.left_out) == ["joint"]
     assert "no target there can be kept" in outer.left_out["joint"]
-    with pytest.raises(ParameterError, match="delta must be"):
+    with pytest.raises(ParameterError, check=coded("accounting.delta-range")):
         compare(severe, rounds=10, epsilon=1.0, delta=2.0)
 
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 
 import pytest
+from error_codes import coded
 
 from fulcrum.errors import ParameterError
 from fulcrum.planning.files.exports import export_plan
@@ -71,9 +72,7 @@ def test_aggregators_carry_the_noise_where_they_inject_it():
 
 
 def test_an_unknown_export_is_refused(made):
-    with pytest.raises(
-        ParameterError, match=r"unknown export 'flowr'. Known: csv, flower, nvflare. Did you mean 'flower'\?"
-    ):
+    with pytest.raises(ParameterError, check=coded("errors.name-unknown", noun="export", name="flowr")):
         export_plan(made, "flowr")
 
 

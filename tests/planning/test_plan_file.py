@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 from forging import sealed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,7 +131,7 @@ def test_links_are_followed_and_devices_are_left_alone(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert read_plan(tmp_path / "real.json").digest == made.digest
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(StorageError, match="is not a regular file"):
+    with pytest.raises(StorageError, check=coded("storage.target-not-a-file", kind="not a regular file")):
         fulcrum.save_plan(made, tmp_path / "pipe")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
@@ -276,8 +277,8 @@ def test_who_moved_is_a_silo_that_was_elsewhere_before(moved):
         target = Target(rounds=10, epsilon={"region": 1.0})
         return make_plan(profile("isic-paper"), target, Execution(), Past(**past))
 
-    with pytest.raises(ParameterError, match="moved must name silos of the plan"):
+    with pytest.raises(ParameterError, check=coded("plan.moved-invalid")):
         after(spent=spent, moved=moved)
-    with pytest.raises(ParameterError, match="got 'no spent'"):
+    with pytest.raises(ParameterError, check=coded("plan.moved-invalid", moved="no spent")):
         after(moved={"region-1-1": "x"})
     assert after(spent=spent, moved={"region-1-1": "x"}).moved == {"region-1-1": "x"}

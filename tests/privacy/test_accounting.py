@@ -5,6 +5,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from error_codes import coded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -256,7 +257,7 @@ def test_what_has_no_noise_has_no_guarantee_and_what_is_no_number_no_answer(acco
         found = epsilon_of(multiplier, rounds=10, delta=1e-5, accountant=accountant)
         assert found == pytest.approx(2 * 10 / multiplier**2, rel=1e-3)
     for shift in (math.nan, -1e-9, [0.5, math.nan]):
-        with pytest.raises(ParameterError, match="shift must be a number of at least 0"):
+        with pytest.raises(ParameterError, check=coded("accounting.shift-range")):
             epsilon_of_shift(shift, delta=1e-5, accountant=accountant)
 
 
@@ -292,7 +293,7 @@ def test_a_distance_between_the_noise_drawn_and_the_noise_accounted_for_helps_th
         more = observer_power_of_shift(0.3, accountant=accountant, false_positive_rate=0.011)
         assert with_it.true_positive_rate == pytest.approx(more.true_positive_rate + 1e-3)
     for wrong in ({"shift": math.nan}, {"shift": -1.0}, {"shift": 1.0, "distance": -1.0}):
-        with pytest.raises(ParameterError, match="must be numbers of at least 0"):
+        with pytest.raises(ParameterError, check=coded("observer.shift-range")):
             observer_power_of_shift(**wrong)
 
 

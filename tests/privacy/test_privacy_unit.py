@@ -6,6 +6,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.core.accounting import epsilon_of_shift
@@ -49,7 +50,7 @@ def test_the_sensitivity_of_a_silo_is_the_diameter_of_the_clip_ball():
 
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.inf, math.nan])
 def test_a_unit_without_a_sensitivity_is_refused(sensitivity):
-    with pytest.raises(ParameterError, match="sensitivity of a unit"):
+    with pytest.raises(ParameterError, check=coded("unit.sensitivity-range")):
         dataclasses.replace(SILO_UNIT, sensitivity=sensitivity)
 
 
@@ -98,7 +99,7 @@ def test_a_plan_of_an_unknown_unit_is_refused(patient, monkeypatch):
 
 def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
     learned = Target(rounds=10, information=2.0, floor=np.zeros(len(FEDERATION)), unit=patient)
-    with pytest.raises(ParameterError, match="need the silo as the unit"):
+    with pytest.raises(ParameterError, check=coded("plan.unit-unsupported")):
         make_plan(FEDERATION, learned, Execution())
     content = plan(FEDERATION, rounds=10, information=2.0).content()
     claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit="patient"))

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -339,7 +340,7 @@ def test_least_influence_is_checked_and_left_out_of_plans_that_do_not_ask_for_it
     plain = fulcrum.plan("severe", rounds=10, epsilon=1.0)
     assert not {"least_influence", "influence_mix"} & set(msgspec.json.decode(to_json(plain.content()))["settings"])
     for wrong in (-0.1, 1.1, float("nan"), True, "half"):
-        with pytest.raises(ParameterError, match="least_influence must be a number from 0 to 1"):
+        with pytest.raises(ParameterError, check=coded("plan.least-influence-range")):
             fulcrum.plan("severe", rounds=10, epsilon=1.0, least_influence=wrong)
 
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.app import run
@@ -94,7 +95,7 @@ def test_a_checkpoint_before_round_1_has_no_velocity_and_none_has_arrays_of_a_st
     whole = dict(np.load(file))
     for changed in ({"velocity": np.full(8, 5.0)}, {"extra": np.zeros(3)}):
         np.savez(file, **(whole | changed))
-        with pytest.raises(StorageError, match="is not a checkpoint of format"):
+        with pytest.raises(StorageError, check=coded("checkpoint.format-unknown")):
             Coordinator.open(tmp_path, deployed, HEAD, classes=2)
     np.savez(file, **whole)
     server = Coordinator.open(tmp_path, deployed, HEAD, classes=2)
@@ -105,7 +106,7 @@ def test_a_checkpoint_before_round_1_has_no_velocity_and_none_has_arrays_of_a_st
     assert later["velocity"].any()
     begun = json.loads(later["state"].tobytes()) | {"round_number": 1, "history": []}
     np.savez(file, **(later | {"state": np.frombuffer(json.dumps(begun).encode(), dtype=np.uint8)}))
-    with pytest.raises(StorageError, match="is not a checkpoint of format"):
+    with pytest.raises(StorageError, check=coded("checkpoint.format-unknown")):
         Coordinator.open(tmp_path, deployed, HEAD, classes=2)
 
 

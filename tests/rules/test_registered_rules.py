@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.app import run
@@ -103,7 +104,7 @@ def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_serv
     released = fulcrum.release(update, content, "region-1-1", 1, noise=fulcrum.SeededNoise(seed=1))
     assert released.round_number == 1
     words = "unknown server 'median'. Known: sum, random-effects, momentum."
-    with pytest.raises(PlanError, match=f"plan.json: {words}"):
+    with pytest.raises(PlanError, check=coded("errors.name-unknown")):
         fulcrum.read_plan(tmp_path / "plan.json")
     with pytest.raises(ParameterError, match=words):
         Coordinator.open(tmp_path / "server", content, {"head": np.zeros(4)})
@@ -148,19 +149,19 @@ def test_a_silo_verifies_a_plan_whose_rule_it_does_not_know_and_holds_it_against
 @pytest.mark.parametrize("name", ["", "Median", "a b", "-a", "a" * 33, "median\n", "é"])
 def test_a_name_that_no_plan_file_carries_is_not_registered(median, name):
     unnamed = type("Unnamed", (median,), {"name": name})
-    with pytest.raises(ParameterError, match="small letters, digits and hyphens"):
+    with pytest.raises(ParameterError, check=coded("rule.name-invalid")):
         register_server_rule(unnamed)
 
 
 def test_two_rules_do_not_share_a_name(median):
     assert register_server_rule(median) is median
-    with pytest.raises(ParameterError, match="there is a server rule 'sum' already"):
+    with pytest.raises(ParameterError, check=coded("rule.name-taken", name="sum")):
         register_server_rule(type("Other", (median,), {"name": "sum"}))
 
 
 def test_a_rule_that_claims_to_add_up_is_not_registered(median):
     """A silo counts the global sum as all that "sum" reads, and nothing else knows of another rule that it does."""
-    with pytest.raises(ParameterError, match="'claims' has adds_up = True, which 'sum' alone may have"):
+    with pytest.raises(ParameterError, check=coded("rule.adds-up", name="claims")):
         register_server_rule(type("Claims", (median,), {"name": "claims", "adds_up": True}))
     assert "claims" not in known_rules()
     assert register_server_rule(SumRule) is SumRule
@@ -190,7 +191,7 @@ def test_a_state_with_a_name_that_a_checkpoint_cannot_keep_is_refused_before_any
     begin = {"begin": lambda self, start: fulcrum.ServerState(model=start, **state)}
     register_server_rule(type("Named", (median,), {"name": "named", **begin}))
     plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="named")
-    with pytest.raises(ParameterError, match="names its arrays and numbers by identifiers other than") as caught:
+    with pytest.raises(ParameterError, check=coded("rule.state-name")) as caught:
         Coordinator.open(tmp_path, plan, {"head": np.zeros(4)})
     assert repr(name) in str(caught.value)
     assert not list(tmp_path.iterdir())
@@ -210,9 +211,7 @@ def test_an_installed_package_offers_its_rule_by_an_entry_point(monkeypatch, tmp
     assert "median" not in known_rules()
     assert rule_named("median").__module__ == "medians"
     assert "median" in known_rules()
-    with pytest.raises(ParameterError, match="has another name"):
+    with pytest.raises(ParameterError, check=coded("rule.entry-point-name")):
         rule_named("mean")
-    with pytest.raises(
-        ParameterError, match=r"unknown server 'mode'\. Known: sum, random-effects, momentum, median, mean"
-    ):
+    with pytest.raises(ParameterError, check=coded("errors.name-unknown", noun="server", name="mode")):
         rule_named("mode")

@@ -100,8 +100,11 @@ class FulcrumError(Exception):
 
     @classmethod
     def at(cls, place: object, error: "FulcrumError") -> Self:
-        """Returns an error of class `cls` with the code, details and remedy of `error`, and a place in front."""
-        located = cls(f"{place}: {error}")
+        """Returns an error of class `cls` with the code, details and remedy of `error`, and a place in front.
+
+        An empty place leaves the sentence as the sentence is.
+        """
+        located = cls(f"{place}: {error}" if place else str(error))
         located.code, located.details, located.remedy = error.code, {**error.details, "place": str(place)}, error.remedy
         return located
 

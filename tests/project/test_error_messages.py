@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
 UNREVISED = {
     "aggregation",
-    "core/plan",
     "core/silo",
     "core/training",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_file import key_bytes
-from fulcrum.errors import ExchangeError, SignatureError, check_known
+from fulcrum.errors import ExchangeError, FulcrumError, SignatureError, check_known
 from fulcrum.primitives import Primitives, primitives
 
 KINDS = ("signing", "sealing")
@@ -19,20 +19,19 @@ KINDS = ("signing", "sealing")
 _SEALING = "x25519:"  # before the public text of a sealing key, so that neither kind is taken for the other
 
 
-def private_key(path: str | Path, kind: str = "signing") -> Any:
-    """Reads a private key of one of `KINDS` from its file."""
+def private_key(path: str | Path, kind: str = "signing", error: type[FulcrumError] = SignatureError) -> Any:
+    """Reads a private key of one of `KINDS` from its file, or raises `error`."""
     wanted = private_class(kind)
-    serialization = signing_suite().serialization
     try:
-        private = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
-    except OSError as error:
-        raise SignatureError(f"{path} cannot be read: {error.strerror}") from None
+        private = signing_suite().serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
+    except OSError as failure:
+        raise error("key.file-unreadable", file=path, reason=failure.strerror) from None
     except (ValueError, TypeError):
         private = None
     if not isinstance(private, wanted):
-        name, option = ("an Ed25519", "") if kind == "signing" else ("an X25519", " --kind sealing")
-        what = "a private key" if private is None else f"{name} key"
-        raise SignatureError(f"{path} is not {what}. Make one with: fulcrum keygen{option}")
+        name, option = ("an Ed25519 key", "") if kind == "signing" else ("an X25519 key", " --kind sealing")
+        expected = "a private key" if private is None else name
+        raise error("key.private-invalid", file=path, expected=expected, option=option)
     return private
 
 
@@ -46,41 +45,33 @@ def public_text(private: Any) -> str:
 def public_key(text: str, kind: str = "signing") -> Any:
     """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
     suite = signing_suite()
-    made, start = (
+    public_class, start = (
         (suite.ed25519.Ed25519PublicKey, "") if kind == "signing" else (suite.x25519.X25519PublicKey, _SEALING)
     )
-    refusal = SignatureError(f"{text[:15]}.. is not a public key for {kind}. Make one with: fulcrum keygen")
     key = key_bytes(text.removeprefix(start)) if text.startswith(start) else None
-    if key is None:
-        raise refusal
     try:
-        return made.from_public_bytes(key)
+        return public_class.from_public_bytes(key or b"")
     except ValueError:
-        raise refusal from None
+        raise SignatureError("key.public-invalid", text=text[:15], kind=kind) from None
 
 
 def plan_key(plan: PlanData, name: str, kind: str) -> Any:
     """Returns the public key that the plan carries of a silo ("signing") or of a region ("sealing")."""
-    whose = f"{'silo' if kind == 'signing' else plan.federation.innermost.name} {name!r}"
+    role = "silo" if kind == "signing" else plan.federation.innermost.name
     if name not in plan.keys:
-        raise ExchangeError(f"the plan carries no key of {whose}. Plan with --keys")
+        raise ExchangeError("plan.key-missing", role=role, name=name)
     try:
         return public_key(plan.keys[name], kind)
     except SignatureError as error:
-        raise ExchangeError(f"the plan's key of {whose} cannot be used: {error}") from None
+        raise ExchangeError("plan.key-invalid", role=role, name=name, reason=str(error)) from None
 
 
 def load_private_key(plan: PlanData, name: str, path: str | Path, kind: str) -> Any:
     """Reads a private key and checks that its public half is the one that the plan carries under the name."""
     plan_key(plan, name, kind)
-    try:
-        private = private_key(path, kind)
-    except SignatureError as error:
-        raise ExchangeError(str(error)) from None
+    private = private_key(path, kind, error=ExchangeError)
     if public_text(private) != plan.keys[name]:
-        raise ExchangeError(
-            f"{path} is not the key of {name!r} that the plan carries. Plan with its .pub, or use that key"
-        )
+        raise ExchangeError("key.not-of-plan", file=path, name=name)
     return private
 
 

@@ -27,8 +27,6 @@ _OUTDATED = {
 }
 """Formats whose plans are not read, and why."""
 
-_AGAIN = "Make the plan again with: fulcrum plan"
-
 
 class SupportsContent(Protocol):
     """A plan in memory that states all that its file would hold."""
@@ -52,7 +50,7 @@ def content_in(plan: str | Path | SupportsContent | PlanFile) -> PlanFile:
     try:
         data = msgspec.json.encode(content)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise PlanError(f"the plan cannot be written as JSON: {error}. {_AGAIN}") from None
+        raise PlanError("plan.not-encodable", reason=str(error)) from None
     decoded = _decoded(data, "the plan")
     _check_form(decoded, "the plan")
     return decoded
@@ -63,19 +61,14 @@ def read_content(path: str | Path) -> PlanFile:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise PlanError(
-            f"{path} cannot be read: {error.strerror}. Give a plan; make one with: fulcrum plan FEDERATION -o plan.json"
-        ) from None
+        raise PlanError("plan.file-unreadable", file=path, reason=error.strerror) from None
     content = _decoded(data, str(path))
     try:
         check_unique_keys(data)
     except ValueError as error:
-        raise PlanError(f"{path} is not as Fulcrum writes plans: {error}. {_AGAIN}") from None
+        raise PlanError("plan.field-repeated", file=path, reason=str(error)) from None
     if content.digest != content_digest(content):
-        raise PlanError(
-            f"{path} was changed after it was made (digest {content.digest[:4]}.., expected "
-            f"{content_digest(content)[:4]}..). {_AGAIN}"
-        )
+        raise PlanError("plan.digest-changed", file=path, digest=content.digest, expected=content_digest(content))
     _check_form(content, str(path))
     return content
 
@@ -85,28 +78,26 @@ def _decoded(data: bytes, source: str) -> PlanFile:
     try:
         header = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(
-            f"{source} is not a plan, for it is not JSON: {error}. Make one with: fulcrum plan FEDERATION -o plan.json"
-        ) from None
+        raise PlanError("plan.not-json", source=source, reason=str(error)) from None
     if not isinstance(header, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(header), "a number")
-        raise PlanError(f"{source} is not a plan: it holds {kind}, not an object. Make one with: fulcrum plan")
+        raise PlanError("plan.not-an-object", source=source, kind=kind)
     found = header.get("format")
     if isinstance(found, str) and found in _OUTDATED:
-        raise PlanError(f"{source} is of format {found}, which {_OUTDATED[found]}. {_AGAIN}")
+        raise PlanError("plan.format-outdated", source=source, format=found, reason=_OUTDATED[found])
     if found != FORMAT:
-        raise PlanError(f"{source} is not a plan of format {FORMAT}, got {found!r}. Make one with: fulcrum plan")
+        raise PlanError("plan.format-unknown", source=source, expected=FORMAT, format=found)
     try:
         return msgspec.convert(header, PlanFile)
     except msgspec.ValidationError as error:
-        raise PlanError(f"{source}: {error}. {_AGAIN}") from None
+        raise PlanError("plan.field-invalid", source=source, reason=str(error)) from None
 
 
 def _check_form(content: PlanFile, source: str) -> None:
     """Raises `PlanError` with the first of `_problems`."""
     problem = next(_problems(content), None)
     if problem is not None:
-        raise PlanError(f"{source} does not hold together: {problem}. {_AGAIN}")
+        raise PlanError("plan.inconsistent", source=source, problem=problem)
 
 
 def federation_in(content: PlanFile) -> Topology:
@@ -116,11 +107,11 @@ def federation_in(content: PlanFile) -> Topology:
     nodes = {tier: [node.name for node in content.tiers[tier]] for tier in tiers}
     for name in (*names, *(node for tier in tiers for node in nodes[tier])):
         if problem := name_problem(name):
-            raise PlanError(f"a name must {problem}, got {name!r}")
+            raise PlanError("plan.name-invalid", rule=problem, name=name)
     for kind, given in (("silo", names), *nodes.items()):
         if len(set(given)) < len(given):
             twice = next(name for name, count in Counter(given).items() if count > 1)
-            raise PlanError(f"{kind} {twice!r} stands there a second time")
+            raise PlanError("plan.name-repeated", noun=kind, name=twice)
     parents = [[entry.node for entry in content.silos]]
     parents += [[node.parent or "" for node in content.tiers[tier]] for tier in tiers[:-1]]
     preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
@@ -138,9 +129,7 @@ def federation_in(content: PlanFile) -> Topology:
         declared_weights=all_or_none([entry.declared_weight for entry in content.silos]),
     )
     if topology.digest != content.federation.digest:
-        raise PlanError(
-            f"the roster has digest {topology.digest[:4]}.., the file names {content.federation.digest[:4]}.."
-        )
+        raise PlanError("plan.roster-differs", digest=topology.digest, expected=content.federation.digest)
     if content.silos[0].weight is None:
         return topology
     return topology.weighted(np.array([entry.weight or 0.0 for entry in content.silos]))

@@ -48,30 +48,30 @@ def check_beside(path: str | Path, digest: str, trusted: str) -> None:
     suite = signing_suite()
     signed = signature_of(path)
     if signed.plan_digest != digest:
-        raise SignatureError(f"{path}.sig signs another plan ({signed.plan_digest[:4]}.., this one is {digest[:4]}..)")
+        raise SignatureError("signature.plan-differs", file=path, signed_digest=signed.plan_digest, digest=digest)
     public = public_key(trusted)
     if signed.public_key != trusted:
-        raise SignatureError(f"{path} was signed by {signed.public_key[:8]}.., not by the issuer {trusted[:8]}..")
+        raise SignatureError("signature.issuer-differs", file=path, signer=signed.public_key, issuer=trusted)
     try:
         public.verify(base64.b64decode(signed.signature, validate=True), signed_message(digest))
     except (suite.invalid_signature, ValueError):
-        raise SignatureError(f"{path}.sig is not a good signature by the issuer {trusted[:8]}..") from None
+        raise SignatureError("signature.invalid", file=path, issuer=trusted) from None
 
 
 def signature_of(path: str | Path) -> Signature:
     """Reads the signature beside a plan file."""
     file = Path(f"{path}.sig")
     if file.exists() and not file.is_file():  # opening a pipe would wait for ever
-        what = "a folder" if file.is_dir() else "not a regular file"
-        raise SignatureError(f"{file} cannot be read: it is {what}. Sign the plan with: fulcrum sign")
+        reason = "it is a folder" if file.is_dir() else "it is not a regular file"
+        raise SignatureError("signature.file-unreadable", file=file, reason=reason)
     try:
         signed = json_of(file.read_bytes(), Signature)
     except OSError as error:
-        raise SignatureError(f"{file} cannot be read: {error.strerror}. Sign the plan with: fulcrum sign") from None
+        raise SignatureError("signature.file-unreadable", file=file, reason=error.strerror) from None
     except msgspec.MsgspecError as error:
-        raise SignatureError(f"{file} is not a signature: {error}") from None
+        raise SignatureError("signature.malformed", file=file, reason=str(error)) from None
     if signed.format != FORMAT:
-        raise SignatureError(f"{file} is not a signature of format {FORMAT}, got {signed.format[:40]!r}")
+        raise SignatureError("signature.format-unknown", file=file, expected=FORMAT, format=signed.format[:40])
     return signed
 
 

@@ -90,7 +90,7 @@ class VerifiedPlan(PlanData):
     def index_of(self, silo: str, error: type[FulcrumError] = PlanError) -> int:
         """Returns the place of a silo in the federation, or raises `error`."""
         if silo not in self.index:
-            raise error(f"the plan knows no silo {silo!r}.{suggestion(silo, self.index)}")
+            raise error("plan.silo-unknown", silo=silo, suggestion=suggestion(silo, self.index))
         return self.index[silo]
 
     def release_cost(self, silo: str) -> dict[str, float]:
@@ -128,7 +128,7 @@ def verified(
     """
     if isinstance(plan, VerifiedPlan):
         if plan not in _MADE:
-            raise error(f"{source} was not made by fulcrum.verified. Verify the content of its file")
+            raise error("plan.not-verified", source=source)
         return plan
     if isinstance(plan, str | Path):
         plan, source = read_content(plan), str(plan)
@@ -145,7 +145,7 @@ def verified_of_issuer(
     try:
         own = content_in(content)  # a copy: nobody changes it while it is checked
     except PlanError as malformed:
-        raise error(str(malformed)) from None
+        raise error.at("", malformed) from None
     digest = check_verified(own, error, source=source)
     kept = _KEPT.setdefault((digest, issuer), _made_from(own, digest, issuer))  # of two threads, the first one's
     for oldest in list(_KEPT)[:-_MOST_KEPT]:
@@ -168,10 +168,10 @@ def check_verified(content: PlanFile, error: type[FulcrumError] = PlanError, *, 
         try:
             checks = verify(content)
         except PlanError as malformed:  # a content in memory that no file can have
-            raise error(str(malformed)) from None
+            raise error.at("", malformed) from None
         for check in checks:
             if not check.holds:
-                raise error(f"{source} does not hold what it says: {check.name}, {check.detail}")
+                raise error("plan.check-failed", source=source, check=check.name, detail=check.detail)
         _VERIFIED.add(digest)
     return digest
 

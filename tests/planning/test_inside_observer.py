@@ -94,6 +94,14 @@ def test_the_command_line_takes_both_words_and_notes_the_earlier(aggregation, na
     assert len(digests) == 1
 
 
+def test_the_earlier_name_of_excluded_silos_answers_with_a_warning():
+    requirement = fulcrum.Requirement(multiplier={"region": 1.0}, colluders=1, dropouts=2)
+    with pytest.warns(DeprecationWarning, match=r"Use Requirement\.excluded_silos"):
+        assert requirement.uncounted == requirement.excluded_silos == 3
+    with pytest.raises(AttributeError, match="has no attribute 'counted'"):
+        _ = requirement.counted
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -36,9 +36,9 @@ from fulcrum.core.masking.masking_messages import (
     Survivors,
     _verify,
     request_from_bytes,
-    signed_answer,
+    signed_reply,
 )
-from fulcrum.core.masking.member_protocol import Member, State
+from fulcrum.core.masking.member_protocol import MemberProtocol, State
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.noise.keystream import repeated_bytes
@@ -53,11 +53,11 @@ PARAMETERS, MOST_PARAMETERS = (100, 10_000, 1_000_000), tuple(10**power for powe
 PROMISED_PARAMETERS, PROMISED_MEMBERS, MOST_RATIO = 1_000_000, 10, 4.0
 FIRST, DROPPED = "silo-000", "silo-001"
 WORK: dict[Any, str] = {
-    Begin: "begun",
-    Roster: "shared",
-    Inbox: "received",
-    Survivors: "attested",
-    Attested: "unmasked",
+    Begin: "begin",
+    Roster: "share_secrets",
+    Inbox: "accept_shares",
+    Survivors: "attest_survivors",
+    Attested: "unmask_sum",
 }
 """What a member does at each request."""
 
@@ -126,7 +126,7 @@ class Measured:
 
     def __init__(self, members: int) -> None:
         self.group, keys = group_for(members)
-        self.members = {name: Member(group=self.group, silo=name, key=key) for name, key in keys.items()}
+        self.members = {name: MemberProtocol(group=self.group, silo=name, key=key) for name, key in keys.items()}
         self.session = self.group.session(1, "model")
         self.dropped = {DROPPED} if members > 3 else set[str]()
         self.states: dict[str, list[State]] = {name: [] for name in self.members}
@@ -166,7 +166,7 @@ class Measured:
         """The time of one masked input, with the neighbours' shares opened before, and its floor."""
         values = np.ones(parameters, dtype=np.int64)
         member, state, inbox = self.members[FIRST], self.states[FIRST][SHARED], self.inboxes[FIRST]
-        spent = seconds(lambda: member.masked_input(member.received(state, inbox), values), 3)
+        spent = seconds(lambda: member.masked_input(member.accept_shares(state, inbox), values), 3)
         return spent, keystream_seconds(parameters * self.group.bits // 8, self.group.neighbours + 1)
 
     def server_seconds(self, parameters: int) -> tuple[float, float]:
@@ -182,7 +182,7 @@ class Measured:
                 if name in self.dropped and turn >= STAGES.index(INPUT):
                     continue
                 if stage == INPUT:
-                    answer = signed_answer(INPUT, self.session, name, zeros, self.members[name].key)
+                    answer = signed_reply(INPUT, self.session, name, zeros, self.members[name].key)
                 else:
                     answer = self.states[name][turn].answers[turn]
                 start = time.process_time()

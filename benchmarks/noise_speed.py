@@ -17,7 +17,7 @@ import numpy as np
 import opendp.prelude as dp
 from scipy import stats
 
-from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian, _combined, _compiled, _sampled
+from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian, _combine_draws, _compiled_loop, _draw_samples
 from fulcrum.core.noise.keystream import random_bytes
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
@@ -61,10 +61,10 @@ def main() -> None:
     parser.add_argument("--format", choices=FORMATS, default="table")
     style = parser.parse_args().format
     noise, rng = DiscreteGaussian(WIDTH), np.random.Generator(np.random.PCG64(1))
-    compiled = _compiled()
+    compiled = _compiled_loop()
     works: dict[str, Callable[[], object]] = {
         "normal": lambda: rng.standard_normal(COORDINATES),
-        "numpy": lambda: _sampled(noise.convolution, COORDINATES, random_bytes, _combined),
+        "numpy": lambda: _draw_samples(noise.convolution, COORDINATES, random_bytes, _combine_draws),
         "bytes": lambda: random_bytes(8 * COORDINATES),
         "system": lambda: os.urandom(8 * COORDINATES),
     }

@@ -201,7 +201,7 @@ def test_masks_are_made_by_what_a_silo_masks_with(monkeypatch):
     """Each of the functions that are attacked is one that a masked input goes through."""
     called = []
     attacked = {"new_seed": masks, "new_private_key": masks, "add_mask": masks}
-    for name, where in (attacked | {"own_key": masking_silo, "pair_key": masking_silo}).items():
+    for name, where in (attacked | {"self_mask_key": masking_silo, "pair_key": masking_silo}).items():
         real = getattr(where, name)
 
         def noted(*given, _real=real, _name=name, **named):
@@ -213,7 +213,7 @@ def test_masks_are_made_by_what_a_silo_masks_with(monkeypatch):
     by_silos = set(called)
     called.clear()
     mask_probes(masked(), masks=3)
-    assert set(called) == by_silos == {"new_seed", "new_private_key", "own_key", "pair_key", "add_mask"}
+    assert set(called) == by_silos == {"new_seed", "new_private_key", "self_mask_key", "pair_key", "add_mask"}
 
 
 def test_a_whole_audit_of_a_masked_plan_tells_of_its_masks_as_they_are_made():

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 import fulcrum
-from fulcrum.core.masking.masking_messages import answer_from_bytes
+from fulcrum.core.masking.masking_messages import member_reply_from_bytes
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
@@ -94,7 +94,7 @@ class FlowerWorld:
                 assert (reply.error.code, reply.error.reason) == (460, "refused")
                 continue
             assert list(reply.content) == ["fulcrum"]
-            answer = answer_from_bytes(answer_in(reply.content))
+            answer = member_reply_from_bytes(answer_in(reply.content))
             assert answer.silo in self.silos
             if answer.holds == "input":
                 left.add((answer.silo, answer.session.round_number))

@@ -192,3 +192,11 @@ def test_duplicates_are_found_exactly(names):
     else:
         with pytest.raises(FederationError):
             Federation.from_columns(**columns)
+
+
+def test_the_earlier_name_of_with_weights_still_works_and_warns():
+    federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
+    with pytest.warns(DeprecationWarning, match=r"weighted goes with version 0\.3\. Use with_weights"):
+        chosen = federation.weighted(np.array([0.5, 0.25, 0.25]))
+    assert chosen.weights.tolist() == [0.5, 0.25, 0.25]
+    assert not hasattr(federation, "weighed")

@@ -9,8 +9,8 @@ import fulcrum
 from fulcrum.aggregation.masked_group import STAGES, MaskedGroup
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Roster, Survivors, request_from_bytes
-from fulcrum.core.masking.member_protocol import Member
-from fulcrum.core.masking.member_replies import MaskingSilo
+from fulcrum.core.masking.member_protocol import MemberProtocol
+from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.keys import public_text
@@ -72,14 +72,14 @@ class InMemory:
     def answer(self, data):
         request = request_from_bytes(data)
         if isinstance(request, Begin):
-            self.state = self.member.begun(request)
+            self.state = self.member.begin(request)
         else:
-            work = {Roster: "shared", Survivors: "attested", Attested: "unmasked"}[type(request)]
+            work = {Roster: "share_secrets", Survivors: "attest_survivors", Attested: "unmask_sum"}[type(request)]
             self.state = getattr(self.member, work)(self.state, request)
         return self.state.answers[-1]
 
     def masked_input(self, data, values):
-        self.state = self.member.received(self.state, request_from_bytes(data))
+        self.state = self.member.accept_shares(self.state, request_from_bytes(data))
         return self.member.masked_input(self.state, values)
 
     def close(self):
@@ -99,9 +99,9 @@ class Round:
 
     def silo(self, name):
         if name not in self.silos:
-            member = Member(group=self.group, silo=name, key=private_key(name), least=self.least)
+            member = MemberProtocol(group=self.group, silo=name, key=private_key(name), least=self.least)
             path = None if self.folder is None else self.folder / f"{name}.masking"
-            self.silos[name] = InMemory(member) if path is None else MaskingSilo.open(path, member, create=True)
+            self.silos[name] = InMemory(member) if path is None else MemberReplies.open(path, member, create=True)
         return self.silos[name]
 
     def answer(self, name, request):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fulcrum.core.masking.harary_graph import COMPLETE, FAILURE, Circle, _tail, neighbour_count
+from fulcrum.core.masking.harary_graph import COMPLETE, FAILURE, HararyGraph, _tail, neighbour_count
 from fulcrum.core.masking.masking_thresholds import threshold_for, tolerates
 from fulcrum.errors import ParameterError
 
@@ -29,7 +29,7 @@ def in_one_piece(circle, left):
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 10, COMPLETE])
 def test_small_groups_share_masks_with_everybody(size):
     count = neighbour_count(size, colluders=min(1, size - 1), dropouts=0)
-    circle = Circle(names(size), b"seed", count)
+    circle = HararyGraph(names(size), b"seed", count)
     for member in names(size):
         assert circle.neighbours(member) == tuple(silo for silo in names(size) if silo != member)
 
@@ -64,7 +64,7 @@ def test_whoever_colludes_or_drops_out_the_others_hang_together(data):
     size = data.draw(st.integers(65, 130))
     colluders, dropouts = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 6))
     count = neighbour_count(size, colluders=colluders, dropouts=dropouts)
-    circle = Circle(names(size), data.draw(st.binary(min_size=4, max_size=4)), count)
+    circle = HararyGraph(names(size), data.draw(st.binary(min_size=4, max_size=4)), count)
     start = data.draw(st.integers(0, size - 1))
     order = sorted(names(size), key=lambda silo: circle.point(names(size)[start], silo))
     side_by_side = [order[place % size] for place in range(1, 1 + colluders + dropouts)]  # the worst that can be taken
@@ -75,7 +75,7 @@ def test_whoever_colludes_or_drops_out_the_others_hang_together(data):
 
 def test_a_circle_falls_apart_where_its_neighbours_are_taken_away():
     """That the search for pieces sees one: k members, k/2 side by side in each of two places."""
-    circle = Circle(names(40), b"seed", 6)
+    circle = HararyGraph(names(40), b"seed", 6)
     order = sorted(names(40), key=lambda silo: circle.point("silo-000", silo))
     taken = {*order[3:6], *order[20:23]}
     assert not in_one_piece(circle, set(order) - taken)
@@ -84,7 +84,7 @@ def test_a_circle_falls_apart_where_its_neighbours_are_taken_away():
 
 def test_edges_go_both_ways_and_points_of_holders_differ():
     for size, count in ((90, 36), (90, 89), (7, 6), (71, 20)):
-        circle = Circle(names(size), b"seed", count)
+        circle = HararyGraph(names(size), b"seed", count)
         for member in names(size):
             near = circle.neighbours(member)
             assert len(near) == count
@@ -96,13 +96,13 @@ def test_edges_go_both_ways_and_points_of_holders_differ():
 
 def test_the_order_on_the_circle_follows_from_the_seed_alone():
     one, same, other = (
-        Circle(order, seed, 4) for order, seed in (("abcdefgh", b"1"), ("hgfedcba", b"1"), ("abcdefgh", b"2"))
+        HararyGraph(order, seed, 4) for order, seed in (("abcdefgh", b"1"), ("hgfedcba", b"1"), ("abcdefgh", b"2"))
     )
     assert all(one.neighbours(member) == same.neighbours(member) for member in "abcdefgh")
     assert any(one.neighbours(member) != other.neighbours(member) for member in "abcdefgh")
     counts = dict.fromkeys(itertools.permutations("abc"), 0)
     for seed in range(6000):
-        circle = Circle("abc", seed.to_bytes(4, "big"), 2)
+        circle = HararyGraph("abc", seed.to_bytes(4, "big"), 2)
         counts[tuple(sorted("abc", key=lambda member: circle._place[member]))] += 1
     assert stats.chisquare(list(counts.values())).pvalue > 1e-6
 

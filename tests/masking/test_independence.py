@@ -8,7 +8,7 @@ from groups import Round, inputs_of, names, region
 from scipy import stats
 
 from fulcrum.aggregation.masked_group import MaskedGroup
-from fulcrum.core.masking.masking_messages import INPUT, answer_from_bytes
+from fulcrum.core.masking.masking_messages import INPUT, member_reply_from_bytes
 from fulcrum.core.masking.masks import add_mask, derived_key
 
 COUNT = 60_000
@@ -50,7 +50,7 @@ def whole_round():
 
 def received_from(silo):
     group, _, masked = whole_round()
-    answers = [answer_from_bytes(data) for name, data in masked.seen if name == silo]
+    answers = [member_reply_from_bytes(data) for name, data in masked.seen if name == silo]
     bodies = [answer.body for answer in answers if answer.holds == INPUT]
     assert len(bodies) == 1
     return np.frombuffer(bodies[0], dtype=group.dtype)
@@ -107,6 +107,6 @@ def test_two_rounds_of_one_update_share_no_mask():
     group, inputs, _ = whole_round()
     again = Round(group, inputs, number=2)
     again.run()
-    second = [answer_from_bytes(data) for name, data in again.seen if name == "silo-003"]
+    second = [member_reply_from_bytes(data) for name, data in again.seen if name == "silo-003"]
     later = np.frombuffer(next(answer.body for answer in second if answer.holds == INPUT), dtype=group.dtype)
     assert dependence(inputs["silo-003"], later - received_from("silo-003"), group.bits) > TAIL

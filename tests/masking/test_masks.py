@@ -11,13 +11,13 @@ from groups import refusal
 from fulcrum.core.masking.masking_messages import FORMAT, Session
 from fulcrum.core.masking.masks import (
     add_mask,
-    agreed,
     derived_key,
     loaded_key,
     new_private_key,
-    opened,
+    pair_secret,
     public_half,
-    sealed,
+    seal,
+    unseal,
 )
 from fulcrum.core.masking.member_protocol import commitment, pair_key
 
@@ -34,7 +34,7 @@ def test_a_pairs_secret_is_that_of_rfc_7748():
     alice = bytes.fromhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
     shared = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-    assert agreed(loaded_key(alice), bob, "bob") == shared
+    assert pair_secret(loaded_key(alice), bob, "bob") == shared
     assert public_half(alice).hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
 
 
@@ -43,8 +43,8 @@ def test_fresh_keys_differ_and_agree_from_either_side():
     assert len(set(fresh)) == 20
     assert {len(key) for key in fresh} == {32}
     for one, other in itertools.pairwise(fresh):
-        from_one = agreed(loaded_key(one), public_half(other), "other")
-        assert from_one == agreed(loaded_key(other), public_half(one), "one")
+        from_one = pair_secret(loaded_key(one), public_half(other), "other")
+        assert from_one == pair_secret(loaded_key(other), public_half(one), "one")
 
 
 def test_a_derived_key_is_that_of_rfc_5869():
@@ -75,7 +75,7 @@ def test_a_mask_comes_off_again_bit_for_bit_and_does_not_depend_on_chunks(dtype,
 
 def test_keys_of_no_point_or_of_low_order_are_refused():
     for public in (bytes(32), (1).to_bytes(32, "little"), b"short"):
-        assert "no X25519 key, or of low order" in refusal(agreed, loaded_key(new_private_key()), public, "lille")
+        assert "no X25519 key, or of low order" in refusal(pair_secret, loaded_key(new_private_key()), public, "lille")
 
 
 def test_every_purpose_pair_and_session_has_a_key_of_its_own():
@@ -106,12 +106,12 @@ def test_names_that_read_alike_side_by_side_are_told_apart():
 
 
 def test_what_is_sealed_opens_with_its_key_about_its_subject_alone():
-    text = sealed(b"k" * 32, b"share", b"from lille to metz")
-    assert opened(b"k" * 32, text, b"from lille to metz") == b"share"
-    assert opened(b"k" * 32, text, b"from metz to lille") is None
-    assert opened(b"l" * 32, text, b"from lille to metz") is None
-    assert opened(b"k" * 32, text[:-1], b"from lille to metz") is None
-    assert opened(b"k" * 32, b"", b"from lille to metz") is None
+    text = seal(b"k" * 32, b"share", b"from lille to metz")
+    assert unseal(b"k" * 32, text, b"from lille to metz") == b"share"
+    assert unseal(b"k" * 32, text, b"from metz to lille") is None
+    assert unseal(b"l" * 32, text, b"from lille to metz") is None
+    assert unseal(b"k" * 32, text[:-1], b"from lille to metz") is None
+    assert unseal(b"k" * 32, b"", b"from lille to metz") is None
 
 
 def test_200_000_masks_of_pairs_have_no_start_in_common_and_a_32_bit_seed_would_show():

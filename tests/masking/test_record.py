@@ -7,9 +7,9 @@ import pytest
 from groups import Round, inputs_of, names, private_key, refusal, region
 
 from fulcrum.aggregation.masked_group import STAGES
-from fulcrum.core.masking.member_protocol import Member
-from fulcrum.core.masking.member_replies import MaskingSilo
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_protocol import MemberProtocol
+from fulcrum.core.masking.member_replies import MemberReplies
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.errors import StorageError
 
 SILO = "silo-000"
@@ -65,23 +65,23 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
 
 def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     path = tmp_path / "record"
-    MaskingRecord.bound(path, silo=SILO, create=True).close()
-    other = Member(group=group, silo="silo-001", key=private_key("silo-001"))
-    assert "the record of another silo" in refusal(MaskingSilo.open, path, other)
+    MemberStore.open(path, silo=SILO, create=True).close()
+    other = MemberProtocol(group=group, silo="silo-001", key=private_key("silo-001"))
+    assert "the record of another silo" in refusal(MemberReplies.open, path, other)
     path.unlink()
-    assert "what this silo has unmasked" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+    assert "what this silo has unmasked" in refusal(MemberReplies.open, path, other, kind=StorageError)
     path.write_bytes(b"")
-    assert "lost its content" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+    assert "lost its content" in refusal(MemberReplies.open, path, other, kind=StorageError)
     path.write_bytes(os.urandom(5000))
-    assert "is not a silo's record" in refusal(MaskingSilo.open, path, other, kind=StorageError)
+    assert "is not a silo's record" in refusal(MemberReplies.open, path, other, kind=StorageError)
 
 
 def test_a_record_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "record"
-    MaskingRecord.bound(path, silo=SILO, create=True).close()
+    MemberStore.open(path, silo=SILO, create=True).close()
     older = path.read_bytes()[:60] + (2).to_bytes(4, "big") + path.read_bytes()[64:]
     path.write_bytes(older)
-    assert refusal(MaskingRecord.bound, path, silo=SILO, kind=StorageError) == (
+    assert refusal(MemberStore.open, path, silo=SILO, kind=StorageError) == (
         f"{path} is a silo's record of masked rounds of format 2, of an earlier Fulcrum. Finish its plan with the "
         "version that wrote it, or ask for a new plan and begin a new record"
     )
@@ -99,7 +99,7 @@ def test_a_state_that_is_unmasked_leaves_nothing_of_the_one_before_in_any_file(m
     masked.until("input")
     secrets = secrets_of(masked.silo(SILO), masked.session)
     masked.close()
-    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    record = MemberStore.open(tmp_path / f"{SILO}.masking", silo=SILO)
     state, _ = record.state(masked.session)
     record.store(state)  # the journal of the next write holds this one's secrets
     record.store(msgspec.structs.replace(state, seed=b"", masking_key=b"", sealing_key=b"", pairs={}), unmasked=True)
@@ -145,9 +145,9 @@ def test_a_silo_that_unmasked_a_sum_keeps_of_each_member_the_share_alone_that_it
 def test_a_state_that_is_damaged_is_refused_in_one_line(masked, tmp_path):
     requests = masked.until("shares")
     masked.close()
-    with MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO).working():
+    with MemberStore.open(tmp_path / f"{SILO}.masking", silo=SILO).working():
         pass
-    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    record = MemberStore.open(tmp_path / f"{SILO}.masking", silo=SILO)
     record.write(("UPDATE round SET state = ?", (b"\x81\xa1x\x01",)))
     record.close()
     assert "is damaged" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
@@ -161,7 +161,7 @@ def test_a_record_of_an_earlier_fulcrum_amid_a_round_is_refused_and_begins_anoth
     if asked_before:
         masked.answer(SILO, requests[SILO])
     masked.close()
-    record = MaskingRecord.bound(tmp_path / f"{SILO}.masking", silo=SILO)
+    record = MemberStore.open(tmp_path / f"{SILO}.masking", silo=SILO)
     state, _ = record.state(masked.session)
     record.store(msgspec.structs.replace(state, pairs={}, sent=b""))  # it kept its two keys, and no secrets of pairs
     record.close()

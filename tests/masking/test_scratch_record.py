@@ -5,9 +5,9 @@ from groups import Round, inputs_of, names, private_key, refusal, region
 
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.core.masking.masking_messages import Attested, request_from_bytes
-from fulcrum.core.masking.member_protocol import Member
-from fulcrum.core.masking.member_replies import MaskingSilo
-from fulcrum.core.masking.scratch_store import ScratchRecord
+from fulcrum.core.masking.member_protocol import MemberProtocol
+from fulcrum.core.masking.member_replies import MemberReplies
+from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.errors import StorageError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -19,8 +19,8 @@ class ScratchRound(Round):
     """Every answer by a silo that is made anew, as in a process that was started for it."""
 
     def silo(self, name):
-        member = Member(group=self.group, silo=name, key=private_key(name))
-        return MaskingSilo(ScratchRecord(self.folder / f"{name}.scratch"), member)
+        member = MemberProtocol(group=self.group, silo=name, key=private_key(name))
+        return MemberReplies(ScratchStore(self.folder / f"{name}.scratch"), member)
 
 
 @pytest.fixture

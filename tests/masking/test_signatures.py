@@ -10,9 +10,9 @@ from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     KEYS,
     _verify,
-    answer_from_bytes,
+    member_reply_from_bytes,
     request_from_bytes,
-    signed_answer,
+    signed_reply,
 )
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
@@ -27,7 +27,7 @@ def group():
 
 def test_whatever_differs_from_a_signature_found_good_is_refused(group):
     session = group.session(1, "model-0")
-    good = answer_from_bytes(signed_answer(KEYS, session, ONE, b"two keys", private_key(ONE)))
+    good = member_reply_from_bytes(signed_reply(KEYS, session, ONE, b"two keys", private_key(ONE)))
     for _ in range(2):
         good.check(KEYS, session, group.keys)
     flipped = bytes([good.signature[0] ^ 1]) + good.signature[1:]
@@ -47,7 +47,7 @@ def test_whatever_differs_from_a_signature_found_good_is_refused(group):
 
 def test_the_silos_of_one_process_check_a_signature_once(group):
     session = group.session(1, "model-0")
-    answer = answer_from_bytes(signed_answer(ATTESTATION, session, ONE, b"a story", private_key(ONE)))
+    answer = member_reply_from_bytes(signed_reply(ATTESTATION, session, ONE, b"a story", private_key(ONE)))
     _verify.cache_clear()
     for _ in group.regions:
         answer.check(ATTESTATION, session, group.keys)
@@ -57,5 +57,5 @@ def test_the_silos_of_one_process_check_a_signature_once(group):
 def test_a_silo_is_shown_as_many_attestations_as_it_asks_for(group):
     masked = Round(group, inputs_of(group, seed=3))
     for request in masked.until("unmasking").values():
-        signers = {answer_from_bytes(data).silo for data in request_from_bytes(request).attestations}
+        signers = {member_reply_from_bytes(data).silo for data in request_from_bytes(request).attestations}
         assert len(signers) == group.quorum < len(group.regions)

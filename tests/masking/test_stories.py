@@ -20,14 +20,14 @@ from fulcrum.core.masking.masking_messages import (
     Revealed,
     Roster,
     Survivors,
-    answer_from_bytes,
     body_of,
+    member_reply_from_bytes,
     request_from_bytes,
-    signed_answer,
+    signed_reply,
 )
 from fulcrum.core.masking.masking_thresholds import threshold_for, tolerates
 from fulcrum.core.masking.masks import add_mask, new_private_key, public_half
-from fulcrum.core.masking.member_protocol import pair_key, told_before_inputs
+from fulcrum.core.masking.member_protocol import pair_key, sharers_digest
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import ExchangeError, ReleaseError
 
@@ -61,13 +61,15 @@ def ended(masked, requests):
 def second_keys(session):
     """Keys that the helper shows to one member alone."""
     public = PublicKeys(masking=public_half(new_private_key()), sealing=public_half(new_private_key()))
-    return signed_answer(KEYS, session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    return signed_reply(KEYS, session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
 
 
 def test_a_member_that_is_shown_other_keys_is_in_no_sum(masked):
     requests = masked.until("shares")
     honest = request_from_bytes(requests[ALONE]).keys
-    other = tuple(second_keys(masked.session) if answer_from_bytes(data).silo == HELPER else data for data in honest)
+    other = tuple(
+        second_keys(masked.session) if member_reply_from_bytes(data).silo == HELPER else data for data in honest
+    )
     requests = drive(masked, requests, changed=Roster(session=masked.session, keys=other).to_bytes())
     requests = drive(masked, requests, silent=(HELPER,))
     outcome = ended(masked, requests)
@@ -91,7 +93,7 @@ def test_masks_of_members_that_were_told_of_other_sharers_do_not_cancel(masked, 
     assert isinstance(outcome, RegionalSum)
     found = outcome.values.astype(masked.group.dtype)
     if told_otherwise:  # an honest server takes off a mask that the member did not add: this one puts it back
-        told = told_before_inputs(masked.session, masked.server._circle_seed, inbox.sharers)
+        told = sharers_digest(masked.session, masked.server._circle_seed, inbox.sharers)
         add_mask(found, pair_key(masked.session, secret, ALONE, HELPER, told), negative=False)
     expected = np.array(plain_sum(masked.inputs, SILOS[:-1])).astype(masked.group.dtype)
     assert bool((found == expected).all()) is not told_otherwise
@@ -100,8 +102,8 @@ def test_masks_of_members_that_were_told_of_other_sharers_do_not_cancel(masked, 
 def test_a_masking_key_of_low_order_is_refused_before_anything_is_released(masked):
     requests = masked.until("shares")
     public = PublicKeys(masking=bytes(32), sealing=public_half(new_private_key()))
-    bad = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
-    keys = [data for data in request_from_bytes(requests[ALONE]).keys if answer_from_bytes(data).silo != HELPER]
+    bad = signed_reply(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    keys = [data for data in request_from_bytes(requests[ALONE]).keys if member_reply_from_bytes(data).silo != HELPER]
     request = Roster(session=masked.session, keys=(*keys, bad)).to_bytes()
     assert f"the masking key of silo '{HELPER}' is no X25519 key, or of low order" in refusal(
         masked.answer, ALONE, request
@@ -116,7 +118,7 @@ def test_a_member_whose_keys_are_of_no_use_is_missing_and_the_others_go_on(maske
     good = public_half(new_private_key())
     for masking, sealing in ((bytes(32), good), (good, bytes(32)), (b"short", good), (good, b"")):
         public = PublicKeys(masking=masking, sealing=sealing)
-        answer = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+        answer = signed_reply(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
         assert "no X25519 key, or of low order" in refusal(masked.server.take, answer)
     requests = masked.server.proceed()
     while isinstance(requests, dict):
@@ -147,7 +149,7 @@ def test_a_member_whose_keys_the_others_would_refuse_is_missing_and_the_others_g
             masked.server.take(masked.answer(name, request))
     masking, sealing = chosen(masked)
     public = msgspec.msgpack.encode(PublicKeys(masking=masking, sealing=sealing))
-    answer = signed_answer(KEYS, masked.session, HELPER, public, private_key(HELPER))
+    answer = signed_reply(KEYS, masked.session, HELPER, public, private_key(HELPER))
     assert refusal(masked.server.take, answer).endswith(("are one key", "have one key"))
     requests = masked.server.proceed()
     while isinstance(requests, dict):
@@ -161,7 +163,7 @@ def test_a_member_that_attests_something_else_is_not_shown_to_the_others(masked)
     for name, request in requests.items():
         if name != ALONE:
             masked.server.take(masked.answer(name, request))
-    answer = signed_answer(ATTESTATION, masked.session, ALONE, bytes(32), private_key(ALONE))
+    answer = signed_reply(ATTESTATION, masked.session, ALONE, bytes(32), private_key(ALONE))
     assert refusal(masked.server.take, answer).endswith("attests other survivors than those that it was told of")
     outcome = drive(masked, masked.server.proceed())
     assert isinstance(outcome, RegionalSum)
@@ -182,8 +184,8 @@ def test_a_member_that_was_told_other_settings_is_missing_and_the_others_go_on(m
 def test_a_member_refuses_a_roster_with_one_that_was_told_other_settings(masked):
     requests = masked.until("shares")
     public = PublicKeys(masking=public_half(new_private_key()), sealing=public_half(new_private_key()), settings="9")
-    bad = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
-    keys = [data for data in request_from_bytes(requests[ALONE]).keys if answer_from_bytes(data).silo != HELPER]
+    bad = signed_reply(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    keys = [data for data in request_from_bytes(requests[ALONE]).keys if member_reply_from_bytes(data).silo != HELPER]
     request = Roster(session=masked.session, keys=(*keys, bad)).to_bytes()
     assert f"silo '{HELPER}' was told other settings than silo '{ALONE}'" in refusal(masked.answer, ALONE, request)
 
@@ -193,9 +195,9 @@ def test_a_member_that_is_told_other_settings_after_the_roster_takes_no_shares_i
     inbox = request_from_bytes(masked.until("input")[ALONE])
     silo = masked.silo(ALONE)
     other = replace(silo.member, settings="9")
-    told = refusal(other.received, silo.state, inbox)
+    told = refusal(other.accept_shares, silo.state, inbox)
     assert told == f"silo '{ALONE}' was told other settings when the round began. Nothing is sent"
-    assert len(silo.member.received(silo.state, inbox).requests) == 3
+    assert len(silo.member.accept_shares(silo.state, inbox).requests) == 3
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -204,7 +206,7 @@ def test_a_release_beyond_its_range_is_not_masked(masked, side, place):
     """The sum of the group could wrap, and the server would take a wrong sum for the right one."""
     inbox = request_from_bytes(masked.until("input")[ALONE])
     silo = masked.silo(ALONE)
-    state = silo.member.received(silo.state, inbox)
+    state = silo.member.accept_shares(silo.state, inbox)
     most = int(masked.group.largest[ALONE])
     values = np.zeros(40, dtype=np.int64)
     values[place] = side * most
@@ -217,11 +219,11 @@ def test_a_release_beyond_its_range_is_not_masked(masked, side, place):
 @pytest.mark.parametrize("twisted", [0, 0x80], ids=["the same bytes", "other bytes of the same key"])
 def test_a_member_refuses_a_roster_in_which_two_have_one_key(masked, twisted):
     requests = masked.until("shares")
-    by_name = {answer_from_bytes(data).silo: data for data in request_from_bytes(requests[ALONE]).keys}
-    stolen = body_of(answer_from_bytes(by_name[SILOS[1]]), PublicKeys)
+    by_name = {member_reply_from_bytes(data).silo: data for data in request_from_bytes(requests[ALONE]).keys}
+    stolen = body_of(member_reply_from_bytes(by_name[SILOS[1]]), PublicKeys)
     masking, sealing = (key[:31] + bytes([key[31] ^ twisted]) for key in (stolen.masking, stolen.sealing))
     public = PublicKeys(masking=masking, sealing=sealing, settings=stolen.settings)
-    by_name[HELPER] = signed_answer(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
+    by_name[HELPER] = signed_reply(KEYS, masked.session, HELPER, msgspec.msgpack.encode(public), private_key(HELPER))
     request = Roster(session=masked.session, keys=tuple(by_name.values())).to_bytes()
     assert f"silos '{SILOS[1]}' and '{HELPER}' have one key" in refusal(masked.answer, ALONE, request)
 
@@ -271,7 +273,7 @@ def attestations(member, state):
     for size in range(len(state.sharers) + 1):
         for members in itertools.combinations(state.sharers, size):
             try:
-                found.append(member.attested(state, Survivors(session=state.session, members=members)))
+                found.append(member.attest_survivors(state, Survivors(session=state.session, members=members)))
             except ExchangeError:
                 continue
     return found
@@ -281,10 +283,10 @@ def revealed_by(member, state, choice, helper):
     """What a silo gives up if it is shown the signatures of all that agree with it, the helper's among them."""
     agree = [other.answers[-1] for other in choice if other.survivors == state.survivors]
     if helper in state.survivors:
-        body = answer_from_bytes(state.answers[-1]).body
-        agree.append(signed_answer(ATTESTATION, state.session, helper, body, private_key(helper)))
+        body = member_reply_from_bytes(state.answers[-1]).body
+        agree.append(signed_reply(ATTESTATION, state.session, helper, body, private_key(helper)))
     try:
-        last = member.unmasked(state, Attested(session=state.session, attestations=tuple(agree)))
+        last = member.unmask_sum(state, Attested(session=state.session, attestations=tuple(agree)))
     except ExchangeError:
         return None
-    return body_of(answer_from_bytes(last.answers[-1]), Revealed)
+    return body_of(member_reply_from_bytes(last.answers[-1]), Revealed)

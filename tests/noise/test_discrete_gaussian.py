@@ -15,10 +15,10 @@ from fulcrum.core.noise.discrete_gaussian import (
     MOST_WIDTH,
     Convolution,
     DiscreteGaussian,
-    _combined,
-    _compiled,
+    _combine_draws,
+    _compiled_loop,
+    _draw_samples,
     _loop,
-    _sampled,
     _table,
     _weights,
     convolution_for,
@@ -104,7 +104,7 @@ def test_a_base_too_narrow_for_its_ratio_is_seen_by_the_residues():
     # Shows that the tests above can fail: t = 0.25, where the plans keep t >= 2.
     plan = Convolution(base_variance=Fraction(25), ratio=20, draws=2)
     assert not plan.is_smooth
-    residues = _sampled(plan, 200_000, repeated_bytes(bytes(32)), _combined) % 20
+    residues = _draw_samples(plan, 200_000, repeated_bytes(bytes(32)), _combine_draws) % 20
     assert stats.chisquare(np.bincount(residues, minlength=20)).pvalue < 1e-12
 
 
@@ -254,11 +254,13 @@ class Scripted:
 
 
 def paths():
-    found = [pytest.param(_combined, id="numpy"), pytest.param(_loop, id="python")]
-    missing = _compiled() is None
+    found = [pytest.param(_combine_draws, id="numpy"), pytest.param(_loop, id="python")]
+    missing = _compiled_loop() is None
     found.append(
         pytest.param(
-            _compiled(), id="numba", marks=pytest.mark.skipif(missing, reason="numba is not installed (extra `fast`)")
+            _compiled_loop(),
+            id="numba",
+            marks=pytest.mark.skipif(missing, reason="numba is not installed (extra `fast`)"),
         )
     )
     return found
@@ -281,29 +283,29 @@ def test_a_tie_is_settled_by_the_rest_of_the_threshold(combine, ratio):
             for more, magnitude in ((low - 1, column), (low, alias), (0, column), (2**128 - 1, alias)):
                 stream = Scripted([signed] * 2, [more] * 2)
                 expected = [sign * magnitude * (1 + ratio if draws == 2 else 1)] * (3 - draws)
-                assert _sampled(plan, 3 - draws, stream, combine).tolist() == expected
+                assert _draw_samples(plan, 3 - draws, stream, combine).tolist() == expected
                 assert not stream.left
 
 
-@pytest.mark.skipif(_compiled() is None, reason="numba is not installed (extra `fast`)")
+@pytest.mark.skipif(_compiled_loop() is None, reason="numba is not installed (extra `fast`)")
 @pytest.mark.parametrize("width", [LEAST_WIDTH, 0.7, 1.0, 30.0, 1e5, 3.7e7, 1e12, MOST_WIDTH])
 def test_numba_and_numpy_give_the_same_integers_from_the_same_bytes(width):
     # Enough draws to tie many times: one in 2^18.
     plan, count = convolution_for(width), 600_001
     one, two = (repeated_bytes(b"s" * 32) for _ in range(2))
-    assert (_sampled(plan, count, one, _compiled()) == _sampled(plan, count, two, _combined)).all()
+    assert (_draw_samples(plan, count, one, _compiled_loop()) == _draw_samples(plan, count, two, _combine_draws)).all()
     assert (one(16) == two(16)).all()
 
 
 def test_plain_python_gives_the_same_integers_too():
     plan = convolution_for(3.7e7)
     one, two = (repeated_bytes(b"s" * 32) for _ in range(2))
-    assert (_sampled(plan, 3001, one, _loop) == _sampled(plan, 3001, two, _combined)).all()
+    assert (_draw_samples(plan, 3001, one, _loop) == _draw_samples(plan, 3001, two, _combine_draws)).all()
 
 
 @pytest.mark.parametrize("count", [1000, discrete_gaussian._WORTH_COMPILING])
 def test_short_and_long_arrays_are_drawn_alike(count):
-    by_numpy = _sampled(convolution_for(1e5), count, repeated_bytes(b"\1" * 32), _combined)
+    by_numpy = _draw_samples(convolution_for(1e5), count, repeated_bytes(b"\1" * 32), _combine_draws)
     assert (drawn(1e5, count, seed=1) == by_numpy).all()
 
 

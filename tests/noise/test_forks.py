@@ -22,9 +22,9 @@ WORK = """
         from fulcrum.core.masking import masks
         def work():
             key = masks.loaded_key(masks.new_private_key())
-            secret = masks.derived_key(masks.agreed(key, masks.public_half(bytes(32)), "lille"), b"info")
-            assert masks.opened(secret, masks.sealed(secret, b"plain", b"about"), b"about") == b"plain"
-            masks.opened(secret, b"", b"about")
+            secret = masks.derived_key(masks.pair_secret(key, masks.public_half(bytes(32)), "lille"), b"info")
+            assert masks.unseal(secret, masks.seal(secret, b"plain", b"about"), b"about") == b"plain"
+            masks.unseal(secret, b"", b"about")
         return work
 
     def sign():

@@ -204,7 +204,7 @@ def test_a_silo_refuses_a_plan_whose_weights_are_not_what_it_says():
     content = forged(made, skewed / skewed.sum())
     with pytest.raises(PlanError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
         plan_of(msgspec.structs.replace(content, digest=content_digest(content)))
-    federation = made.federation.weighted(skewed / skewed.sum())
+    federation = made.federation.with_weights(skewed / skewed.sum())
     lying = replace(plan_of(made.content()), federation=federation)
     with pytest.raises(PolicyError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
         policy.check(lying, "a-1")

@@ -32,7 +32,7 @@ NOISE = {
 
 def noise_of(federation, multiplier, weights, *, excluded_silos=0):
     """The noise variance that these weights need, as the planner allocates it."""
-    chosen = federation.weighted(weights)
+    chosen = federation.with_weights(weights)
     return float(
         noise_variance(chosen, allocate(chosen, Requirement(multiplier=multiplier, colluders=excluded_silos))).sum()
     )

@@ -10,7 +10,7 @@ import fulcrum
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.masked_round import MaskedRound
 from fulcrum.aggregation.site_setup import init_site
-from fulcrum.core.masking.masking_messages import answer_from_bytes, request_from_bytes
+from fulcrum.core.masking.masking_messages import member_reply_from_bytes, request_from_bytes
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
 from fulcrum.core.store.ledger import Ledger
@@ -107,7 +107,7 @@ class MaskedWorld:
             assert gone <= set(rounds), name
             assert len(rounds) == len(set(rounds))
             vectors = {(number, answer) for who, number, answer in self.left if who == name}
-            sessions = {answer_from_bytes(answer).session for _, answer in vectors}
+            sessions = {member_reply_from_bytes(answer).session for _, answer in vectors}
             assert len(vectors) == len(sessions), f"{name} masked one round of one attempt in two ways"
 
 

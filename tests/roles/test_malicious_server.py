@@ -14,10 +14,10 @@ from fulcrum.core.masking.masking_messages import (
     Attested,
     PublicKeys,
     Roster,
-    answer_from_bytes,
     body_of,
+    member_reply_from_bytes,
     request_from_bytes,
-    signed_answer,
+    signed_reply,
 )
 from fulcrum.core.plan.keys import private_key
 from fulcrum.errors import ExchangeError
@@ -104,7 +104,7 @@ def test_silos_on_different_models_do_not_take_each_others_keys(world):
     ours, theirs = world.round(), world.round(model=other)
     keys = [world.answer(silo, ours.requests()[silo]) for silo in NORTH[:3]]
     keys += [world.answer(silo, theirs.requests()[silo]) for silo in NORTH[3:]]
-    request = Roster(session=answer_from_bytes(keys[0]).session, keys=tuple(keys)).to_bytes()
+    request = Roster(session=member_reply_from_bytes(keys[0]).session, keys=tuple(keys)).to_bytes()
     assert "another plan, group, round, attempt, model or stage" in refused(world.answer, "caen", request)
 
 
@@ -115,13 +115,13 @@ def forged(world, request, silo, signer, **fields):
     """Keys in the name of one silo, signed by another; the server holds their private halves."""
     session = session_with(request, **fields)
     body = msgspec.msgpack.encode(PublicKeys(masking=b"m" * 32, sealing=b"s" * 32))
-    return signed_answer(KEYS, session, silo, body, key_of(world, signer))
+    return signed_reply(KEYS, session, silo, body, key_of(world, signer))
 
 
 def replaced(request, silo, keys):
     """A roster in which a silo has other keys, or none."""
     old = request_from_bytes(request).keys
-    left = [data for data in old if answer_from_bytes(data).silo != silo]
+    left = [data for data in old if member_reply_from_bytes(data).silo != silo]
     return changed(request, keys=tuple(left if keys is None else [*left, keys]))
 
 
@@ -164,10 +164,10 @@ def test_a_roster_without_the_silos_own_keys_is_refused(world):
 
 def test_two_silos_with_one_key_are_refused(world):
     _, request = asked(world, "shares")
-    keys = {answer_from_bytes(data).silo: data for data in request_from_bytes(request).keys}
-    copied = body_of(answer_from_bytes(keys["caen"]), PublicKeys)
+    keys = {member_reply_from_bytes(data).silo: data for data in request_from_bytes(request).keys}
+    copied = body_of(member_reply_from_bytes(keys["caen"]), PublicKeys)
     session = request_from_bytes(request).session
-    mirror = signed_answer(KEYS, session, "metz", msgspec.msgpack.encode(copied), key_of(world, "metz"))
+    mirror = signed_reply(KEYS, session, "metz", msgspec.msgpack.encode(copied), key_of(world, "metz"))
     assert "have one key" in refused(world.answer, "caen", replaced(request, "metz", mirror))
 
 
@@ -296,8 +296,8 @@ def test_a_colluder_that_signs_two_lists_does_not_help(world):
     one = {silo: world.answer(silo, requests[silo]) for silo in ("nancy", "reims")}
     two = {silo: world.answer(silo, without) for silo in ("caen", "lille")}
     for story in (one, two):
-        body = answer_from_bytes(next(iter(story.values()))).body
-        story["metz"] = signed_answer(ATTESTATION, session, "metz", body, key_of(world, "metz"))
+        body = member_reply_from_bytes(next(iter(story.values()))).body
+        story["metz"] = signed_reply(ATTESTATION, session, "metz", body, key_of(world, "metz"))
         for silo in story:
             if silo != "metz":
                 told = refused(world.answer, silo, attested(session, story.values()))
@@ -321,14 +321,14 @@ def test_fewer_signatures_than_the_quorum_unmask_nothing(world):
 def test_signatures_of_another_list_round_or_silo_unmask_nothing(world):
     _, request = asked(world, "unmasking")
     session, signed = request_from_bytes(request).session, request_from_bytes(request).attestations
-    body = answer_from_bytes(signed[0]).body
+    body = member_reply_from_bytes(signed[0]).body
     forgeries = {
-        "not signed by the key": signed_answer(ATTESTATION, session, "metz", body, key_of(world, "reims")),
-        "was told other survivors": signed_answer(ATTESTATION, session, "metz", b"another", key_of(world, "metz")),
-        "for another plan, group, round": signed_answer(
+        "not signed by the key": signed_reply(ATTESTATION, session, "metz", body, key_of(world, "reims")),
+        "was told other survivors": signed_reply(ATTESTATION, session, "metz", b"another", key_of(world, "metz")),
+        "for another plan, group, round": signed_reply(
             ATTESTATION, session_with(request, round_number=2), "metz", body, key_of(world, "metz")
         ),
-        "not from a member": signed_answer(ATTESTATION, session, "lyon", body, key_of(world, "lyon")),
+        "not from a member": signed_reply(ATTESTATION, session, "lyon", body, key_of(world, "lyon")),
     }
     for why, forgery in forgeries.items():
         assert why in refused(world.answer, "caen", changed(request, attestations=(*signed[:4], forgery)))
@@ -410,10 +410,10 @@ def test_an_answer_for_the_server_is_taken_from_its_silo_alone(world):
     masked = world.round()
     requests = world.run(masked, until="input")
     good = world.answer("caen", requests["caen"])
-    answer = answer_from_bytes(good)
-    stolen = signed_answer("input", answer.session, "metz", answer.body, key_of(world, "caen"))
+    answer = member_reply_from_bytes(good)
+    stolen = signed_reply("input", answer.session, "metz", answer.body, key_of(world, "caen"))
     assert "not signed by the key" in refused(masked.take, stolen)
-    half = signed_answer("input", answer.session, "metz", answer.body[:-8], key_of(world, "metz"))
+    half = signed_reply("input", answer.session, "metz", answer.body[:-8], key_of(world, "metz"))
     assert "is not whole" in refused(masked.take, half)
     assert masked.take(good) == "caen"
     assert "was not asked, or has answered" in refused(masked.take, good)

@@ -7,7 +7,7 @@ from masked import MaskedWorld, changed, refused
 
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.core.masking.masking_messages import request_from_bytes
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.silo.masked_release import record_name
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger import Ledger
@@ -76,7 +76,7 @@ def test_a_stricter_policy_holds_where_a_silo_waited_for_its_files_meanwhile(tmp
     request = told_of_four(world, "attestation")
     state = tmp_path / "caen" / "state"
     if waited_for == "record":
-        held = MaskingRecord.bound(state / record_name("caen"), silo="caen")
+        held = MemberStore.open(state / record_name("caen"), silo="caen")
     else:
         held = Ledger.open(state / ledger_name("caen"), silo="caen")
 

@@ -14,7 +14,7 @@ from masked import MaskedWorld
 from site_folder import released, rewritten
 
 from fulcrum.aggregation.site_setup import init_site
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.silo_release import SiloStation
@@ -188,7 +188,7 @@ def test_a_kit_that_holds_records_or_their_mark_is_refused_by_name(kit, model, n
     if name == "state/a.ledger":
         Ledger.open(path, silo="a").close()
     elif name == "state/a.masking":
-        MaskingRecord.bound(path, silo="a", create=True).close()
+        MemberStore.open(path, silo="a", create=True).close()
     else:
         path.write_text('{"format": "fulcrum.initialised/1", "records": {"a.ledger": "00"}}')
     before = sorted(kit.rglob("*"))
@@ -259,7 +259,7 @@ def test_a_masked_silo_has_two_records_and_either_lost_stops_it(masked):
         refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "is not there")
         refused(lambda: init_site(read_site(home)), f"{name} is gone")
         if name == "lille.masking":  # a new one in its place would give a second sum of a round
-            MaskingRecord.bound(path, silo="lille", create=True).close()
+            MemberStore.open(path, silo="lille", create=True).close()
             refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "was initialised with")
             path.unlink()
         (home / "aside").rename(path)

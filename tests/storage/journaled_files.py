@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fulcrum.aggregation.region_store import RegionFile
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.store.commit_mark import PAGE_BYTES
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
@@ -64,7 +64,7 @@ class Rounds:
     name, advice, error = "lyon.masking", "new plan", StorageError
 
     def open(self, path, *, create=True):
-        return MaskingRecord.bound(path, silo="lyon", create=create)
+        return MemberStore.open(path, silo="lyon", create=create)
 
     def record(self, file, number, payload=b""):
         row = ("p", number, 1, "model", 0, payload or b"round %d" % number)

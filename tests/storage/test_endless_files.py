@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from journaled_files import KINDS, PLAN, Book, Rounds
 
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.store import sqlite_connection as connections
 from fulcrum.core.store.commit_mark import PAGE_BYTES
 from fulcrum.core.store.ledger import Ledger
@@ -158,8 +158,8 @@ def test_an_honest_file_needs_a_small_part_of_its_budget(tmp_path, monkeypatch, 
     path = tmp_path / "a.masking"
     rows = [("INSERT INTO silo VALUES (?)", ("a",)), ("BEGIN", ())]
     rows += [("INSERT INTO round VALUES ('p', ?, 1, 'b', 0, NULL)", (number,)) for number in range(releases)]
-    MaskingRecord.built(path, [*rows, ("COMMIT", ())]).rename(path)
-    with contextlib.closing(MaskingRecord.bound(path, silo="a")) as record:
+    MemberStore.built(path, [*rows, ("COMMIT", ())]).rename(path)
+    with contextlib.closing(MemberStore.open(path, silo="a")) as record:
         assert len(Rounds().found(record)) == releases
         assert record.rows("PRAGMA integrity_check(1)") == [("ok",)]
         record.write(("UPDATE round SET state = NULL WHERE unmasked = 0", ()))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.aggregation.secret_recovery import secret_from
-from fulcrum.core.masking.harary_graph import Circle
+from fulcrum.core.masking.harary_graph import HararyGraph
 from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
@@ -35,17 +35,17 @@ from fulcrum.core.masking.masking_messages import (
     SealedShares,
     Session,
     Survivors,
-    answer_from_bytes,
     body_of,
+    member_reply_from_bytes,
 )
-from fulcrum.core.masking.masks import add_mask, agreed, loaded_key, new_private_key, public_half
+from fulcrum.core.masking.masks import add_mask, loaded_key, new_private_key, pair_secret, public_half
 from fulcrum.core.masking.member_protocol import (
     circle_seed_of,
     commitment,
-    own_key,
     pair_key,
-    story_of,
-    told_before_inputs,
+    self_mask_key,
+    sharers_digest,
+    survivors_digest,
 )
 from fulcrum.core.masking.roster import DistinctKeys
 from fulcrum.core.messages.layout import Layout
@@ -91,7 +91,7 @@ class MaskedGroup:
         self._revealed: dict[str, Revealed] = {}
         self._probe = loaded_key(new_private_key())
         self._circle_seed = b""
-        self._circle = Circle((), b"", 0)
+        self._circle = HararyGraph((), b"", 0)
         self._requests = self._made_requests()
 
     @property
@@ -129,7 +129,7 @@ class MaskedGroup:
         Raises:
             ExchangeError: It is not a good answer of a silo that was asked, or a second one; nothing of it was used.
         """
-        answer = answer_from_bytes(data)
+        answer = member_reply_from_bytes(data)
         answer.check(self.stage, self._session, self._group.keys)
         silo = answer.silo
         if silo not in self._asked or silo in self._taken:
@@ -169,7 +169,7 @@ class MaskedGroup:
             return self._withheld(f"{len(present)} silos attest the survivors, {self._group.quorum} must", summed)
         if self.stage == KEYS:
             self._circle_seed = circle_seed_of(self._session, self._roster)
-            self._circle = Circle(self._group.regions, self._circle_seed, self._group.neighbours)
+            self._circle = HararyGraph(self._group.regions, self._circle_seed, self._group.neighbours)
         self._asked, self._taken, self._stage = present, set(), self._stage + 1
         self._requests = self._made_requests()
         return self.requests()
@@ -185,7 +185,7 @@ class MaskedGroup:
     def _usable(self, keys: PublicKeys, silo: str) -> PublicKeys:
         """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
         for key in (keys.masking, keys.sealing):
-            agreed(self._probe, key, silo)
+            pair_secret(self._probe, key, silo)
         self._distinct.add(silo, keys)
         return keys
 
@@ -195,7 +195,7 @@ class MaskedGroup:
         Every member refuses to unmask after a single attestation of other survivors.
         """
         sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
-        if story != story_of(self._session, self._circle_seed, sharers, survivors):
+        if story != survivors_digest(self._session, self._circle_seed, sharers, survivors):
             raise ExchangeError(f"silo {silo!r} attests other survivors than those that it was told of")
 
     @property
@@ -210,12 +210,12 @@ class MaskedGroup:
     def _unmasked(self) -> RegionalSum:
         """Takes off the self-masks of those in the sum, and the pairs' masks of those that shared and dropped out."""
         total = self._sum.copy()
-        told = told_before_inputs(self._session, self._circle_seed, tuple(sorted(self._shares)))
+        told = sharers_digest(self._session, self._circle_seed, tuple(sorted(self._shares)))
         for silo in sorted(self._inputs):
             own = self._secret(silo, "seeds")
             if commitment(self._session, silo, own) != self._shares[silo].commitment:
                 raise ExchangeError(f"the shares of the seed of silo {silo!r} do not fit what it committed to")
-            add_mask(total, own_key(self._session, own, silo), negative=True)
+            add_mask(total, self_mask_key(self._session, own, silo), negative=True)
         for silo in sorted(set(self._shares) - self._inputs):
             private = self._secret(silo, "keys")
             if public_half(private) != self._public[silo].masking:
@@ -223,7 +223,7 @@ class MaskedGroup:
             loaded = loaded_key(private)
             for other in self._circle.neighbours(silo):
                 if other in self._inputs:
-                    secret = agreed(loaded, self._public[other].masking, other)
+                    secret = pair_secret(loaded, self._public[other].masking, other)
                     key = pair_key(self._session, secret, silo, other, told)
                     add_mask(total, key, negative=other < silo)
         whole = total.view(f"<i{self._group.bits // 8}").astype(np.int64)

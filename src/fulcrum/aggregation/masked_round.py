@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from fulcrum.aggregation.masked_group import MaskedGroup
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
-from fulcrum.core.masking.masking_messages import answer_from_bytes
+from fulcrum.core.masking.masking_messages import member_reply_from_bytes
 from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.model_message import basis_of, checked_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
@@ -82,7 +82,7 @@ class MaskedRound:
         Raises:
             ExchangeError: It is no good answer to what is asked now, or a second one; nothing of it was used.
         """
-        silo = answer_from_bytes(answer).silo
+        silo = member_reply_from_bytes(answer).silo
         if (name := self._group_of.get(silo)) not in self._running:
             raise ExchangeError(f"silo {in_one_line(silo)[:60]!r} is in no group whose round goes on")
         return self._running[name].take(answer)

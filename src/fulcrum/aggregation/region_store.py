@@ -48,7 +48,7 @@ class RegionFile(DatabaseFile):
         return file
 
     @property
-    def unused(self) -> bool:
+    def is_unused(self) -> bool:
         """True where the region never took in a model, a release or a sum."""
         queries = (
             "SELECT 1 FROM region WHERE layout IS NOT NULL LIMIT 1",

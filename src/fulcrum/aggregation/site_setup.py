@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 
 from fulcrum.aggregation.region_store import RegionFile
-from fulcrum.core.masking.member_store import MaskingRecord
+from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.silo.site import STATE, SUMS, Site, ledger_name, record_name
 from fulcrum.core.silo.site_records import FORMAT, MARK, IdentifiedRecord, Mark, mark_name, read_mark, record_files
 from fulcrum.core.store.disk_sync import sync_folder
@@ -46,7 +46,7 @@ class _Opened(IdentifiedRecord, Protocol):
     """A record that is open."""
 
     @property
-    def unused(self) -> bool: ...
+    def is_unused(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class _Record:
     def identity(self, path: Path, *, create: bool = False, used: bool = True) -> str:
         """Opens the record at a path and returns its identity; refuses one that was used, unless it may be."""
         with contextlib.closing(self.open(path, create)) as opened:
-            if not used and not opened.unused:
+            if not used and not opened.is_unused:
                 raise _stranger(path)
             return opened.identity
 
@@ -191,7 +191,7 @@ def _records_of(site: Site) -> list[_Record]:
     opening: dict[str, Callable[[Path, bool], _Opened]] = {
         SUMS: lambda path, create: RegionFile.bound(path, region=name, plan_digest=digest, create=create),
         ledger_name(name): lambda path, create: Ledger.open(path, silo=name, create=create),
-        record_name(name): lambda path, create: MaskingRecord.bound(path, silo=name, create=create),
+        record_name(name): lambda path, create: MemberStore.open(path, silo=name, create=create),
     }
     return [
         _Record(name=mark_name(site, file), path=site.state / file, open=opening[file]) for file in record_files(site)

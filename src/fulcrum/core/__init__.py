@@ -1,7 +1,7 @@
-"""The code that a silo runs and trusts: everything that decides what leaves a silo, and nothing else.
+"""The code that a silo runs and trusts: all steps that decide the content of a release, and no further code.
 
-Change it with care, and keep it small: a test holds its size to a budget. Everything outside of this folder is a client
-of it. It solves for no allocation, trains nothing and draws no picture.
+Change the core with care and keep the core small: a test holds its size to a budget. Every folder outside of the core
+is a client of the core. The core solves for no allocation, trains no model and draws no picture.
 
 Imports from: base.
 """

@@ -1,16 +1,16 @@
 """Mean shift to epsilon, by two accountants.
 
-Between neighbours of a unit of privacy (`fulcrum.core.privacy_unit`) a clipped update moves by at most kappa C: a
-release with effective noise multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio kappa / s, and T of them
-compose to mu = kappa sqrt(T) / s. For the unit silo kappa is 2.
+Neighbouring federations differ by the relation of a unit of privacy (`fulcrum.core.privacy_unit`), and a clipped update
+moves by at most kappa C between neighbours. A release with effective noise multiplier s is a Gaussian mechanism of
+sensitivity-to-noise ratio kappa / s, and T releases compose to mu = kappa sqrt(T) / s. For the unit silo kappa is 2.
 
 >>> mu = 2 * math.sqrt(10) / 25.82
 >>> [round(float(epsilon_of_shift(mu, delta=1e-5, accountant=name)), 4) for name in ("exact", "renyi")]
 [0.9058, 0.99]
 
-Two accountants: `exact` is the tight curve of the Gaussian mechanism, `renyi` the paper's Theorem 1. Both are convex
-and increasing in mu, so Newton's method is safe (`fulcrum.planning.theory.calibration`) and a chord between two points
-is an upper bound.
+The accountant `exact` is the tight curve of the Gaussian mechanism, `renyi` is the paper's Theorem 1. Both curves are
+convex and increasing in mu, so Newton's method is safe (`fulcrum.planning.theory.calibration`) and a chord between two
+points is an upper bound.
 """
 
 import math
@@ -26,30 +26,31 @@ from fulcrum.errors import ParameterError, check_known
 
 NEWTON_STEPS = 100
 CONVERGED = 1e-9
-"""A Newton step this small leaves an error of its square."""
+"""The relative size of the last Newton step; the remaining error is of the order of its square."""
 
 MOST_SHIFT = 1e100
-"""The largest mu that is accounted for; beyond it squares and their products leave floating point."""
+"""The largest accounted mu; the squares of larger shifts, and their products, leave floating point."""
 
-_LEAST_SHIFT = 1e-100  # below it squares become zero, and are divided by
+_LEAST_SHIFT = 1e-100  # the square of a smaller shift underflows to zero, and is a divisor
 
 Curve: TypeAlias = Callable[[FloatArray, float], tuple[FloatArray, FloatArray]]
-"""From shifts and delta to epsilons and their derivatives."""
+"""A function from shifts and delta to epsilons and their derivatives."""
 
 _QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 def solve_each(shift: FloatArray, delta: float, curve: Curve) -> FloatArray:
-    """Returns the epsilon of each shift, by its curve."""
+    """Returns the epsilon of every shift by its curve, at least 0."""
     return np.maximum(curve(shift, delta)[0], 0)
 
 
 def epsilon_of_shift(
     shift: FloatLike, *, delta: float, accountant: str = "exact", solve: Callable[..., FloatArray] = solve_each
 ) -> FloatArray:
-    """Returns the epsilon of one Gaussian release whose mean moves by `shift` standard deviations (mu).
+    """Returns the epsilon of a Gaussian release whose mean moves by `shift` standard deviations (mu).
 
-    This is the currency of composition: rounds with different multipliers s_t add up in mu², the sum of kappa² / s_t².
+    Shifts are the currency of composition: rounds with different multipliers s_t add up in mu², the sum of kappa² /
+    s_t².
 
     =============  =================================================
     shift          epsilon
@@ -59,13 +60,19 @@ def epsilon_of_shift(
     negative, NaN  raises `ParameterError`
     =============  =================================================
 
-    `solve` takes shifts that are finite and above 0, delta, and the curve of the accountant.
+    A shift above 0 and below 1e-100 counts as 1e-100, which is a safe bound.
+
+    Args:
+        shift: mu, a number or an array.
+        delta: The delta of the (epsilon, delta) guarantee, in (0, 1).
+        accountant: "exact" or "renyi".
+        solve: A function of finite shifts above 0, of delta, and of the accountant's curve.
     """
     check_accounting(delta=delta, accountant=accountant)
     shifts = np.atleast_1d(np.asarray(shift, dtype=np.float64))
     if not (shifts >= 0).all():
         raise ParameterError("accounting.shift-range", shift=shifts[~(shifts >= 0)].flat[0])
-    shifts = np.where(shifts > MOST_SHIFT, np.inf, shifts)  # as good as no noise at all
+    shifts = np.where(shifts > MOST_SHIFT, np.inf, shifts)  # counts as no noise at all
     shifts = np.where((shifts > 0) & (shifts < _LEAST_SHIFT), _LEAST_SHIFT, shifts)  # a larger shift is a safe bound
     curve = CURVES[accountant]
     todo = (shifts > 0) & (shifts < np.inf)
@@ -79,6 +86,7 @@ def epsilon_of_shift(
 
 def check_accounting(*, rounds: int = 1, delta: float = 0.5, accountant: str = "exact") -> None:
     """Raises `ParameterError` for a number of rounds, a delta or an accountant that no plan can have."""
+    # bool is a subclass of int: without the test, True would pass for a round.
     if isinstance(rounds, bool) or not isinstance(rounds, (int, np.integer)) or rounds < 1:
         raise ParameterError("accounting.rounds-range", rounds=rounds)
     if rounds > MOST_ROUNDS:
@@ -89,18 +97,18 @@ def check_accounting(*, rounds: int = 1, delta: float = 0.5, accountant: str = "
 
 
 def zero_shift(delta: float) -> float:
-    """The largest mu whose exact epsilon is 0."""
+    """Returns the largest mu whose exact epsilon is 0."""
     return 2 * math.sqrt(2) * float(erfinv(delta))
 
 
 def _mills(x: FloatArray) -> FloatArray:
-    """The upper tail over the density of the normal distribution, Phi(-x) / phi(x), without underflow."""
+    """Returns the Mills ratio of the normal distribution, Phi(-x) / phi(x), without underflow."""
     ratio: FloatArray = math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
     return ratio
 
 
 def _mills_drop(z: FloatArray, shift: FloatArray) -> FloatArray:
-    """Mills(z) - Mills(z + shift), by quadrature of its derivative where the difference would cancel."""
+    """Returns Mills(z) - Mills(z + shift); small shifts by quadrature of the derivative, against cancellation."""
     drop = _mills(z) - _mills(z + shift)
     small = shift < 0.1
     if small.any():
@@ -111,7 +119,9 @@ def _mills_drop(z: FloatArray, shift: FloatArray) -> FloatArray:
 
 
 def _exact_curve(shift: FloatArray, delta: float) -> tuple[FloatArray, FloatArray]:
-    """Epsilon and d epsilon / d mu of the Gaussian mechanism (Balle and Wang 2018, theorem 8), negative past its zero.
+    """Returns epsilon and d epsilon / d mu of the Gaussian mechanism (Balle and Wang 2018, theorem 8).
+
+    Up to `zero_shift` epsilon is 0.
 
     With eps = mu²/2 + mu z, delta(eps) = phi(z) (Mills(z) - Mills(z + mu)): no e^eps and no difference of large
     numbers. log delta is concave in z, so Newton from the right, z = -Phi^-1(delta), never leaves the right.
@@ -125,19 +135,20 @@ def _exact_curve(shift: FloatArray, delta: float) -> tuple[FloatArray, FloatArra
         if (np.abs(z - previous) <= CONVERGED * (1 + np.abs(z))).all():
             break
     epsilon = shift * (shift / 2 + z)
-    # z was held at eps = 0; below that the guarantee is eps = 0 outright.
+    # Newton holds z at eps = 0. Up to zero_shift the guarantee is eps = 0 exactly, without a rounding error.
     epsilon[shift <= zero_shift(delta)] = 0
     return epsilon, 1 / _mills(z + shift)
 
 
 def _renyi_curve(shift: FloatArray, delta: float) -> tuple[FloatArray, FloatArray]:
-    """Epsilon and d epsilon / d mu of the paper's Theorem 1, its infimum over the order alpha = 1 + x solved.
+    """Returns epsilon and d epsilon / d mu of the paper's Theorem 1, at the best order alpha = 1 + x.
 
     With c = mu²/2 the best order satisfies c x² + log(1 + x) = log(1 / delta), and then
     eps = c (1 + 2 x) - log(1 + 1 / x). In u = log(1 + x) the equation is convex and increasing: Newton from the right.
     """
     c = shift * shift / 2
     log_inverse = -math.log(delta)
+    # Two upper bounds of the root, from the equation without its second term and without its first.
     u = np.minimum(np.log1p(np.sqrt(log_inverse / c)), log_inverse)
     for _ in range(NEWTON_STEPS):
         x = np.expm1(u)

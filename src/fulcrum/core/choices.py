@@ -12,7 +12,7 @@ MOST_ROUNDS = 10**9
 
 LARGEST = 1e100
 SMALLEST = 1e-100
-"""Of numbers that are squared: the square of a larger or smaller one leaves double precision."""
+"""The range of numbers that are squared: squares of numbers outside of the range leave double precision."""
 
 Purpose: TypeAlias = Literal["research", "deployment"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
@@ -24,22 +24,22 @@ ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 
 Bound: TypeAlias = Literal["paper", "capacity"]
 BOUNDS: tuple[Bound, ...] = get_args(Bound)
-"""The information bound: the paper's, or the capacity of the Gaussian channel, at most a quarter of it."""
+"""The information bound: the paper's, or the capacity of the Gaussian channel, at most a quarter of the paper's."""
 
 Injection: TypeAlias = Literal["silo", "aggregator"]
 INJECTIONS: tuple[Injection, ...] = get_args(Injection)
-"""The side that draws the noise: every silo its own, or once a trusted regional aggregator."""
+"""The side that draws the noise: every silo its own noise, or a trusted regional aggregator once."""
 
 AggregationName: TypeAlias = Literal["trusted", "masked"]
 AGGREGATIONS: tuple[AggregationName, ...] = get_args(AggregationName)
-"""The way sums are made: by trusted aggregators, which see single updates, or masked, so that the server gets sums."""
+"""The way of making sums: by trusted aggregators, which see single updates, or masked, so the server sees sums."""
 
 SERVER_NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
 ServerName: TypeAlias = Annotated[str, Meta(pattern=SERVER_NAME)]
-"""The server's rule, by a name that `fulcrum.rules.rule_registry` knows. No silo needs to: a rule is post-processing.
+"""The name of the server's rule in `fulcrum.rules.rule_registry`. Silos need no registry: a rule is post-processing.
 
-Silos know that "sum" reads the global sum alone, and count every other rule as one that may read the sum of each
-region. "random-effects" gives every region its least influence itself; with every other rule the weights do.
+Silos know that "sum" reads the global sum alone, and assume that any other rule may read the sum of every region.
+"random-effects" itself gives every region its least influence; with any other rule the weights do.
 """
 
 HEADS: Literal["heads"] = "heads"
@@ -48,7 +48,7 @@ SHRINKS: tuple[Shrink, ...] = (True, False, HEADS)
 """The models that a pooling server shrinks: all, none, or softmax heads alone."""
 
 WEIGHTS = ("sizes", "equal", "least-noise")
-"""The rules for weights that have a name; a number from 0 to 1 lies between the first and the last."""
+"""The named rules for weights; a number from 0 to 1 lies between the first rule and the last."""
 
 DECLARED, BY_SILO = "declared", "by-silo"
-"""Weights without a rule: those that the federation declares, or those that were given by silo."""
+"""Weights without a rule: declared by the federation, or given by silo."""

@@ -1,10 +1,10 @@
-"""The unit of privacy: the data of which neighbouring federations differ, and how far it moves a release.
+"""The unit of privacy: the data in which neighbouring federations differ, and the largest effect on a release.
 
 >>> SILO_UNIT.relation, SILO_UNIT.sensitivity
 ("replace one silo's whole dataset", 2.0)
 
-A release with effective noise multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio kappa / s, kappa the
-sensitivity below. So T releases have mu² = kappa² T / s², and no other property of the unit enters an epsilon.
+A release with effective noise multiplier s is a Gaussian mechanism of sensitivity-to-noise ratio kappa / s, with kappa
+the sensitivity below. So T releases have mu² = kappa² T / s², and no further property of the unit enters an epsilon.
 """
 
 import math
@@ -19,10 +19,10 @@ class PrivacyUnit:
 
     Attributes:
         name: The name of the unit in plan files.
-        protected: The data that the guarantee is about, to be read after "every" or "a".
+        protected: The protected data, to be read after "every" or "a".
         relation: The change that leads from a federation to its neighbours.
-        sensitivity: The farthest, in L2 norm, that the change moves a clipped update of weight 1, as a multiple of the
-            clip norm C. Two updates in the ball of radius C are at most 2C apart.
+        sensitivity: The largest L2 distance by which the change moves a clipped update of weight 1, as a multiple of
+            the clip norm C. Two updates in the ball of radius C are at most 2C apart.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The topology of a federation: silos with their sizes, and the tree of regions and outer tiers that aggregates them.
+"""The topology of a federation: silos with their sizes, and the tree of regions and outer tiers above the silos.
 
 >>> from fulcrum.readers.federation import Federation
 >>> federation = Federation.from_sizes({"north": [120, 80], "south": [300]})
@@ -7,9 +7,9 @@
 >>> federation.tier("region").nodes
 ('north', 'south')
 
-A silo's aggregation weight is what it declares, else its share of all records: sizes that are given are public, and
-adjacent federations keep the declared size. Where no silo gives a size, none is public and all count as alike. Every
-silo reports to one region, every region to one node of the next tier, and so on up to the root.
+A silo's aggregation weight is the declared weight, else the silo's share of all records. Given sizes are public, and
+neighbouring federations keep the declared sizes. If no silo gives a size, no size is public and all silos count alike.
+Every silo reports to a single region, every region to a single node of the next tier, up to the root.
 """
 
 import hashlib
@@ -25,33 +25,33 @@ from fulcrum.arrays import FloatArray, IntArray, NameArray, read_only
 from fulcrum.errors import FederationError, ParameterError, listing, suggestion
 
 SILO = "silo"
-"""The tier of an observer who sees single updates."""
+"""The tier of an observer that sees single updates."""
 
 ROOT = "federation"
-"""The tier of an observer who sees the global sum alone."""
+"""The tier of an observer that sees the global sum alone."""
 
 KNOWN_COLUMNS = (SILO, "records", "epsilon", "group", "weight")
-"""Columns with a meaning of their own; every other column is a tier, or refused."""
+"""Columns with a fixed meaning; any other column is a tier, or refused."""
 
 RESERVED_COLUMNS = ("share", "from", "until")
-"""Columns kept free for a meaning that they are to have; until then they are refused, in capitals too."""
+"""Columns that are reserved for a later meaning, and refused until then, in capitals too."""
 
 BATCH = 1_000_000
-"""Silos that are worked on at a time, so that memory stays bounded in federations of 10^8."""
+"""The number of silos processed at a time, so that memory stays bounded in federations of 10^8 silos."""
 
-_LARGEST_SIZE = 1e100  # far beyond any count; larger ones would overflow when summed and squared
-_WHOLE = 1e-12  # weights whose sum is this near to 1 have been brought to it
-_LARGEST_RATIO = 1e50  # the square of a smaller weight would underflow, and its silo be left without noise
+_LARGEST_SIZE = 1e100  # far beyond any count; sums of squares of larger sizes would overflow
+_WHOLE = 1e-12  # weights whose sum is this near to 1 are already scaled
+_LARGEST_RATIO = 1e50  # the square of a smaller weight would underflow, and leave its silo without noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tier:
-    """One level of aggregation.
+    """A level of aggregation.
 
     Attributes:
-        name: What the level is called, such as "region" or "country".
-        nodes: The names of its nodes.
-        parent_of: For every child (a silo at the innermost tier, else a node of the tier below) its node here.
+        name: The name of the level, for example "region" or "country".
+        nodes: The names of the nodes.
+        parent_of: For every child (a silo at the innermost tier, else a node of the tier below) the index of its node.
     """
 
     name: str
@@ -68,18 +68,18 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Topology:
-    """Silos, their sizes, and the tree that aggregates them.
+    """Silos, their sizes, and the tree that aggregates the silos.
 
     Attributes:
-        name: For messages and file names.
-        sizes: Records by silo, positive and finite; all alike where `sizes_known` is false.
+        name: The name for messages and file names.
+        sizes: Records by silo, positive and finite; all alike if `sizes_known` is false.
         tiers: Levels of aggregation, inner to outer, without the silos and without the root. At least one.
-        preferences: Declared epsilon by silo, NaN where none was declared, or None.
-        group: The organisational group by silo that correlates its data with others', or None for the region.
-        sizes_known: Whether sizes were given, and so are public.
-        declared_weights: What each silo counts for, where the federation says so; brought to the sum 1.
-        chosen_weights: What each silo counts for where a plan says so; no part of the digest.
-        weights: The aggregation weight of each silo: the chosen, else the declared, else `sizes / sizes.sum()`.
+        preferences: Declared epsilon by silo, NaN for a silo without a declaration, or None.
+        group: By silo, the organisational group whose data are correlated, or None for the region.
+        sizes_known: True if sizes were given, and so are public.
+        declared_weights: The weights that the federation declares, scaled to the sum 1.
+        chosen_weights: The weights that a plan chooses; not part of the digest.
+        weights: The aggregation weight of every silo: the chosen, else the declared, else `sizes / sizes.sum()`.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Topology:
                 "federation.size-ratio", most=_LARGEST_RATIO, smallest=self.sizes.min(), largest=self.sizes.max()
             )
         if self.preferences is not None:
-            # One NaN is as good as another, but their bits differ and the digest sees bits.
+            # All NaN mean the same but may differ in their bits, and the digest covers bits.
             plain = np.where(np.isnan(self.preferences), np.nan, self.preferences)
             object.__setattr__(self, "preferences", None if np.isnan(plain).all() else plain)
         if not self.tiers:
@@ -135,12 +135,13 @@ class Topology:
         object.__setattr__(self, "weights", self._checked_weights())
         codes = [tier.parent_of for tier in (*self.tiers, self.group) if tier is not None]
         weights = self.weights, self.declared_weights
+        # Read-only: a federation that was verified for a plan must not change afterwards.
         for array in (self.sizes, *weights, self.preferences, self.declared_names, *codes):
             if array is not None:
                 read_only(array)
 
     def _checked_declaration(self, declared: FloatArray) -> FloatArray:
-        """Returns the declared weights brought to the sum 1; those that have it stay as they are, bit for bit."""
+        """Returns the declared weights scaled to the sum 1; weights of the sum 1 stay unchanged, bit for bit."""
         if len(declared) != len(self.sizes):
             raise FederationError(
                 "federation.weights-length", federation=self.name, silos=len(self.sizes), weights=len(declared)
@@ -153,6 +154,7 @@ class Topology:
         return declared if abs(total - 1) <= _WHOLE else np.asarray(declared / total)
 
     def _checked_weights(self) -> FloatArray:
+        """Returns the chosen, else the declared weights, else the shares of records, all checked."""
         if self.chosen_weights is None and self.declared_weights is None:
             return np.asarray(self.sizes / self.sizes.sum())
         chosen = np.array(
@@ -164,33 +166,33 @@ class Topology:
             raise FederationError("federation.weight-ratio", federation=self.name, most=_LARGEST_RATIO)
         return chosen
 
-    def weighted(self, weights: FloatArray) -> Self:
-        """Returns the same federation in which silos count for these weights, which add up to 1."""
+    def with_weights(self, weights: FloatArray) -> Self:
+        """Returns the same federation with the given weights of silos, which add up to 1."""
         return replace(self, chosen_weights=read_only(np.array(weights, dtype=np.float64)))
 
     @property
     def silo_names(self) -> NameArray:
-        """The name of each silo; silo-1, silo-2 and so on where none were declared."""
+        """The name of every silo; silo-1, silo-2 and so on for a federation without declared names."""
         if self.declared_names is not None:
             return self.declared_names
         return np.array([f"silo-{k}" for k in range(1, len(self) + 1)], dtype=np.dtypes.StringDType())
 
     def silo_name(self, index: int) -> str:
-        """Returns the name of one silo without naming them all."""
+        """Returns the name of a single silo without the names of all silos."""
         return f"silo-{index + 1}" if self.declared_names is None else str(self.declared_names[index])
 
     @property
     def tier_names(self) -> tuple[str, ...]:
-        """Every tier an observer can stand at, inner to outer: the silos, the tiers, the root."""
+        """Every tier at which an observer can stand, inner to outer: the silos, the tiers, the root."""
         return (SILO, *(tier.name for tier in self.tiers), ROOT)
 
     @property
     def innermost(self) -> Tier:
-        """The tier that silos report to, usually called "region"."""
+        """The tier to which silos report, usually called "region"."""
         return self.tiers[0]
 
     def tier(self, name: str) -> Tier:
-        """Returns the tier of that name, or raises `ParameterError` with the nearest one."""
+        """Returns the tier with the name, or raises `ParameterError` with the nearest name."""
         for tier in self.tiers:
             if tier.name == name:
                 return tier
@@ -203,13 +205,13 @@ class Topology:
         )
 
     def node_count(self, tier: str) -> int:
-        """Returns how many sums an observer of that tier sees."""
+        """Returns the number of sums that an observer of the tier sees."""
         if tier == SILO:
             return len(self)
         return 1 if tier == ROOT else len(self.tier(tier).nodes)
 
     def membership(self, tier: str) -> IntArray:
-        """Returns for every silo the node of `tier` that its update is summed in."""
+        """Returns for every silo the node of `tier` whose sum contains the silo's update."""
         if tier == SILO:
             return np.arange(len(self))
         if tier == ROOT:
@@ -222,7 +224,7 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 over names, sizes, tiers, preferences, groups and declared weights, in order."""
+        """The SHA-256 over names, sizes, tiers, preferences, groups and declared weights, in order."""
         sha = hashlib.sha256(b"fulcrum.federation/1")
         for tier in (*self.tiers, *((self.group,) if self.group else ())):
             sha.update(msgspec.json.encode([tier.name, tier.nodes]))
@@ -241,7 +243,7 @@ class Topology:
 
 
 def tier_name_problem(name: str) -> str:
-    """Returns why a tier cannot bear this name, or an empty string.
+    """Returns the reason to refuse the name of a tier, or an empty string.
 
     >>> tier_name_problem("federation")
     "a tier cannot be called 'federation': that name has a meaning of its own"
@@ -255,7 +257,7 @@ def tier_name_problem(name: str) -> str:
 
 
 def reserved_problem(name: str) -> str:
-    """Returns that a name is reserved, and what to do; an empty string where it is not.
+    """Returns the reason to refuse a reserved name, with a remedy, or an empty string.
 
     >>> reserved_problem("Share"), reserved_problem("country")
     ('that name is reserved for later use. Rename it or leave it out', '')
@@ -265,9 +267,9 @@ def reserved_problem(name: str) -> str:
 
 
 def name_problem(name: object) -> str:
-    """Returns the rule that a name of a silo or node breaks, or an empty string."""
-    # Names go into one-line messages, file names and terminals, so nothing invisible is let in.
+    """Returns the rule that the name of a silo or node breaks, or an empty string."""
+    # Names are shown in one-line messages, file names and terminals: invisible characters could forge a line.
     if not isinstance(name, str) or not name or not name.isprintable():
         return "be printable and not empty"
-    # Tables are read without space around a cell, so such a silo would come back as another.
+    # Readers of tables strip spaces around a cell, so the name would come back as a different silo.
     return "have no space around it" if name[0] == " " or name[-1] == " " else ""

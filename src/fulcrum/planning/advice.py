@@ -217,7 +217,7 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
         federation: Topology = merge_regions(plan.federation, [inner.nodes[region] for region in pair])
         if fixed:
-            federation = federation.weighted(plan.weights)
+            federation = federation.with_weights(plan.weights)
         else:
             federation = choose_weights(
                 federation,

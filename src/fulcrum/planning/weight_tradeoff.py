@@ -91,7 +91,7 @@ def _choice_by_rule(plan: Plan, rule: str | float) -> WeightChoice:
     requirement = plan.requirement
     above = requirement.by_observer(plan.federation)[0]
     weights = weights_by(rule, plan.federation, above.multiplier, excluded_silos=above.excluded_silos)
-    federation = plan.federation.weighted(weights)
+    federation = plan.federation.with_weights(weights)
     noise = float(noise_variance(federation, allocate(federation, requirement)).sum())
     noise *= plan.server_rule.noise_factor()  # as in `Plan.model_noise`, which stands beside this figure
     inner = federation.innermost

@@ -52,11 +52,11 @@ def choose_weights(
     above = requirement.by_observer(federation)[0]
     weights = weights_by(rule, federation, above.multiplier, excluded_silos=above.excluded_silos)
     if server == "random-effects":
-        return WeightedFederation(federation=federation.weighted(weights))
+        return WeightedFederation(federation=federation.with_weights(weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))
     mix = float(mixing_share(counted, shares, least_influence))
     if not mix:
-        return WeightedFederation(federation=federation.weighted(weights))
+        return WeightedFederation(federation=federation.with_weights(weights))
     raised = weights * (mix_shares(counted, shares, mix) / counted)[inner.parent_of]
-    return WeightedFederation(federation=federation.weighted(raised), mix=mix, by_rule=read_only(counted))
+    return WeightedFederation(federation=federation.with_weights(raised), mix=mix, by_rule=read_only(counted))

@@ -8,6 +8,7 @@
 """
 
 import shlex
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -22,6 +23,13 @@ class Federation(Topology):
     """Silos, sizes, and the tree of aggregation, made from regions or from the columns of a table."""
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Answers the earlier name of `with_weights`, with a warning."""
+        if name != "weighted":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn("Federation.weighted goes with version 0.3. Use with_weights", DeprecationWarning, stacklevel=2)
+        return self.with_weights
 
     @classmethod
     def from_sizes(

@@ -55,7 +55,7 @@ def mask_probes(
     transcript = hashlib.sha256(b"audit").digest()
     making: dict[str, Callable[[int], bytes]] = {
         KEYS: lambda _: silos_masks.new_private_key(),
-        OWN: lambda _: _mask(masking_silo.own_key(session, silos_masks.new_seed(), silo)),
+        OWN: lambda _: _mask(masking_silo.self_mask_key(session, silos_masks.new_seed(), silo)),
         PAIRS: lambda number: _mask(masking_silo.pair_key(session, _secret(number), silo, other, transcript)),
     }
     probes = []

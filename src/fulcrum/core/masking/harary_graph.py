@@ -1,36 +1,38 @@
-"""Who shares masks with whom: everybody with everybody in small groups, with the nearest on a circle in large ones.
+"""The graph of members that share masks: complete in small groups, the nearest neighbours on a circle in large groups.
 
 >>> neighbour_count(60, colluders=1, dropouts=2)
 59
 >>> neighbour_count(500, colluders=1, dropouts=2)
 102
->>> circle = Circle("abcde", b"drawn anew in every round", 2)
->>> circle.neighbours("c"), circle.point("c", "b")
+>>> graph = HararyGraph("abcde", b"drawn anew in every round", 2)
+>>> graph.neighbours("c"), graph.point("c", "b")
 (('a', 'b'), 2)
 
-A member of a complete graph expands one mask for every other member; on a circle of n members in which each is joined
-to the k/2 next ones on either side, k of them (the Harary graph of Bell et al. 2020, "Secure single-server aggregation
-with (poly)logarithmic overhead"). What a member's secrets rest on are its holders, itself and its neighbours, h = k + 1
-of them, of whom t give a secret back.
+In a complete graph a member expands n - 1 masks. In a Harary graph the n members stand on a circle, and a member shares
+masks with the k/2 next members on both sides, so a member expands k masks (Bell et al. 2020, "Secure single-server
+aggregation with (poly)logarithmic overhead"). The holders of a member are the member and its neighbours, h = k + 1
+silos. Any t holders can restore a secret of the member.
 
-What must hold, for c members who tell the server all they know and d who are missing:
+Conditions, for c members that tell the server everything and d members that are missing:
 
-- enough holders are left, t <= h - d, or the round has no result;
-- two sets of t holders have more than c in common, 2 t > h + c, so that no server that tells one half another story
-  than the other half gets both secrets of a member, however it divides them; and t > c + d;
-- the members left, honest and not missing, hang together: a masked sum then tells their total and nothing of a part.
+- enough holders are left: t <= h - d, or the round has no result;
+- two sets of t holders have more than c members in common, 2 t > h + c, and t > c + d. A server that reports different
+  survivors to two halves of the holders then cannot get both secrets of a member, which would reveal the release;
+- the honest members that are left form a connected graph. A masked sum then reveals the total of the connected members
+  and nothing about a part of the total.
 
-For the plan's own c and d all three hold with certainty, however the members stand on the circle and whoever the c and
-the d are. The first two by the choice of t and k; the third since the circle stays in one piece unless k members are
-taken away, k/2 side by side in each of two places, and k > c + d.
+Guarantees for the plan's own c and d: all three conditions hold with certainty, for every order on the circle and every
+choice of the c and the d members. Conditions 1 and 2 hold by the choice of t and k. Condition 3 holds because k > c +
+d: to cut the circle, k/2 neighbouring members must be removed in two places, k members in all.
 
-Beyond the plan's numbers k leaves a margin: where a tenth of all members help the server and another tenth are missing,
-chosen without regard to the circle, one of the three fails with a chance of at most 2^-40. The first two are tails of
-a hypergeometric distribution, once for every member, since the holders of a member are then a random set; the third is
-at most n^2 times the chance that k/2 given members are all among the fifth that is gone. Where no k below n - 1 does
-that, and up to 64 members, the graph is complete. The order on the circle follows from the keys of the round: a server
-that tries many keys for its colluders has its choice among as many circles, which makes the margin smaller and leaves
-what holds for the plan's own numbers as it is.
+Margin beyond the plan's numbers: if a tenth of all members help the server and a second tenth are missing, both chosen
+independently of the circle, a condition fails with probability at most 2^-40. Conditions 1 and 2 fail with the tail of
+a hypergeometric distribution for every member, since the holders of a member are then a random set. Condition 3 fails
+with at most n^2 times the probability that k/2 fixed members are all among the missing fifth. If no k below n - 1
+suffices, and in groups of up to 64 members, the graph is complete.
+
+The order on the circle follows from the keys of the round. A server that tries many keys for its colluders can choose
+among as many circles. The choice makes the margin smaller; the guarantees for the plan's own numbers do not change.
 """
 
 import hashlib
@@ -43,42 +45,44 @@ from fulcrum.core.masking.masking_thresholds import threshold_for, tolerates
 from fulcrum.errors import ParameterError
 
 FAILURE = Fraction(1, 2**40)
-"""How likely a sparse graph may fail where a tenth of its members help the server and another tenth are missing."""
+"""Largest failure probability of a sparse graph if a tenth of its members help the server and a tenth are missing."""
 
 COMPLETE = 64
-"""Members up to which everybody shares masks with everybody.
+"""The largest number of members of a complete graph.
 
-There a sparse graph saves a silo some milliseconds a round, and stands less beyond the plan's numbers: in the complete
-graph t is above 2 n / 3, so no server that up to a third of all members help gets both secrets of a member, whoever
-they are.
+In small groups a sparse graph saves a silo some milliseconds a round and tolerates fewer colluders beyond the plan's
+numbers: in the complete graph t is above 2 n / 3, so a server with the help of up to a third of all members does not
+get both secrets of a member.
 """
 
 MARGIN = Fraction(1, 10)
-"""The share of members that the margin is for."""
+"""The share of members that may collude, and the share that may be missing, within the margin."""
 
 
 @lru_cache(maxsize=1024)
 def neighbour_count(members: int, *, colluders: int, dropouts: int) -> int:
-    """Returns k, the number of each member's neighbours: the least that is enough, or all others.
+    """Returns k, the number of neighbours of a member: the least sufficient number, or n - 1 for the complete graph.
 
     Raises:
-        ParameterError: Not even the complete graph can do without so many.
+        ParameterError: Not even the complete graph tolerates the numbers of colluders and dropouts.
     """
     limits = {"colluders": colluders, "dropouts": dropouts}
     if not tolerates(members, **limits):
         raise ParameterError("mask.group-too-small", members=members, dropouts=dropouts, colluders=colluders)
     for count in range(colluders + dropouts + 1, members - 1 if members > COMPLETE else 0):
-        if count % 2 == 0 and _is_enough(members, count, **limits):  # as many on either side
+        if count % 2 == 0 and _is_enough(members, count, **limits):  # k/2 members on both sides
             return count
     return members - 1
 
 
 def _is_enough(members: int, count: int, *, colluders: int, dropouts: int) -> bool:
+    """Returns True if k neighbours meet the conditions of the plan's numbers and keep the margin of 2^-40."""
     holders = count + 1
     if not tolerates(holders, colluders=colluders, dropouts=dropouts):
         return False
     threshold = threshold_for(holders, colluders=colluders, dropouts=dropouts)
     gone = math.ceil(MARGIN * members)
+    # The union bound of the module's docstring, in exact fractions: no rounding error has to be bounded.
     both_secrets = members * _tail(members - 1, gone, count, 2 * threshold - holders)
     too_few_left = members * _tail(members - 1, gone, count, holders - threshold + 1)
     in_two = members**2 * _tail(members, 2 * gone, count // 2, count // 2)
@@ -86,7 +90,7 @@ def _is_enough(members: int, count: int, *, colluders: int, dropouts: int) -> bo
 
 
 def _tail(members: int, gone: int, drawn: int, least: int) -> Fraction:
-    """The chance that `least` or more of those drawn without regard to who is gone are gone, exactly."""
+    """Returns the exact probability that at least `least` of `drawn` random members are among the `gone` members."""
     ways = sum(
         math.comb(gone, number) * math.comb(members - gone, drawn - number)
         for number in range(least, min(gone, drawn) + 1)
@@ -94,22 +98,23 @@ def _tail(members: int, gone: int, drawn: int, least: int) -> Fraction:
     return Fraction(ways, math.comb(members, drawn))
 
 
-class Circle:
-    """The members of a group in an order that depends on a seed as if it were drawn, and who is near whom.
+class HararyGraph:
+    """The members of a group on a circle, in a pseudorandom order, and the neighbours of every member.
 
     Args:
-        members: All members of the group, whether they take part or not.
-        seed: What the order follows from.
-        count: k, the neighbours of each member.
+        members: All members of the group, the absent members included.
+        seed: The seed of the order.
+        count: k, the number of neighbours of a member.
     """
 
     def __init__(self, members: Iterable[str], seed: bytes, count: int) -> None:
+        # By a hash with the seed, not by name: in a fixed order an adversary could choose colluders around a victim.
         order = sorted(members, key=lambda silo: hashlib.sha256(seed + silo.encode()).digest())
         self._order, self._count = tuple(order), count
         self._place = {silo: place for place, silo in enumerate(order)}
 
     def neighbours(self, member: str) -> tuple[str, ...]:
-        """Returns those whom a member shares masks with, sorted."""
+        """Returns the members with which a member shares masks, sorted."""
         size = len(self._order)
         if self._count >= size - 1:
             return tuple(sorted(set(self._order) - {member}))
@@ -117,9 +122,9 @@ class Circle:
         return tuple(sorted(self._order[(place + way) % size] for way in range(-half, half + 1) if way))
 
     def holders(self, member: str) -> tuple[str, ...]:
-        """Returns those who hold shares of a member's secrets: itself and its neighbours."""
+        """Returns the holders of a member's secrets: the member itself and its neighbours."""
         return (member, *self.neighbours(member))
 
     def point(self, owner: str, holder: str) -> int:
-        """Returns at which point a holder's share of an owner's secret is taken: how far on it stands, from 1."""
+        """Returns the point of a holder's share of an owner's secret: 1 plus the distance on the circle."""
         return (self._place[holder] - self._place[owner]) % len(self._order) + 1

@@ -1,4 +1,4 @@
-"""Who is masked together under a plan, and by which numbers: neighbours, threshold, lattice and width.
+"""The masked groups of a plan: members, neighbours, threshold, lattice and width of a masked integer.
 
 >>> import tempfile
 >>> from fulcrum.readers.federation import Federation
@@ -6,17 +6,18 @@
 >>> from fulcrum.planning.files.plan_issue import new_key
 >>> folder = tempfile.TemporaryDirectory()
 >>> keys = {silo: new_key(f"{folder.name}/{silo}") for silo in "abcde"}
->>> made = plan(Federation.from_sizes({"north": dict.fromkeys("abcde", 100)}), rounds=2, epsilon=1.0, dropouts=1,
-...             purpose="deployment", parameters=66, keys=keys, aggregation="masked")
->>> group = group_of(made, "north")
+>>> issued = plan(Federation.from_sizes({"north": dict.fromkeys("abcde", 100)}), rounds=2, epsilon=1.0, dropouts=1,
+...               purpose="deployment", parameters=66, keys=keys, aggregation="masked")
+>>> group = group_of(issued, "north")
 >>> group.neighbours, group.threshold, group.quorum, group.bits
 (4, 4, 4, 32)
 >>> group.lacking(set("abcd")), group.lacking(set("abc"))
 (None, "2 of 5 silos of region 'north' are missing, the plan does without 1")
 >>> folder.cleanup()
 
-All of it follows from the plan, so that silos and server agree without asking each other: a server has no say in who
-belongs to a group, how many may be missing, or how many shares unmask a sum.
+All numbers follow from the verified plan, so silos and server agree on the numbers without messages. A server has no
+influence on the members of a group, on the number of silos that may be missing, or on the number of shares that unmask
+a sum.
 """
 
 import math
@@ -38,34 +39,35 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError, ParameterError, ReleaseError
 
 RESEARCH_STEP = 2.0**-40
-"""Of the lattice that research is masked on, over the clip norm. Deployed silos release on the plan's own."""
+"""The lattice step of research plans, divided by the clip norm. Deployed silos use the plan's own lattice."""
 
 WIDTHS = (32, 64)
-"""Bits that a masked integer may have."""
+"""The possible widths of a masked integer, in bits."""
 
 _TOLERANCE = 1e-9  # relative, of products rounded in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Group:
-    """Silos that are masked together.
+    """Silos that are masked together under a plan.
 
     Attributes:
-        plan_digest: The plan.
+        plan_digest: The digest of the plan.
         name: The name of the region, or "federation".
-        regions: By member, sorted, the region that it is in.
-        keys: By member, its public Ed25519 key.
-        rounds: Of the plan.
-        parameters: Coordinates of an update, where the plan says.
-        colluders: Members that the server may know all secrets of: the plan's number of each region, at least one.
-        dropouts: Members of each region that may be missing from a sum.
-        neighbours: Members that each member shares masks with.
-        threshold: Holders of a member, itself among them, that give its secret back.
-        quorum: Members that must have been told the same survivors before anyone unmasks.
-        step: Of the lattice of the integers that are masked.
-        deployed: Whether that is the plan's own lattice; in research it is a finer one.
-        largest: By member, how large a coordinate of its release can be, in steps.
-        bits: Of a masked integer; sums of all members stay within.
+        regions: By member, sorted, the region of the member.
+        keys: By member, the public Ed25519 key.
+        rounds: The number of rounds of the plan.
+        parameters: The number of coordinates of an update, or None if the plan has no number.
+        colluders: The number of members whose secrets the server may know: the plan's number of every region, at least
+            1.
+        dropouts: The number of members of a region that may be missing from a sum.
+        neighbours: The number of members with which a member shares masks.
+        threshold: The number of holders of a member, the member included, that restore a secret.
+        quorum: The number of members that must attest the same survivors before a member helps to unmask.
+        step: The lattice step of the masked integers.
+        deployed: True if `step` is the plan's own lattice step; a research plan is masked on a finer lattice.
+        largest: By member, the largest possible coordinate of a release, in steps.
+        bits: The width of a masked integer; a sum over all members never wraps.
     """
 
     plan_digest: str
@@ -86,11 +88,11 @@ class Group:
 
     @property
     def dtype(self) -> str:
-        """How masked integers are held and sent."""
+        """The NumPy type in which masked integers are stored and sent."""
         return f"<u{self.bits // 8}"
 
     def session(self, round_number: int, basis: str, attempt: int = 1) -> Session:
-        """Returns the session of a round, or raises `ExchangeError` where the plan has none such."""
+        """Returns the session of a round, or raises `ExchangeError` for a round outside of the plan."""
         session = Session(
             plan_digest=self.plan_digest,
             group=self.name,
@@ -102,20 +104,22 @@ class Group:
         return session
 
     def check_session(self, session: Session) -> None:
-        """Raises `ExchangeError` unless a session is one of this group under this plan."""
+        """Raises `ExchangeError` unless a session belongs to the group and to a round of the plan."""
         if (session.plan_digest, session.group) != (self.plan_digest, self.name):
             raise ExchangeError("mask.request-foreign", group=self.name)
+        # Without a model in the session, two attempts of a round could train on different models.
         if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.basis:
             raise ExchangeError(
                 "mask.session-range", rounds=self.rounds, round_number=session.round_number, attempt=session.attempt
             )
 
     def begin(self, session: Session) -> Begin:
-        """Returns how a round begins."""
+        """Returns the request that begins a round."""
         return Begin(session=session, threshold=self.threshold, neighbours=self.neighbours, bits=self.bits)
 
     def check_numbers(self, request: Begin) -> None:
-        """Raises `ExchangeError` unless the server goes by the numbers that follow from the plan."""
+        """Raises `ExchangeError` unless the server states the numbers that follow from the plan."""
+        # A lower threshold would let fewer holders uncover a release; fewer bits would make a sum wrap.
         for name, ours, theirs in (
             ("a threshold", self.threshold, request.threshold),
             ("neighbours", self.neighbours, request.neighbours),
@@ -127,12 +131,14 @@ class Group:
                 )
 
     def lacking(self, present: Collection[str]) -> str | None:
-        """Returns why the sum of those present may not be taken, if so: more are missing than the plan allows for.
+        """Returns the reason to refuse a sum of the `present` silos: too many are missing. None if the sum is allowed.
 
-        The plan's noise is enough without any `dropouts` silos of each region and without the colluders' own.
+        The plan's noise suffices without the noise of any `dropouts` silos of every region and without the colluders'
+        noise. With more missing silos the sum would have less noise than the plan promises.
         """
         if not set(present) & set(self.regions):
             return f"no silo of group {self.name!r} is there"
+        # By region: the plan computes its noise for `dropouts` missing silos of every region.
         for region in sorted(set(self.regions.values())):
             members = {silo for silo, place in self.regions.items() if place == region}
             if (absent := len(members - set(present))) > self.dropouts:
@@ -142,13 +148,14 @@ class Group:
 
 
 def group_of(plan: VerifiedPlan, name: str) -> Group:
-    """Returns a group of a plan, which carries the keys of its members.
+    """Returns a group of a plan that carries the keys of all members.
 
     Raises:
-        ExchangeError: The plan has no such group, lacks a key, or has one twice; or its silos draw no noise.
-        ParameterError: So many dropouts or colluders cannot be masked.
+        ExchangeError: The plan has no such group, lacks a key, has a key twice, or has silos that draw no noise.
+        ParameterError: The numbers of dropouts and colluders are too large for a masked group.
         ReleaseError: The integers of a sum do not fit 64 bits.
     """
+    # An aggregator that adds noise would have to see the sum without masks.
     if plan.injection != "silo":
         raise ExchangeError("mask.noise-not-of-silos")
     if plan.aggregation != "masked" or name not in senders_of(plan):
@@ -162,12 +169,14 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
     except ParameterError as error:
         raise ParameterError.at(repr(name), error) from None
     keys = {silo: plan_key(plan, silo, "signing") for silo in regions}
+    # The owner of two equal keys would sign as two members, and a quorum would count a colluder twice.
     if pair := silos_of_one_key(list(keys), {silo: key.public_bytes_raw() for silo, key in keys.items()}):
         raise ExchangeError("mask.plan-key-shared", silo=pair[0], other_silo=pair[1])
     step = step_of(plan, name)
     own_step = RESEARCH_STEP * plan.clip_norm if step is None else step
     index = {silo: place for place, silo in enumerate(plan.federation.silo_names.tolist())}
     signal = plan.federation.weights * plan.clip_norm / own_step
+    # An upper bound, not a typical size: a sum that wraps modulo 2^bits would be a wrong sum without an error.
     reach = np.ceil(signal * (1 + FARTHEST_DRAW * plan.noise_multiplier) * (1 + _TOLERANCE)) + 1
     largest = {silo: float(reach[index[silo]]) for silo in regions}
     return Group(
@@ -190,10 +199,11 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
 
 
 def check_sheltered(plan: PlanData, silo: str) -> None:
-    """Raises `ReleaseError` where a masked sum hides nothing of a silo and the plan does not count on that.
+    """Raises `ReleaseError` if the masked sum does not conceal a silo and the silo's own noise misses the target.
 
-    In a group of at most c + 1 silos the server and c of them know the sum of one silo: its own release. That is what
-    the plan promises only where the silo's own noise meets its region's target.
+    In a group of at most c + 1 silos the server and c colluders subtract the colluders' releases from the sum. The rest
+    is the release of a single silo. The plan's promise then holds only if the silo's own noise meets its region's
+    target.
     """
     tier, name = group_tier(plan), group_name_of(plan, silo)
     index = plan.federation.silo_names.tolist().index(silo)
@@ -202,13 +212,13 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
     size, colluders = len(regions), of_all_regions(plan.colluders, regions)
     if size > colluders + 1:
         return
-    asked = np.broadcast_to(plan.required_multiplier.get(tier, math.inf), len(plan.federation))[index]
-    if plan.noise_multiplier[index] < asked * (1 - _TOLERANCE):
+    required = np.broadcast_to(plan.required_multiplier.get(tier, math.inf), len(plan.federation))[index]
+    if plan.noise_multiplier[index] < required * (1 - _TOLERANCE):
         raise ReleaseError("mask.silo-exposed", silo=silo, size=size, colluders=plan.colluders, tier=tier)
 
 
 def _bits(largest: Iterable[float], name: str) -> int:
-    """Returns the least width that sums of all members never wrap in."""
+    """Returns the least width, in bits, in which a sum over all members never wraps."""
     whole = sum(math.ceil(size) for size in largest)
     for bits in WIDTHS:
         if whole < 2 ** (bits - 1):

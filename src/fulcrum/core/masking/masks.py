@@ -1,4 +1,4 @@
-"""What hides a vector: keys that two members agree on, and the masks that are made of them, modulo a power of two.
+"""Masks of vectors modulo a power of two, and the keys on which two members agree.
 
 >>> import numpy as np
 >>> vector = np.array([5, 2**64 - 3], dtype=np.uint64)
@@ -8,11 +8,13 @@
 >>> add_mask(hidden, bytes(32), negative=True); bool((hidden == vector).all())
 True
 
-A pair's secret is X25519 of one's private and the other's public key. Every key is HKDF-SHA256 of a secret with an
-`info` that names format, purpose, plan, group, round, attempt, model and whoever it is for: under any other of these it
-is another key. A mask is the keystream of AES-256 in counter mode under such a key, used for one mask alone, read as
-integers of the group's width. Whoever tells it from uniform integers breaks X25519, HKDF or AES-256, up to the
-collisions that a block cipher lacks: q^2 / 2^129 for q blocks, 2^-84 for a mask of 10^7 parameters.
+The secret of a pair is X25519 of a member's private key and the neighbour's public key. Every key is HKDF-SHA256 of a
+secret with an `info` that names format, purpose, plan, group, round, attempt, model and parties. A change of any part
+of the `info` gives an independent key. A mask is the keystream of AES-256 in counter mode under a key that makes no
+second mask, read as integers of the group's width.
+
+An adversary that distinguishes a mask from uniform integers breaks X25519, HKDF or AES-256, up to the collisions that a
+block cipher lacks: q^2 / 2^129 for q blocks, 2^-84 for a mask of 10^7 parameters.
 """
 
 import secrets
@@ -27,61 +29,69 @@ from fulcrum.primitives import Primitives, primitives
 
 KEY_BYTES = 32
 
-_CHUNK = 2**17  # bytes of a mask at a time: they stay in the processor's cache until they are added
-_NONCE = bytes(12)  # every key seals one message, so one nonce is enough
+_CHUNK = 2**17  # bytes of a mask at a time: a chunk stays in the processor's cache until added
+_NONCE = bytes(12)  # constant: a key of `seal` seals a single message, so no nonce is used twice under a key
 
 Residues: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
-"""Integers modulo 2^32 or 2^64, whose sums wrap as they should."""
+"""Integers modulo 2^32 or 2^64; sums wrap by intention."""
 
 
 def new_private_key() -> bytes:
-    """Returns a fresh private X25519 key, raw: 256 bits from the operating system, as RFC 7748 makes one."""
+    """Returns a fresh private X25519 key, raw: 256 bits from the operating system, as in RFC 7748."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def new_seed() -> bytes:
-    """Returns a fresh seed of a silo's own mask: 256 bits from the operating system."""
+    """Returns a fresh seed of a silo's self-mask: 256 bits from the operating system."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def loaded_key(private: bytes) -> Any:
-    """Returns a private key ready for use, which takes longer than to use it: once for all of a round's pairs."""
+    """Returns a private key in the form for `pair_secret`.
+
+    Loading takes longer than the key agreement, so a caller loads a key once for all pairs of a round.
+    """
     return _suite().x25519.X25519PrivateKey.from_private_bytes(private)
 
 
 def public_half(private: bytes) -> bytes:
-    """Returns the public key of a private one, both raw."""
+    """Returns the public key of a private key, both raw."""
     return bytes(loaded_key(private).public_key().public_bytes_raw())
 
 
-def agreed(private: Any, public: bytes, whose: str) -> bytes:
-    """Returns the secret of a pair, the same from either side.
+def pair_secret(private: Any, public: bytes, whose: str) -> bytes:
+    """Returns the secret of a pair of members, the same from both sides.
 
     Args:
-        private: One's own key, as `loaded_key` returns it.
-        public: The other's, raw.
-        whose: The other's name, for messages.
+        private: The member's own private key, from `loaded_key`.
+        public: The neighbour's public key, raw.
+        whose: The neighbour's name, for messages.
+
+    Raises:
+        ExchangeError: `public` is no X25519 key, or a key of low order, under which the secret would be public.
     """
     try:
         theirs = _suite().x25519.X25519PublicKey.from_public_bytes(public)
+        # `exchange` refuses keys of low order, with which a member would make the secret, and so the mask, public.
         return bytes(private.exchange(theirs))
     except ValueError:
         raise ExchangeError("mask.key-invalid", silo=whose) from None
 
 
 def derived_key(secret: bytes, info: bytes) -> bytes:
-    """Returns the key that a secret gives for one purpose (HKDF-SHA256)."""
+    """Returns the key that HKDF-SHA256 derives from a secret for the purpose `info`."""
     suite = _suite()
+    # No salt: both sides must derive the key without a further message. `info` separates the purposes.
     return bytes(suite.hkdf(suite.sha256(), KEY_BYTES, None, info).derive(secret))
 
 
-def sealed(key: bytes, plain: bytes, about: bytes) -> bytes:
-    """Returns a text encrypted under a key that seals nothing else (AES-256-GCM), bound to what it is about."""
+def seal(key: bytes, plain: bytes, about: bytes) -> bytes:
+    """Returns `plain` encrypted with AES-256-GCM and bound to `about`. The key must seal no second text."""
     return bytes(_suite().aes_gcm(key).encrypt(_NONCE, plain, about))
 
 
-def opened(key: bytes, sealed_text: bytes, about: bytes) -> bytes | None:
-    """Returns what was sealed; None where it is not what the holder of the key sealed about this."""
+def unseal(key: bytes, sealed_text: bytes, about: bytes) -> bytes | None:
+    """Returns the plain text of a sealed text, or None if the key's owner sealed no such text about `about`."""
     suite = _suite()
     try:
         return bytes(suite.aes_gcm(key).decrypt(_NONCE, sealed_text, about))
@@ -90,7 +100,8 @@ def opened(key: bytes, sealed_text: bytes, about: bytes) -> bytes | None:
 
 
 def add_mask(vector: Residues, key: bytes, *, negative: bool = False) -> None:
-    """Adds the mask of a key to a vector in place, or takes it off again."""
+    """Adds the mask of a key to a vector in place, or subtracts the mask."""
+    # In chunks: the mask of a large model is never whole in memory.
     draw = repeated_bytes(key)
     word = vector.dtype.newbyteorder("<")
     step = _CHUNK // word.itemsize

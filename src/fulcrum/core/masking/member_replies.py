@@ -1,7 +1,7 @@
-"""A silo's part in masked rounds, on disk: what it answered, it answers again; what it refused, it sends nothing for.
+"""A silo's answers in masked rounds, on disk: a given answer is given again, and a refused request gets no answer.
 
-`fulcrum.core.masking.member_protocol` says what may be answered. Here every state is on disk before its answer is
-returned, since an answer that was forgotten could be given a second time, to another question.
+`fulcrum.core.masking.member_protocol` decides on the content of answers. Here every state is on disk before its answer
+is returned: a silo that forgot an answer could answer the same stage a second time, to a different request.
 """
 
 from typing import Any, Self
@@ -17,60 +17,61 @@ from fulcrum.core.masking.masking_messages import (
     Roster,
     Session,
     Survivors,
-    answer_from_bytes,
+    member_reply_from_bytes,
     request_from_bytes,
 )
-from fulcrum.core.masking.member_protocol import Member, State, request_digest
-from fulcrum.core.masking.member_store import MaskingRecord
-from fulcrum.core.masking.scratch_store import ScratchRecord
+from fulcrum.core.masking.member_protocol import MemberProtocol, State, request_digest
+from fulcrum.core.masking.member_store import MemberStore
+from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.store.database import ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError
 
 
-class MaskingSilo(ClosedAtTheEnd):
-    """One silo in its group, over all rounds; made by `open`. Threads may share it, processes may not.
+class MemberReplies(ClosedAtTheEnd):
+    """A silo in its group, over all rounds; made by `open`. Threads may share the object, processes may not.
 
-    Guarantees, on a disk that keeps what it says it has synced, whatever the server asks and whenever the silo dies:
+    Guarantees, on a disk that keeps synced data, for every request of the server and every moment of a crash:
 
-    - every stage of a round has one answer: the same request again gets it again, unless the silo's policy forbids
-      it by now; any other is refused;
-    - one sum of a round is unmasked: once the silo gave its shares for it, no other attempt of the round is answered;
-    - a round is on one model, and on what is told beside it: an attempt on another is refused;
-    - the secrets of a round are erased when its sum is unmasked, and when another round begins.
+    - every stage of a round has a single answer: the same request gets the same answer again, unless the silo's policy
+      forbids the answer by now; a different request is refused;
+    - a single sum of a round is unmasked: after the silo gave its shares for a sum, no other attempt of the round
+      is answered;
+    - a round is bound to a model and to the settings sent with the model: an attempt on a different model is refused;
+    - the secrets of a round are erased when its sum is unmasked, and when a new round begins.
 
-    Refusals are `ExchangeError` or `PolicyError`, and change nothing. `StorageError` is trouble with the file.
+    Refusals are `ExchangeError` or `PolicyError` and change nothing. A `StorageError` is trouble with the file.
     """
 
-    def __init__(self, record: MaskingRecord | ScratchRecord, member: Member) -> None:
+    def __init__(self, record: MemberStore | ScratchStore, member: MemberProtocol) -> None:
         self._record, self._member = record, member
 
     @classmethod
-    def open(cls, path: PathLike, member: Member, *, create: bool = False) -> Self:
+    def open(cls, path: PathLike, member: MemberProtocol, *, create: bool = False) -> Self:
         """Opens the silo's record of masked rounds.
 
         Args:
-            path: The file; no other process may hold it.
+            path: The file; no second process may hold the file.
             member: The silo in its group.
-            create: Whether a file that is not there is made anew; otherwise it is refused, as its content is lost.
+            create: True to create a missing file. Otherwise a missing file is refused, since its content is lost.
         """
-        return cls(MaskingRecord.bound(path, silo=member.silo, create=create), member)
+        return cls(MemberStore.open(path, silo=member.silo, create=create), member)
 
     def close(self) -> None:
-        """Lets the file go; closing it again does nothing."""
+        """Releases the file; a second call does nothing."""
         self._record.close()
 
     def has_begun(self, session: Session) -> bool:
-        """Returns whether the record holds a round, in whichever attempt."""
+        """Returns True if the record holds the round of a session, in any attempt."""
         with self._record.working():
             return self._record.last_attempt(session) is not None
 
     def unmasked_rounds(self, session: Session) -> set[int]:
-        """Returns the rounds of a session's plan whose sums this silo has given its shares for."""
+        """Returns the rounds of a session's plan for whose sums the silo has given its shares."""
         with self._record.working():
             return self._record.unmasked_rounds(session)
 
     def answer(self, data: bytes) -> bytes:
-        """Returns the answer to any request but that for a masked input; on disk when it returns."""
+        """Returns the answer to any request except a request for a masked input; the answer is on disk."""
         request = request_from_bytes(data)
         if isinstance(request, Inbox):
             raise ExchangeError("mask.request-for-input")
@@ -79,9 +80,9 @@ class MaskingSilo(ClosedAtTheEnd):
             return state.answers[_TURN[type(request)]]
 
     def check_inbox(self, data: bytes) -> Session:
-        """Takes in the request for a masked input, and returns the round that it is for; on disk when it returns.
+        """Accepts the request for a masked input and returns the round of the request; the state is on disk.
 
-        To be asked before anything is trained: a request that is refused here is refused whatever the update is.
+        Call `check_inbox` before training: a request that is refused here is refused for every update.
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):
@@ -90,13 +91,12 @@ class MaskingSilo(ClosedAtTheEnd):
             return self._state(request, data).session
 
     def masked_input(self, data: bytes, values: np.ndarray[Any, Any]) -> bytes:
-        """Returns the masked input that a request asks for, made of the silo's release of that round.
+        """Returns the masked input for a request, made of the silo's release of the round.
 
         Args:
-            data: The request, as it came.
-            values: The release: whole numbers in steps of the group's lattice. It must be recorded and charged before,
-                which `fulcrum.core.silo.masked_release` sees to. Where the request comes again, other values are
-                refused.
+            data: The request, as received.
+            values: The release: whole numbers in steps of the group's lattice. The release must be recorded and charged
+                before, as in `fulcrum.core.silo.masked_release`. A repeated request with different values is refused.
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):
@@ -104,11 +104,15 @@ class MaskingSilo(ClosedAtTheEnd):
         with self._record.working():
             state = self._state(request, data)
             answer = self._member.masked_input(state, values)
-            self._note_sent(state, answer_from_bytes(answer).signature)
+            # Ed25519 is deterministic: equal signatures are of equal vectors.
+            self._note_sent(state, member_reply_from_bytes(answer).signature)
             return answer
 
     def _note_sent(self, state: State, signature: bytes) -> None:
-        """Keeps which vector leaves under the masks of a state; of two the difference would tell of one silo alone."""
+        """Stores the signature of the vector that leaves under the masks of a state; a second vector is refused.
+
+        Two vectors under the same masks would reveal the difference of two releases of a single silo.
+        """
         session = state.session
         if state.sent and state.sent != signature:
             raise ExchangeError(
@@ -118,37 +122,44 @@ class MaskingSilo(ClosedAtTheEnd):
             self._record.store(msgspec.structs.replace(state, sent=signature))
 
     def _state(self, request: Request, data: bytes) -> State:
-        """Returns the state in which the request is answered, stored; one that is new leads to the next state."""
+        """Returns the stored state that answers the request; a new request leads to the next state."""
         session, turn = request.session, _TURN[type(request)]
         self._member.group.check_session(session)
-        known = self._record.state(session)
-        state, unmasked = known if known is not None else (None, False)
+        # Equal digests: a repetition. A different request for an answered stage is refused: two answers could uncover a
+        # release.
+        stored = self._record.state(session)
+        state, unmasked = stored if stored is not None else (None, False)
         if state is not None and state.requests[turn : turn + 1] == (request_digest(data),):
+            # Answers before the unmasking are erased; the unmasking alone is repeated.
             if unmasked and turn < _TURN[Attested]:
-                raise self._over(session)
+                raise self._unmasked_error(session)
             if isinstance(request, Inbox):
+                # The seed and the pair secrets are erased by now, so the same vector cannot be made again.
                 if len(state.requests) > turn + 1:
                     raise ExchangeError("mask.input-erased", round_number=session.round_number)
                 self._member.check_settings(state)
-            again = self._member.asked_again(state)
+            again = self._member.repeat_answer(state)
             if again is not state:
                 self._record.store(again, unmasked=unmasked)
             return again
         if unmasked:
-            raise self._over(session)
+            raise self._unmasked_error(session)
         if isinstance(request, Begin):
-            return self._begun(request)
+            return self._begin(request)
         if state is None:
             raise ExchangeError("mask.round-not-begun", silo=self._member.silo, round_number=session.round_number)
-        following = self._following(state, request)
+        # Stored before the answer is returned: after a crash the silo must know its answers.
+        following = self._next_state(state, request)
         self._record.store(following, unmasked=isinstance(request, Attested))
         return following
 
-    def _begun(self, request: Begin) -> State:
+    def _begin(self, request: Begin) -> State:
+        """Returns the stored first state of a new attempt; an earlier attempt or a different model is refused."""
         session = request.session
         if (last := self._record.last_attempt(session)) is not None:
             if session.basis != last[1]:
                 raise ExchangeError("mask.model-changed", round_number=session.round_number)
+            # A repeated number would draw new keys for a session in which the silo has already answered.
             if session.attempt <= last[0]:
                 raise ExchangeError(
                     "mask.attempt-not-new",
@@ -157,20 +168,22 @@ class MaskingSilo(ClosedAtTheEnd):
                     last=last[0],
                     silo=self._member.silo,
                 )
-        state = self._member.begun(request)
+        state = self._member.begin(request)
         self._record.begin(state)
         return state
 
-    def _following(self, state: State, request: Roster | Inbox | Survivors | Attested) -> State:
+    def _next_state(self, state: State, request: Roster | Inbox | Survivors | Attested) -> State:
+        """Returns the state after a request of a round that has begun."""
         if isinstance(request, Roster):
-            return self._member.shared(state, request)
+            return self._member.share_secrets(state, request)
         if isinstance(request, Inbox):
-            return self._member.received(state, request)
+            return self._member.accept_shares(state, request)
         if isinstance(request, Survivors):
-            return self._member.attested(state, request)
-        return self._member.unmasked(state, request)
+            return self._member.attest_survivors(state, request)
+        return self._member.unmask_sum(state, request)
 
-    def _over(self, session: Session) -> ExchangeError:
+    def _unmasked_error(self, session: Session) -> ExchangeError:
+        """Returns the refusal of a round that is unmasked: a second sum would reveal a release by subtraction."""
         return ExchangeError("mask.round-unmasked", silo=self._member.silo, round_number=session.round_number)
 
 

@@ -1,9 +1,11 @@
-"""The file in which a silo remembers its masked rounds: one answer to every stage, and one unmasking, for ever.
+"""The file in which a silo records its masked rounds: a single answer to every stage, and a single unmasking, for ever.
 
-How the file is held, synced and copied is in `fulcrum.core.store.database`. Overwritten content is gone from the file
-and from its journal; it may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set
-aside. Never restore an old copy of it: one that has forgotten an unmasking may give another, of other survivors, and
-the difference of two sums is what one silo released.
+`fulcrum.core.store.database` holds, syncs and copies the file. Overwritten content is gone from the file and from the
+journal. Overwritten content may remain in a copy of the file, in a snapshot of the disk, or in retired cells of a
+drive.
+
+Never restore an old copy of the file. A record without an unmasking may unmask a second sum of different survivors, and
+the difference of two sums is the release of a silo.
 """
 
 from typing import Self
@@ -16,7 +18,7 @@ from fulcrum.core.store.database import DatabaseFile, PathLike, Statement
 from fulcrum.errors import ExchangeError, StorageError
 
 FORMAT = 3
-"""Of the file. Format 2 was kept with a write-ahead log."""
+"""The format of the file. Format 2 used a write-ahead log."""
 
 _SCHEMA = """
 CREATE TABLE silo (name TEXT NOT NULL);
@@ -27,8 +29,8 @@ CREATE TABLE round (
 """
 
 
-class MaskingRecord(DatabaseFile):
-    """A silo's record of its masked rounds, held and connected to; made by `bound`."""
+class MemberStore(DatabaseFile):
+    """A silo's record of its masked rounds, locked and connected; made by `open`."""
 
     application = 0x46554C4D  # "FULM"
     version = FORMAT
@@ -41,66 +43,67 @@ class MaskingRecord(DatabaseFile):
     erases = True
 
     @classmethod
-    def bound(cls, path: PathLike, *, silo: str, create: bool = False) -> Self:
-        """Opens a silo's record, creating it where there is none and `create` allows it."""
+    def open(cls, path: PathLike, *, silo: str, create: bool = False) -> Self:
+        """Opens a silo's record, or creates a missing record if `create` is True."""
         with cls.writing(path, ("INSERT INTO silo VALUES (?)", (silo,)) if create else None) as file:
             if file.rows("SELECT name FROM silo") != [(silo,)]:
                 raise ExchangeError("mask.record-of-other-silo", file=file.path, silo=silo)
         return file
 
     @property
-    def unused(self) -> bool:
-        """True where no round was ever begun."""
+    def is_unused(self) -> bool:
+        """True if no round has ever begun."""
         return not self.rows("SELECT 1 FROM round LIMIT 1")
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
-        """Returns what is known of a round: its state where it still has one, and whether it is unmasked.
+        """Returns the state of a round, None after the state was erased, and True if the round is unmasked.
 
-        None where the round is new. A round of another attempt or model is returned as it is.
+        The result is None for a new round. A round of a different attempt or model is returned unchanged.
         """
-        found = self.rows(
+        rows = self.rows(
             "SELECT state, unmasked FROM round WHERE plan = ? AND number = ?",
             session.plan_digest,
             session.round_number,
         )
-        if not found:
+        if not rows:
             return None
-        data, unmasked = found[0]
+        data, unmasked = rows[0]
         try:
             return (None if data is None else msgspec.msgpack.decode(data, type=State)), bool(unmasked)
         except (msgspec.MsgspecError, TypeError):
             raise StorageError("mask.record-damaged", file=self.path, advice=self.advice) from None
 
     def last_attempt(self, session: Session) -> tuple[int, str] | None:
-        """Returns the last attempt of a round and the model it was on; None where the round is new."""
-        found = self.rows(
+        """Returns the last attempt of a round and the digest of its model; None for a new round."""
+        rows = self.rows(
             "SELECT attempt, basis FROM round WHERE plan = ? AND number = ?", session.plan_digest, session.round_number
         )
-        return (int(found[0][0]), str(found[0][1])) if found else None
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def unmasked_rounds(self, session: Session) -> set[int]:
         """Returns the rounds of a plan that are unmasked."""
-        found = self.rows("SELECT number FROM round WHERE plan = ? AND unmasked = 1", session.plan_digest)
-        return {int(number) for (number,) in found}
+        rows = self.rows("SELECT number FROM round WHERE plan = ? AND unmasked = 1", session.plan_digest)
+        return {int(number) for (number,) in rows}
 
     def begin(self, state: State) -> None:
-        """Stores the first state of an attempt, in the place of an earlier one, and forgets the secrets of all others.
+        """Stores the first state of an attempt in place of an earlier attempt, and erases all unfinished rounds.
 
-        A silo is in one round at a time: a server that begins another has given up those before.
+        A silo is in a single round at a time: a server that begins a new round has given up the earlier rounds.
         """
         self._store(state, ("UPDATE round SET state = NULL WHERE unmasked = 0", ()), unmasked=False)
 
     def store(self, state: State, *, unmasked: bool = False) -> None:
-        """Stores the next state in the place of the one before; secrets that are not in it are erased."""
+        """Stores the next state in place of the previous state; secrets that the next state lacks are erased."""
         self._store(state, unmasked=unmasked)
 
     def _store(self, state: State, *before: Statement, unmasked: bool) -> None:
         session = state.session
         round_, attempt = (session.plan_digest, session.round_number), (session.attempt, session.basis, int(unmasked))
+        # A single row for a round: the secrets of an earlier state or attempt are overwritten.
         row = (*round_, *attempt, msgspec.msgpack.encode(state))
         self.write(
             *before,
             ("INSERT OR REPLACE INTO round VALUES (?, ?, ?, ?, ?, ?)", row),
             proofs=(("SELECT * FROM round WHERE plan = ? AND number = ?", round_, [row]),),
         )
-        self.in_doubt = False  # nothing is kept in memory that could disagree with the file
+        self.in_doubt = False  # no copy in memory could disagree with the file

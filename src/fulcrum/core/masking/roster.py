@@ -9,7 +9,7 @@ from fulcrum.errors import ExchangeError
 
 
 class DistinctKeys:
-    """The keys of a roster, by the member that has sent them."""
+    """The keys of a roster, with the sender of every key."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
@@ -18,7 +18,7 @@ class DistinctKeys:
         """Adds the two keys of a member.
 
         Raises:
-            ExchangeError: The two keys are equal, or a member has sent one of them before. No key is added.
+            ExchangeError: The two keys are equal, or a member has sent a key before. No key is added.
         """
         numbers = {_number_of(keys.masking), _number_of(keys.sealing)}
         if len(numbers) < 2:
@@ -30,5 +30,6 @@ class DistinctKeys:
 
 
 def _number_of(key: bytes) -> int:
-    """Returns the number of a public key in X25519. Comparing bytes would miss keys with several encodings."""
+    """Returns the number of a public key in X25519."""
+    # Comparing bytes would miss equal keys: RFC 7748 ignores the top bit and accepts numbers above the prime.
     return int.from_bytes(key, "little") % 2**255 % (2**255 - 19)

@@ -1,10 +1,10 @@
-"""What a silo remembers of its masked rounds in research: one small file, not synced, for nobody it protects.
+"""The file in which a silo of a simulation records its masked rounds: small, not synced, and without protection.
 
-A silo that simulates answers as one that is deployed does, once to every stage, whichever process asks it next. What a
-power cut takes from it costs a simulation and no secret: research draws its noise from a seed that everybody knows.
+A silo of a simulation answers every stage once, as a deployed silo does, even if every message starts a new process. A
+power cut may destroy the file. The loss costs a simulation and no secret: research draws its noise from a public seed.
 
-The file is written where it stands, a checksum and its length before what it holds: to put another file in its place
-has the file system write both to the disk, which takes longer than a stage of a round.
+The file is overwritten in place, with checksum and length before the content. To replace the file by a new file would
+make the file system write both files to the disk, and take longer than a stage of a round.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _CHECKSUM, _LENGTH = 32, 8  # bytes of the file's head
 
 
 class _Round(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one round."""
+    """The record of a round."""
 
     attempt: int
     basis: str
@@ -34,68 +34,69 @@ class _Round(msgspec.Struct, frozen=True, kw_only=True):
 _Rounds = dict[str, dict[int, _Round]]
 
 
-class ScratchRecord:
-    """In the place of `MaskingRecord`: the same questions, of a file that is there once a round was begun.
+class ScratchStore:
+    """A record with the methods of `MemberStore`, in a file that exists after the first round has begun.
 
-    It forgets what a round was answered, not that it was unmasked, once another is begun: a file that kept all answers
-    would grow with every round, and be read in every stage.
+    A new round erases the answers of earlier rounds, but not the fact of an unmasking. A file with all answers would
+    grow with every round, and every stage reads the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: _Rounds | None = None
+        self._cached: _Rounds | None = None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no file is held open."""
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """The file is read once for all that is asked within: a simulation asks a silo one thing at a time."""
-        self._known = None
+        """Reads the file once for all calls within the context: a simulation calls a silo sequentially."""
+        self._cached = None
         try:
             yield
         finally:
-            self._known = None
+            self._cached = None
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
-        """Returns what is known of a round; see `MaskingRecord.state`."""
-        found = self._found(session)
-        return None if found is None else (found.state, found.unmasked)
+        """Returns the state of a round; see `MemberStore.state`."""
+        entry = self._round(session)
+        return None if entry is None else (entry.state, entry.unmasked)
 
     def last_attempt(self, session: Session) -> tuple[int, str] | None:
-        """Returns the last attempt of a round and the model it was on; None where the round is new."""
-        found = self._found(session)
-        return None if found is None else (found.attempt, found.basis)
+        """Returns the last attempt of a round and the digest of its model; None for a new round."""
+        entry = self._round(session)
+        return None if entry is None else (entry.attempt, entry.basis)
 
     def unmasked_rounds(self, session: Session) -> set[int]:
         """Returns the rounds of a plan that are unmasked."""
-        return {number for number, found in self._read().get(session.plan_digest, {}).items() if found.unmasked}
+        return {number for number, entry in self._read().get(session.plan_digest, {}).items() if entry.unmasked}
 
     def begin(self, state: State) -> None:
-        """Stores the first state of an attempt, and forgets those of all others."""
+        """Stores the first state of an attempt, and erases the states of all other rounds."""
         rounds = self._read()
-        for known in rounds.values():
-            for number, found in known.items():
-                known[number] = msgspec.structs.replace(found, state=None)
+        for of_plan in rounds.values():
+            for number, entry in of_plan.items():
+                of_plan[number] = msgspec.structs.replace(entry, state=None)
         self._write(rounds, state, unmasked=False)
 
     def store(self, state: State, *, unmasked: bool = False) -> None:
         """Stores the next state."""
         self._write(self._read(), state, unmasked=unmasked)
 
-    def _found(self, session: Session) -> _Round | None:
+    def _round(self, session: Session) -> _Round | None:
         return self._read().get(session.plan_digest, {}).get(session.round_number)
 
     def _read(self) -> _Rounds:
-        if self._known is None:
-            self._known = self._on_disk()
-        return self._known
+        if self._cached is None:
+            self._cached = self._on_disk()
+        return self._cached
 
     def _on_disk(self) -> _Rounds:
         try:
             data = self._path.read_bytes()
             length = int.from_bytes(data[_CHECKSUM : _CHECKSUM + _LENGTH], "little")
             held = data[_CHECKSUM + _LENGTH :][:length]
+            # A process that was killed amid a write leaves a wrong checksum, never a wrong state.
             if data[:_CHECKSUM] != hashlib.sha256(held).digest():
                 raise StorageError("mask.scratch-incomplete", file=self._path)
             return msgspec.msgpack.decode(held, type=_Rounds)
@@ -106,9 +107,11 @@ class ScratchRecord:
 
     def _write(self, rounds: _Rounds, state: State, *, unmasked: bool) -> None:
         session = state.session
-        made = _Round(attempt=session.attempt, basis=session.basis, unmasked=unmasked, state=state)
-        rounds.setdefault(session.plan_digest, {})[session.round_number] = made
+        entry = _Round(attempt=session.attempt, basis=session.basis, unmasked=unmasked, state=state)
+        rounds.setdefault(session.plan_digest, {})[session.round_number] = entry
         held = msgspec.msgpack.encode(rounds)
         data = b"".join((hashlib.sha256(held).digest(), len(held).to_bytes(_LENGTH, "little"), held))
-        with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:  # nothing is cut off
+        with os.fdopen(
+            os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600), "wb"
+        ) as file:  # no O_TRUNC: the length in the head ends the content
             file.write(data)

@@ -1,6 +1,6 @@
 """The mechanism, and the only place that draws noise: seeded for research, cryptographic integers for deployment.
 
-Change it for another mechanism or source of noise. It knows nothing of plans.
+Change the folder for a new mechanism or source of noise. The folder knows nothing about plans.
 
 Imports from: base.
 """

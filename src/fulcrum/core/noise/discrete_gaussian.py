@@ -11,24 +11,24 @@ True
 >>> noise.sample(3, repeated_bytes(bytes(32))).tolist()
 [-75260, -162767, -35253]
 
-A Gaussian sampled in floating point tells the input apart by the low bits of the output (Mironov 2012, "On significance
-of the least significant bits for differential privacy"). Here the output is an integer, and every integer has the
-chance that the discrete Gaussian gives it, up to a total variation distance that `sampler_distance` states.
+The low bits of a Gaussian sample in floating point reveal the input (Mironov 2012, "On significance of the least
+significant bits for differential privacy"). Here the output is an integer, and every integer has the probability of the
+discrete Gaussian, up to the total variation distance `sampler_distance`.
 
-How a sample is made: with s the width and s_0 <= 600 the base width, `draws` base samples X_i of width s_0 are added as
+With s the width and s_0 <= 600 the base width, a sample is the sum of `draws` base samples X_i of width s_0,
 
     Y = X_0 + K X_1 + K^2 X_2 + ...,        s^2 = s_0^2 (1 + K^2 + K^4 + ...),
 
 the convolution of Micciancio and Walter 2017, "Gaussian sampling over the integers: efficient, generic, constant-time",
-after Micciancio and Peikert 2013, "Hardness of SIS and LWE with small parameters", Theorem 3.3. Those state it for
-coprime factors z_i and widths of at least sqrt(2) max|z_i| times the smoothing parameter. The condition kept here is
-the exact one for two terms, proved above `_SMOOTH`. A base sample is read from an alias table, in integers.
+after Micciancio and Peikert 2013, "Hardness of SIS and LWE with small parameters", Theorem 3.3. The theorem is for
+coprime factors z_i and widths of at least sqrt(2) max|z_i| times the smoothing parameter. The condition used here is
+the exact condition for two terms, proved above `_SMOOTH`. A base sample is read from an alias table, in integers.
 
 Sharp edges, worst first:
 
-- Not constant in time: which line of the table is read depends on the noise, and one draw in 2^18 takes a longer way.
-  The source has no other branch on what is drawn. Do not let an adversary share the processor's caches.
-- The distance is against a perfect source of bytes; `random_bytes` is one for as long as AES-256 stands.
+- Not constant in time: the line of the table that is read depends on the noise, and one draw in 2^18 takes a longer
+  path. The source has no further branch on drawn values. Do not let an adversary share the processor's caches.
+- The distance is against a perfect source of bytes; `random_bytes` is a perfect source as long as AES-256 stands.
 """
 
 import math
@@ -60,7 +60,7 @@ _COLUMNS = 2**_COLUMN_BITS
 _CAPACITY = 2 ** (_REST_BITS + _MORE_BITS)
 _MOST_BASE_WIDTH = 600  # the table ends at 8191, 13.6 of these
 _FIXED_POINT = 2**256
-_CHUNK = 2**15  # samples at a time: what is at work stays in the processor's cache
+_CHUNK = 2**15  # samples at a time: a chunk stays in the processor's cache
 _WORTH_COMPILING = 2**17  # samples: numba takes longer to load than NumPy to draw fewer
 
 # Convolution. Let X_1, X_2 be discrete Gaussians of widths s_1, s_2 and z_1, z_2 coprime integers. The pairs with
@@ -93,12 +93,12 @@ _Combine: TypeAlias = Callable[[_Draws, _Draws, _Samples, _Samples, _Samples], i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """How a wide discrete Gaussian is put together: the sum of `ratio`^i times the i-th of `draws` base samples.
+    """The composition of a wide discrete Gaussian: the sum of `ratio`^i times the i-th of `draws` base samples.
 
     Attributes:
         base_variance: s_0 squared, exactly; at most 600 squared.
         ratio: K.
-        draws: how many base samples one sample takes.
+        draws: The number of base samples in a sample.
     """
 
     base_variance: Fraction
@@ -107,29 +107,29 @@ class Convolution:
 
     @property
     def coefficients(self) -> tuple[int, ...]:
-        """What each base sample is multiplied by: 1, K, K^2 and so on."""
+        """The factor of every base sample: 1, K, K^2 and so on."""
         return tuple(self.ratio**power for power in range(self.draws))
 
     @property
     def variance(self) -> Fraction:
-        """The square of the width that comes out, exactly."""
+        """The square of the resulting width, exactly."""
         return self.base_variance * _squares(self.draws, self.ratio)
 
     @property
     def is_smooth(self) -> bool:
-        """Whether the smoothing condition holds: s_0^2 >= 4 (1 + K^2), or there is nothing to combine."""
+        """True if the smoothing condition s_0^2 >= 4 (1 + K^2) holds, or if a single draw leaves nothing to combine."""
         return self.draws == 1 or self.base_variance >= _SMOOTH**2 * (1 + self.ratio**2)
 
 
 @lru_cache(maxsize=1024)
 def convolution_for(width: float) -> Convolution:
-    """Returns the plan of the fewest draws whose width is at least `width`, and at most 1e-12 of it more.
+    """Returns the convolution of the fewest draws whose width is at least `width`, and at most 1e-12 of `width` more.
 
     >>> convolution_for(1e12).coefficients
     (1, 203, 41209, 8365427, 1698181681)
 
     Raises:
-        ParameterError: the width is outside its range, or not a number.
+        ParameterError: The width is outside its range, or not a number.
     """
     if not LEAST_WIDTH <= width <= MOST_WIDTH:
         raise ParameterError("noise.width-range", least=LEAST_WIDTH, most=MOST_WIDTH, width=width)
@@ -138,7 +138,7 @@ def convolution_for(width: float) -> Convolution:
     for draws in counting(1):  # seven are enough for the widest
         # The smallest ratio leaves the widest base, hence the smoothest sum.
         ratio = 1 + bisect_left(range(1, _MOST_BASE_WIDTH // _SMOOTH), needed, key=partial(_squares, draws))
-        # Rounded up to a multiple of 2^-64, so that the width is exact as a fraction and never below what was asked.
+        # Rounded up to a multiple of 2^-64, so that the width is exact as a fraction and never below `width`.
         base_variance = Fraction(math.ceil(target / _squares(draws, ratio) * 2**64), 2**64)
         plan = Convolution(base_variance=base_variance, ratio=ratio, draws=draws)
         if base_variance <= _MOST_BASE_WIDTH**2 and plan.is_smooth:
@@ -147,7 +147,7 @@ def convolution_for(width: float) -> Convolution:
 
 
 def _squares(draws: int, ratio: int) -> int:
-    """The sum of the squares of a plan's coefficients."""
+    """Returns the sum of the squares of a convolution's coefficients."""
     return sum(ratio ** (2 * power) for power in range(draws))
 
 
@@ -155,24 +155,25 @@ def _squares(draws: int, ratio: int) -> int:
 class DiscreteGaussian:
     """The distribution on the integers with Pr[x] proportional to exp(-x^2 / (2 width^2)).
 
-    Its accounting is that of Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy": where
-    neighbouring inputs differ by an L2 norm of D lattice units, zero-concentrated with D^2 / (2 width^2), as for the
-    continuous one. `width` is the parameter: never below the standard deviation, and within 2e-7 of it from 1 upwards.
+    Accounting by Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy": if neighbouring
+    inputs differ by an L2 norm of D lattice units, the release is zero-concentrated with D^2 / (2 width^2), as with the
+    continuous Gaussian. `width` is the parameter: never below the standard deviation, and within 2e-7 of the standard
+    deviation from 1 upwards.
 
     Guarantees, against a perfect source of bytes:
 
-    - samples are independent, and each is within `sampler_distance` of the discrete Gaussian of a width s, in total
-      variation, with width <= actual_width <= s and s <= width (1 + 1e-12);
-    - a release of n samples that is (epsilon, delta) private with exact noise is, with this noise,
-      (epsilon, delta + (1 + exp(epsilon)) n sampler_distance) private;
+    - samples are independent, and every sample is within `sampler_distance` of the discrete Gaussian of a width s, in
+      total variation, with width <= actual_width <= s and s <= width (1 + 1e-12);
+    - a release of n samples that is (epsilon, delta) private with exact noise is, with sampled noise, (epsilon, delta +
+      (1 + exp(epsilon)) n sampler_distance) private;
     - the distribution is symmetric exactly;
     - the same bytes and count give the same samples, with numba and without.
 
     Attributes:
-        width: in lattice units, from 2^-10 to 2^53.
+        width: The width in lattice units, from 2^-10 to 2^53.
 
     Raises:
-        ParameterError: the width is outside its range, or not a number.
+        ParameterError: The width is outside its range, or not a number.
     """
 
     width: float
@@ -183,7 +184,7 @@ class DiscreteGaussian:
 
     @property
     def convolution(self) -> Convolution:
-        """The plan by which samples are put together."""
+        """The convolution that composes a sample."""
         return convolution_for(self.width)
 
     @property
@@ -199,9 +200,9 @@ class DiscreteGaussian:
 
     @property
     def sampler_distance(self) -> float:
-        """A bound on the total variation distance of one sample from the exact discrete Gaussian; below 2^-109.
+        """A bound on the total variation distance of a sample from the exact discrete Gaussian; below 2^-109.
 
-        Each draw adds what its table lacks, each step of the convolution what it smooths over.
+        Every draw adds the distance of its table, every step of the convolution the smoothing distance.
         """
         draws = self.convolution.draws
         return draws * _TABLE_DISTANCE + (draws - 1) * _SMOOTHING_DISTANCE
@@ -209,23 +210,24 @@ class DiscreteGaussian:
     def sample(self, count: int, draw: Source) -> _Samples:
         """Returns `count` independent samples.
 
-        With numba installed a compiled loop draws the long arrays, otherwise NumPy does; the samples are the same.
-        Beyond the result itself, memory does not grow with `count`.
+        With numba installed a compiled loop draws long arrays, otherwise NumPy does; the samples are the same. Beyond
+        the result itself, memory does not grow with `count`.
 
         Args:
-            count: how many; none gives an empty array.
-            draw: where the bytes come from; four are one draw.
+            count: The number of samples; 0 gives an empty array.
+            draw: The source of bytes; four bytes are a draw.
 
         Raises:
             ParameterError: `count` is negative or no integer.
         """
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise ParameterError("noise.count-range", count=count)
-        combine = (_compiled() if count >= _WORTH_COMPILING else None) or _combined
-        return _sampled(self.convolution, int(count), draw, combine)
+        combine = (_compiled_loop() if count >= _WORTH_COMPILING else None) or _combine_draws
+        return _draw_samples(self.convolution, int(count), draw, combine)
 
 
-def _sampled(plan: Convolution, count: int, draw: Source, combine: _Combine) -> _Samples:
+def _draw_samples(plan: Convolution, count: int, draw: Source, combine: _Combine) -> _Samples:
+    """Returns `count` samples of a convolution, in chunks, with ties decided by further bytes of the source."""
     table = _table(plan.base_variance)
     coefficients = np.array(plan.coefficients, dtype=np.int64)
     samples = np.empty(count, dtype=np.int64)
@@ -243,11 +245,11 @@ def _sampled(plan: Convolution, count: int, draw: Source, combine: _Combine) -> 
 class _Table:
     """Alias table (Walker 1977) of the magnitude of a base sample, in integers, so that every weight is met exactly.
 
-    A column stands for its own magnitude below its threshold, and for its alias's from there on.
+    A column stands for its own magnitude below its threshold, and for the magnitude of its alias from the threshold on.
 
     Attributes:
-        entries: a column's threshold, its first 18 bits, then its alias, 13 bits, in one word.
-        thresholds: the thresholds in full, in units of which a column holds 2^146.
+        entries: By column, the first 18 bits of the threshold, then the alias, 13 bits, in a word.
+        thresholds: The thresholds in full, in units of which a column holds 2^146.
     """
 
     entries: _Draws
@@ -256,12 +258,13 @@ class _Table:
 
 @lru_cache(maxsize=16)
 def _table(variance: Fraction) -> _Table:
+    """Returns the alias table of a base variance."""
     left = _weights(variance)
-    # A column that keeps all it holds is its own alias, and its threshold makes no difference.
+    # A column without an alias is its own alias, and its threshold has no effect.
     thresholds, aliases = [0] * _COLUMNS, list(range(_COLUMNS))
     short = [column for column in range(_COLUMNS) if left[column] < _CAPACITY]
     ample = [column for column in range(_COLUMNS) if left[column] >= _CAPACITY]
-    # What is left is what the columns still open hold, so that while one is short another is ample.
+    # The open columns hold their capacity on average, so while a column is short, another column is ample.
     while short:
         column, donor = short.pop(), ample[-1]
         thresholds[column], aliases[column] = left[column], donor
@@ -275,15 +278,16 @@ def _table(variance: Fraction) -> _Table:
 
 
 def _weights(variance: Fraction) -> list[int]:
-    """The chance of each magnitude 0, 1, ... 8191, in units of 2^-159, which sum to one exactly.
+    """Returns the probability of every magnitude 0, 1, ... 8191, in units of 2^-159, which sum to one exactly.
 
-    With q = exp(-1 / 2 variance), the term of m is q^(m^2), and terms follow from each other by factors q^(2m + 1).
-    In fixed point, a product of two numbers of at most one errs by the sum of their errors and one unit of 2^-256. So
-    q errs by 1 unit, its square by 3, the factor of m by 4m + 1 and the term of m by 2m^2: below 2^-229 for a term and
-    2^-216 for their total, which is at least one. Beside a weight's own unit that is nothing.
+    With q = exp(-1 / 2 variance), the term of m is q^(m^2), and terms follow from their predecessors by factors q^(2m +
+    1). In fixed point, a product of two numbers of at most one errs by the sum of their errors and one unit of 2^-256.
+    So q errs by 1 unit, its square by 3, the factor of m by 4m + 1 and the term of m by 2m^2: below 2^-229 for a term
+    and 2^-216 for the total, which is at least one. Beside the unit of a weight the error is negligible.
     """
     # Correctly rounded by `decimal`, at twice the digits of the fixed point.
-    # All is said: what is left out of a context is taken from one that training in this process may have changed.
+    # Every field of the context is given: a missing field would come from the default context, which training in the
+    # same process may have changed.
     faults = [InvalidOperation, DivisionByZero, Overflow]
     context = Context(160, ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999, capitals=1, clamp=0, flags=[], traps=faults)
     exponent = context.divide(Decimal(-variance.denominator), Decimal(2 * variance.numerator))
@@ -299,11 +303,12 @@ def _weights(variance: Fraction) -> list[int]:
     return weights
 
 
-def _combined(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
-    """Fills `out` with the sums of base samples times coefficients, and returns how many draws tied.
+def _combine_draws(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
+    """Fills `out` with the sums of base samples times coefficients, and returns the number of ties.
 
-    A tie, the rest of a draw equal to the first bits of its threshold, counts here as above it. Where they are, counted
-    through all draws, is written to the beginning of `tied`, which has room for every draw and one.
+    A tie is a draw whose last bits equal the first bits of its threshold; a tie counts here as above the threshold. The
+    positions of ties, counted through all draws, are written to the beginning of `tied`, which has room for every draw
+    and one more.
     """
     ties = 0
     out[:] = 0
@@ -315,14 +320,14 @@ def _combined(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samp
         magnitude = np.where(rest < threshold, column, entry & np.uint32(_COLUMNS - 1)).view(np.int32)
         sign = row.view(np.int32) >> 31  # 0 or -1: the first bit, spread over all
         out += coefficient * ((magnitude ^ sign) - sign)
-        found = np.flatnonzero(rest == threshold)
-        tied[ties : ties + len(found)] = found + i * len(row)
-        ties += len(found)
+        places = np.flatnonzero(rest == threshold)
+        tied[ties : ties + len(places)] = places + i * len(row)
+        ties += len(places)
     return ties
 
 
 def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
-    """What `_combined` does, draw by draw, to be compiled; masks in place of branches on what is drawn."""
+    """Computes the result of `_combine_draws` draw by draw, for compilation; masks replace branches on drawn values."""
     ties = 0
     out[:] = 0
     for i in range(draws.shape[0]):
@@ -337,7 +342,7 @@ def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples,
             magnitude = np.int64(alias) ^ (np.int64(column ^ alias) & -np.int64(rest < threshold))
             sign = -np.int64(draw >> np.uint32(31))  # 0 or -1
             out[j] += coefficient * ((magnitude ^ sign) - sign)
-            tied[ties] = i * draws.shape[1] + j  # the next to come is written over one that is no tie
+            tied[ties] = i * draws.shape[1] + j  # written for every draw, without a branch; overwritten unless a tie
             ties += rest == threshold
     return ties
 
@@ -353,18 +358,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_LOADING.acquire, after_in_parent=_LOADING.release, after_in_child=_LOADING.release)
 
 
-def _compiled() -> _Combine | None:
+def _compiled_loop() -> _Combine | None:
     """Returns the loop as machine code; None without numba, while another thread loads numba, and during a fork."""
     if not _LOADING.acquire(blocking=False):
         return None  # NumPy draws the same integers
     try:
-        return _loaded()
+        return _load_loop()
     finally:
         _LOADING.release()
 
 
 @cache
-def _loaded() -> _Combine | None:
+def _load_loop() -> _Combine | None:
+    """Imports numba and compiles the loop, once in a process; None without numba."""
     try:
         import numba
     except ImportError:
@@ -374,12 +380,13 @@ def _loaded() -> _Combine | None:
         compiled = decorate(nogil=True, cache=True)(_loop)
     except RuntimeError:  # no folder to keep the machine code in: compile in every process
         compiled = decorate(nogil=True)(_loop)
-    _sampled(convolution_for(1.0), 1, lambda count: np.zeros(count, dtype=np.uint8), compiled)  # numba compiles now
+    # A first draw, so that numba compiles now and not during a release.
+    _draw_samples(convolution_for(1.0), 1, lambda count: np.zeros(count, dtype=np.uint8), compiled)
     return cast(_Combine, compiled)
 
 
 def _settle(draws: _Draws, tied: _Samples, table: _Table, coefficients: _Samples, out: _Samples, draw: Source) -> None:
-    """Decides the draws that tied, each by 128 bits more, and corrects the samples they are part of."""
+    """Decides every tie by 128 further bits, and corrects the samples that contain a tie."""
     for place in tied.tolist():
         i, j = divmod(place, draws.shape[1])
         drawn = int(draws[i, j])

@@ -1,22 +1,23 @@
-"""Random bytes that nobody else can predict: the keystream of AES-256 in counter mode, each draw under its own key.
+"""Unpredictable random bytes: the keystream of AES-256 in counter mode, with a fresh key for every draw.
 
 >>> len(random_bytes(5))
 5
 >>> repeated_bytes(bytes(32))(4).tobytes().hex()
 'dc95c078'
 
-A draw takes 256 bits from the operating system, encrypts zeros under them and forgets them. Nothing outlives it: two
-draws share no key, whichever object, thread or process made them, a fork among them. Whoever tells the bytes from
-random ones breaks AES-256, up to the collisions that a block cipher lacks: under one key at most 2^20 blocks are drawn,
-so that this adds at most 2^-89 to a distinguisher's advantage (a permutation against a function, q^2 / 2^129).
+A draw takes a key of 256 bits from the operating system, encrypts zeros under the key and forgets the key. No state
+outlives a draw: two draws share no key, in any object, thread or process, a fork included. An adversary that
+distinguishes the bytes from random bytes breaks AES-256, up to the collisions that a block cipher lacks: at most 2^20
+blocks are drawn under a key, which adds at most 2^-89 to a distinguisher's advantage (a permutation against a function,
+q^2 / 2^129).
 
 Why not `os.urandom` for every byte: at 10^6 parameters, with numba, the noise of a release then takes 42 ms and
 not 10, and the release with its entry in the ledger and its seal 99 ms and not 57.
 
 Sharp edges, worst first:
 
-- A virtual machine restored twice from one snapshot of its memory draws the same bytes twice if its system does, which
-  nothing here can see.
+- A virtual machine restored twice from the same snapshot of memory draws the same bytes twice if its operating system
+  does. No code here can detect the repetition.
 - Python cannot erase memory: a core dump may hold keys until their memory is used again.
 """
 
@@ -32,15 +33,15 @@ from fulcrum.primitives import primitives
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 Source: TypeAlias = Callable[[int], Bytes]
-"""Returns so many bytes, uniform and independent of all others."""
+"""A function that returns a number of bytes, uniform and independent of all earlier bytes."""
 
 _KEY_BYTES, _BLOCK_BYTES = 32, 16
 _BYTES_A_KEY = 2**24
-_ZEROS = memoryview(bytes(2**18))  # what is encrypted: a keystream is the encryption of zeros
+_ZEROS = memoryview(bytes(2**18))  # the plain text: a keystream is the encryption of zeros
 
 
 def random_bytes(count: int) -> Bytes:
-    """Returns bytes that were never drawn before and never will be: a `Source`, for as long as AES-256 stands."""
+    """Returns fresh unpredictable bytes: a `Source`, as long as AES-256 stands."""
     drawn = np.empty(count + _BLOCK_BYTES, dtype=np.uint8)
     for start in range(0, count, _BYTES_A_KEY):
         _fill(drawn[start:], min(count - start, _BYTES_A_KEY), _encryptor(os.urandom(_KEY_BYTES)))
@@ -48,9 +49,9 @@ def random_bytes(count: int) -> Bytes:
 
 
 def repeated_bytes(key: bytes, counter: bytes = bytes(_BLOCK_BYTES)) -> Source:
-    """Returns a source that whoever holds the key can repeat: what masks are made of, where two share a key.
+    """Returns a source that every owner of the key can repeat: the source of masks, whose key two members share.
 
-    Noise of it protects nobody: that is for tests and doctests alone.
+    Noise from a repeatable source protects nobody, and is for tests and doctests alone.
     """
     encryptor = _encryptor(key, counter)
 
@@ -63,7 +64,7 @@ def repeated_bytes(key: bytes, counter: bytes = bytes(_BLOCK_BYTES)) -> Source:
 
 
 def _fill(room: Bytes, count: int, encryptor: Any) -> None:
-    """Writes the next bytes of a keystream; `room` is a block longer, which the cipher may ask for and leaves alone."""
+    """Writes the next `count` bytes of a keystream; the last block of `room` is required by the cipher and unused."""
     for start in range(0, count, len(_ZEROS)):
         step = min(count - start, len(_ZEROS))
         encryptor.update_into(_ZEROS[:step], room.data[start : start + step + _BLOCK_BYTES])

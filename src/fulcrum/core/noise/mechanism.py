@@ -1,4 +1,4 @@
-"""The mechanism: an update clipped, weighted and perturbed, where simulation, deployment and audit all call it.
+"""The mechanism: clip, weight and noise of an update, called by simulation, deployment and audit alike.
 
 >>> import numpy as np
 >>> clip(np.array([3.0, 4.0]), 1.0).tolist()
@@ -8,7 +8,7 @@
 [0.30000000000000004, 0.4]
 
 Two mechanisms: seeded Gaussian noise in floating point for research, discrete Gaussian integers on a lattice for
-deployment. Engines that train many silos in one array call neither silo by silo; `batch_factors` has their numbers.
+deployment. Engines that train many silos in a single array use the factors of `batch_factors` instead.
 """
 
 import math
@@ -26,42 +26,45 @@ from fulcrum.errors import DivergedUpdateError, ParameterError
 Values: TypeAlias = np.ndarray[Any, Any]
 """Coordinates of a release: floating point in research, integers of the lattice in deployment."""
 
-_CHUNK = 2**16  # coordinates at a time: what is at work stays in the processor's cache
+_CHUNK = 2**16  # coordinates at a time: a chunk stays in the processor's cache
 
 
 class Mechanism(Protocol):
-    """The way from one silo's clipped update to the numbers that may leave the silo, for one release.
+    """The way from a silo's clipped update to the numbers that may leave the silo, for a single release.
 
-    Every implementation keeps these rules, which `tests/noise/test_mechanism.py` holds all of them to:
+    Neighbouring relation: the unit of privacy of the plan; two clipped updates differ by at most twice `clip_norm`.
+
+    Every implementation guarantees, by `tests/noise/test_mechanism.py`:
 
     - before noise is added, the norm of the weighted update is at most weight times `clip_norm`;
-    - noise is at least as wide as the plan says, independent by coordinate, and drawn for this release alone;
-    - a coordinate of the result depends on its own coordinate and its own noise, and on no other data of the silo;
-    - the result has the shape of its input, and one dtype whatever the input.
+    - noise is at least as wide as in the plan, independent by coordinate, and drawn for a single release;
+    - a coordinate of the result depends on its own coordinate and its own noise, and on no further data of the silo;
+    - the result has the shape of its input, and the same dtype for every input.
     """
 
     @property
     def clip_norm(self) -> float:
-        """C: the norm of an update is at most this before it is weighted."""
+        """C, the largest norm of an update before the weight."""
 
     @property
     def clip_share(self) -> float:
-        """The share of C at which an update is clipped before it is scaled up to C."""
+        """The share of C at which an update is clipped before the update is scaled up to C."""
 
     def perturb(self, clipped: FloatArray) -> Values:
-        """Returns coordinates of a clipped update, any number of them, weighted and with noise."""
+        """Returns any number of coordinates of a clipped update, weighted and with noise."""
 
 
 def apply_mechanism(
     mechanism: Mechanism, update: FloatArray, *, on_diverged: Callable[[], object] | None = None
 ) -> Values:
-    """Returns an update as it may leave its silo: clipped as a whole, scaled up, weighted and perturbed.
+    """Returns an update as the update may leave its silo: clipped as a whole, scaled up, weighted and perturbed.
 
     Args:
         mechanism: Clip, weight and noise.
         update: All coordinates, flat.
-        on_diverged: Called where the update is not finite, which is then released as zero plus noise: a refusal would
-            tell an observer that the silo diverged. Without it, such an update raises `DivergedUpdateError`.
+        on_diverged: Called for an update that is not finite. The update is then released as zero plus noise, since a
+            refusal would tell an observer that the silo diverged. Without `on_diverged` the update raises
+            `DivergedUpdateError`.
     """
     try:
         clipped = clip(update, mechanism.clip_norm, mechanism.clip_share)
@@ -79,10 +82,10 @@ class GaussianMechanism:
 
     Attributes:
         clip_norm: C.
-        clip_share: The share of C at which an update is clipped before it is scaled up.
-        weight: Of the silo in the sum.
+        clip_share: The share of C at which an update is clipped before the update is scaled up.
+        weight: The weight of the silo in the sum.
         noise_multiplier: The standard deviation of the noise over C, before the weight.
-        draw: Returns standard normal draws of a shape.
+        draw: A function that returns standard normal draws of a shape.
     """
 
     clip_norm: float
@@ -93,7 +96,7 @@ class GaussianMechanism:
 
     def perturb(self, clipped: FloatArray) -> FloatArray:
         """Returns coordinates of a clipped update, weighted and with noise."""
-        # Without noise, as where nothing is clipped either, an infinite C must not become an infinity times 0.
+        # Without noise C may be infinite, and infinity times 0 would be NaN.
         scale = self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
         return np.asarray(self.weight * (clipped + scale * self.draw(clipped.shape)))
 
@@ -103,12 +106,12 @@ class LatticeMechanism:
     """Discrete Gaussian integers on a lattice, for deployment.
 
     Attributes:
-        parameters: Coordinates of an update.
+        parameters: The number of coordinates of an update.
         clip_norm: C.
-        clip_share: The share of C at which an update is clipped before it is scaled up.
-        weight: Of the silo in the sum.
-        step: Of the lattice.
-        width: Of the noise, in steps.
+        clip_share: The share of C at which an update is clipped before the update is scaled up.
+        weight: The weight of the silo in the sum.
+        step: The lattice step.
+        width: The width of the noise, in steps.
         noise: The source of the integers.
     """
 
@@ -122,16 +125,16 @@ class LatticeMechanism:
 
     def perturb(self, clipped: FloatArray) -> npt.NDArray[np.int64]:
         """Returns coordinates of a clipped update, weighted and with noise, as integers of the lattice."""
-        # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. What the norm of d coordinates and
-        # the scaling may be rounded by is taken off first: on a lattice much finer than this silo's weight cutting
-        # takes off less than that.
+        # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. Rounding to nearest could
+        # exceed the sensitivity. The rounding errors of the norm of d coordinates and of the scaling are subtracted
+        # first: on a lattice much finer than the silo's weight, cutting alone removes less than the rounding errors.
         rounding = (self.parameters + 8) * 2.0**-52
         factor = self.weight / self.step * (1 - rounding)
         values = self.noise.integers(width=self.width, count=clipped.size)
         with np.errstate(all="ignore"):
             for start in range(0, clipped.size, _CHUNK):
                 part = slice(start, start + _CHUNK)
-                # Both fit, whatever the update: a plan is refused where one might not (`check_fits`).
+                # No overflow for any update: a plan for which a release might not fit is refused (`check_fits`).
                 values[part] += np.trunc(clipped[part] * factor).astype(np.int64)
         return values
 
@@ -148,53 +151,56 @@ def batch_factors(
         weight: The weights of the silos in the sum.
         noise_multiplier: The standard deviations of the noise over C, before the weight.
         clip_norm: C.
-        clip_share: The share of C at which updates are clipped before they are scaled up.
+        clip_share: The share of C at which updates are clipped before the updates are scaled up.
     """
     return weight * clip_factor(size, clip_norm, clip_share), weight * noise_multiplier * noise_norm(clip_norm)
 
 
 def noise_norm(clip_norm: FloatArray) -> FloatArray:
-    """Returns the norms that noise multipliers are relative to: the clip norms, or 0 where nothing is clipped."""
+    """Returns the norms to which noise multipliers are relative: the clip norms, or 0 for an infinite clip norm."""
     return np.where(np.isinf(clip_norm), 0.0, clip_norm)
 
 
 def clip(update: FloatArray, norm: float, share: float = 1.0) -> FloatArray:
-    """Scales `update` so that its L2 norm is at most `norm`: clipped at `share` of it, then scaled up by 1 / share.
+    """Scales `update` to an L2 norm of at most `norm`: clipped at `share` of `norm`, then scaled up by 1 / share.
 
     Guarantees, for every shape including 0-d and empty, and every finite size:
 
-    - the result's norm is at most `norm`, up to one rounding of the dtype, so that two results differ by at most twice
-      `norm` whatever the share; where the dtype does not hold so much, it is the largest that it does;
+    - the result's norm is at most `norm`, up to one rounding of the dtype, so two results differ by at most twice
+      `norm` for every share; if the dtype does not hold `norm`, the result has the largest norm that the dtype holds;
     - with a share of 1, an update already within the norm comes back unchanged, bit for bit;
     - the dtype is kept, and the input is not written to.
 
-    NaN or inf raises `DivergedUpdateError`: a silo that diverged has no bounded update, and zeros would hide it. A norm
-    that is negative or NaN, or a share that is not above 0 and at most 1, raises `ParameterError`; an infinite norm
-    clips nothing.
+    Edge cases:
+
+    - NaN or inf raises `DivergedUpdateError`: a silo that diverged has no bounded update, and zeros would hide the
+      fact;
+    - a norm that is negative or NaN, or a share outside of (0, 1], raises `ParameterError`;
+    - an infinite norm clips nothing.
     """
     if not norm >= 0:
         raise ParameterError("clip.norm-range", norm=norm)
     if not 0 < share <= 1:
         raise ParameterError("clip.share-range", share=share)
-    with np.errstate(all="ignore"):  # what overflows or underflows here is meant to, whatever NumPy was told to raise
+    with np.errstate(all="ignore"):  # overflow and underflow are intended here, under any NumPy setting
         largest = max(float(np.max(update, initial=0.0)), -float(np.min(update, initial=0.0)))
         if not math.isfinite(largest):
             raise DivergedUpdateError("clip.update-not-finite")
         exponent = math.frexp(largest)[1] - 1
-        # Exact, and its squares cannot overflow.
+        # A power of two: exact, and the squares of the scaled update cannot overflow.
         scaled = np.asarray(np.ldexp(np.asarray(update, dtype=np.float64), -exponent))
         size = float(np.linalg.norm(np.ravel(scaled)))
         if share == 1 and np.ldexp(size, exponent) <= norm:
             return update
-        kept = np.result_type(update, np.float16)  # a float's own dtype
-        # Never more than brings it to the norm, however the share was rounded, nor than the dtype holds.
-        room = float(np.finfo(kept).max) * (1 - 2.0**-50) / max(1.0, math.ldexp(largest, -exponent))
+        dtype = np.result_type(update, np.float16)  # a float's own dtype
+        # At most the factor that reaches the norm, for any rounding of the share, and at most the range of the dtype.
+        room = float(np.finfo(dtype).max) * (1 - 2.0**-50) / max(1.0, math.ldexp(largest, -exponent))
         factor = min(float(np.ldexp(1 / share, exponent)), norm / size if size else 0.0, room)
-        return np.asarray(np.multiply(scaled, factor, out=scaled).astype(kept, copy=False))
+        return np.asarray(np.multiply(scaled, factor, out=scaled).astype(dtype, copy=False))
 
 
 def clip_factor(size: FloatArray, norm: float | FloatArray, share: float | FloatArray = 1.0) -> FloatArray:
-    """Returns what updates of these L2 norms are scaled by: 1 / share within that share of the norm, or norm / size."""
+    """Returns the factors of updates of given L2 norms: 1 / share within that share of the norm, else norm / size."""
     inverse = np.broadcast_to(
         1 / np.asarray(share), np.broadcast_shapes(np.shape(size), np.shape(norm), np.shape(share))
     )

@@ -1,10 +1,10 @@
-"""Draws noise: seeded for research, cryptographic for deployment; beside it only `tensors` does, in simulations.
+"""Sources of noise: seeded for research, cryptographic for deployment. Simulations also draw in `tensors`.
 
 >>> SeededNoise(seed=7).standard_normal(round_number=1, block=0, shape=(1, 2)).round(3).tolist()
 [[1.137, -1.666]]
 
-Seeded noise can be predicted by whoever knows the seed, so it protects nobody; it makes experiments repeatable and
-pairs the arms of a comparison, which share every draw and differ in its scale alone.
+Everybody with the seed can predict seeded noise, so seeded noise protects nobody. Seeded noise makes experiments
+repeatable and pairs the arms of a comparison: the arms share every draw and differ in the scale alone.
 """
 
 from dataclasses import dataclass
@@ -17,34 +17,33 @@ from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
 from fulcrum.core.noise.keystream import Source, random_bytes, repeated_bytes
 
 SILOS_A_BLOCK = 48
-"""Silos whose seeded noise and batches are drawn together; part of what a seed means."""
+"""The number of silos whose seeded noise and batches are drawn together; a change changes the draws of every seed."""
 
-_STREAM = 0x6E6F697365  # keeps these draws apart from every other use of the same seed
+_STREAM = 0x6E6F697365  # separates the draws from all further uses of the same seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededNoise:
-    """Standard normal draws that depend on seed, round and block alone, whatever was drawn before.
+    """Standard normal draws that depend on seed, round and block alone, and not on earlier draws.
 
-    A block is a fixed run of silos (or of aggregators), so that a federation may be worked through in pieces of any
-    size.
+    A block is a fixed run of silos (or of aggregators), so a federation may be processed in pieces of any size.
     """
 
     seed: int
 
     def standard_normal(self, *, round_number: int, block: int, shape: tuple[int, ...]) -> FloatArray:
-        """Returns the draws of one block in one round."""
+        """Returns the draws of a block in a round."""
         return np.random.default_rng([_STREAM, self.seed, round_number, block]).standard_normal(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededNoiseBySilo(SeededNoise):
-    """The same draws, one silo of a federation at a time: a process for each silo trains as one process for all."""
+    """The same draws for a single silo at a time: a process for every silo trains as a single process for all silos."""
 
     silos: int
 
     def standard_normal(self, *, round_number: int, block: int, shape: tuple[int, ...]) -> FloatArray:
-        """Returns the draws of one silo, here given as the block, in one round."""
+        """Returns the draws of a silo in a round; `block` is the index of the silo."""
         run, place = divmod(block, SILOS_A_BLOCK)
         size = min(SILOS_A_BLOCK, self.silos - run * SILOS_A_BLOCK)
         drawn = SeededNoise.standard_normal(self, round_number=round_number, block=run, shape=(size, *shape))
@@ -55,13 +54,13 @@ class SeededNoiseBySilo(SeededNoise):
 class SecureNoise:
     """Discrete Gaussian integers from a cryptographic keystream, for deployment.
 
-    It holds nothing: every draw has a key of its own, fresh from the operating system and forgotten when it is done, in
-    a forked process and in a copy too. Bytes from elsewhere cannot be given.
+    The object has no state: every draw has a fresh key from the operating system, forgotten after the draw, in a forked
+    process and in a copy too. Bytes from a different source cannot be given.
     """
 
     @classmethod
     def _for_test(cls, key: bytes) -> "SecureNoise":
-        """Noise that anyone can draw again, so that it protects nobody: for tests alone, and refused by `release`."""
+        """Returns repeatable noise, which protects nobody: for tests alone, and refused by `release`."""
         return _RepeatedNoise(repeated_bytes(key))
 
     def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
@@ -71,7 +70,7 @@ class SecureNoise:
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedNoise(SecureNoise):
-    """See `SecureNoise._for_test`."""
+    """Repeatable noise for tests; see `SecureNoise._for_test`."""
 
     _draw: Source
 

@@ -132,7 +132,7 @@ def federation_in(content: PlanFile) -> Topology:
         raise PlanError("plan.roster-differs", digest=topology.digest, expected=content.federation.digest)
     if content.silos[0].weight is None:
         return topology
-    return topology.weighted(np.array([entry.weight or 0.0 for entry in content.silos]))
+    return topology.with_weights(np.array([entry.weight or 0.0 for entry in content.silos]))
 
 
 def _tier(name: str, nodes: list[str], parents: list[str]) -> Tier:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import Group, check_sheltered, group_of
 from fulcrum.core.masking.masking_messages import Begin, Inbox, Request, Survivors, request_from_bytes
-from fulcrum.core.masking.member_protocol import Member
-from fulcrum.core.masking.member_replies import MaskingSilo
-from fulcrum.core.masking.member_store import MaskingRecord
-from fulcrum.core.masking.scratch_store import ScratchRecord
+from fulcrum.core.masking.member_protocol import MemberProtocol
+from fulcrum.core.masking.member_replies import MemberReplies
+from fulcrum.core.masking.member_store import MemberStore
+from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import basis_of
 from fulcrum.core.messages.release_message import Release
@@ -133,7 +133,7 @@ class MaskedSilo(ReleasingSilo):
             plan = request.session.plan_digest
             return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
 
-    def _check_agree(self, request: Request, rounds: set[int], masking: MaskingSilo) -> None:
+    def _check_agree(self, request: Request, rounds: set[int], masking: MemberReplies) -> None:
         """Raises `ReleaseError` where ledger and record do not belong together: one of them is new, or an old copy.
 
         A round is in the record before its release is in the ledger, and is unmasked after that.
@@ -156,27 +156,27 @@ class MaskedSilo(ReleasingSilo):
                 "it. Put the latest ledger back, or ask for a new plan"
             )
 
-    def _masking(self, settings: str = "") -> MaskingSilo:
+    def _masking(self, settings: str = "") -> MemberReplies:
         """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
         site, silo = self._site, self._site.settings.name
         if site.settings.purpose == "research":
             path = (site.state / record_name(silo)).with_suffix(".scratch")
-            return MaskingSilo(ScratchRecord(path), self._member(settings))
+            return MemberReplies(ScratchStore(path), self._member(settings))
 
-        def opened() -> MaskingSilo:
-            record = own_record(site, record_name(silo), lambda path: MaskingRecord.bound(path, silo=silo))
+        def opened() -> MemberReplies:
+            record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
             try:
-                return MaskingSilo(record, self._member(settings))  # its policy may have changed meanwhile
+                return MemberReplies(record, self._member(settings))  # its policy may have changed meanwhile
             except BaseException:
                 record.close()
                 raise
 
         return once_free(opened)
 
-    def _member(self, settings: str) -> Member:
+    def _member(self, settings: str) -> MemberProtocol:
         """Returns this silo as a member of its group, by its policy as it is now."""
         silo, least = self._site.settings.name, self._least_in_a_sum()
-        return Member(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
+        return MemberProtocol(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
 
     def _least_in_a_sum(self) -> int:
         """Returns how many silos the policy asks for in a sum, as it is on disk, once it has passed the plan."""

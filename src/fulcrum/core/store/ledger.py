@@ -142,7 +142,7 @@ class Ledger(ClosedAtTheEnd):
         return self._file.identity
 
     @property
-    def unused(self) -> bool:
+    def is_unused(self) -> bool:
         """True where nothing was ever recorded, not even a plan."""
         with self._lock:
             return not self._entries and not self._plans

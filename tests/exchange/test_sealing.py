@@ -420,7 +420,7 @@ def test_a_decline_is_known_byte_for_byte_and_by_its_signature_alone(world):
 def test_nobody_declines_for_another(world):
     metz = Sealer(world.plan, "metz", world.folder / "metz").decline(2)
     forged = metz.replace(b"metz", b"lille").replace(b"\xa4lille", b"\xa5lille")
-    assert "that silo 'lille' declines round 2 is not signed by the key that the plan carries" in refusal(
+    assert "the decline of silo 'lille' for round 2 is not signed by the key that the plan carries" in refusal(
         world.opener.open_decline, forged
     )
     nice = Sealer(world.plan, "nice", world.folder / "nice").decline(2)

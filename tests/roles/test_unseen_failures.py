@@ -116,7 +116,7 @@ def test_an_error_whose_own_text_fails_is_hidden(silo, model, caplog, raised):
 
 def test_the_report_of_a_worker_that_the_trainer_itself_asks_is_kept(silo, model, caplog):
     def train(given, assignment):
-        raise TrainingFailedError("it failed", "line 7 of their module")
+        raise TrainingFailedError("it failed", report="line 7 of their module")
 
     answered(silo, model, train)
     assert caplog.text.rstrip().endswith("line 7 of their module")

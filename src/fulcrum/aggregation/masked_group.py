@@ -75,7 +75,7 @@ class MaskedGroup:
 
     def __init__(self, group: Group, session: Session, layout: Layout) -> None:
         if group.parameters not in (None, layout.parameters):
-            raise ExchangeError(f"the model has {layout.parameters} parameters, the plan is for {group.parameters}")
+            raise ExchangeError("model.parameters-differ", parameters=layout.parameters, expected=group.parameters)
         group.check_session(session)
         self._group, self._session, self._layout = group, session, layout
         self._stage = 0
@@ -133,7 +133,7 @@ class MaskedGroup:
         answer.check(self.stage, self._session, self._group.keys)
         silo = answer.silo
         if silo not in self._asked or silo in self._taken:
-            raise ExchangeError(f"silo {silo!r} was not asked, or has answered")
+            raise ExchangeError("mask.reply-unexpected", silo=silo)
         if self.stage == KEYS:
             self._public[silo] = self._usable(body_of(answer, PublicKeys), silo)
             self._keys[silo] = bytes(data)
@@ -141,7 +141,7 @@ class MaskedGroup:
             self._shares[silo] = body_of(answer, SealedShares)
         elif self.stage == INPUT:
             if len(answer.body) != self._sum.nbytes:
-                raise ExchangeError(f"the masked input of silo {silo!r} is not whole: it has {len(answer.body)} bytes")
+                raise ExchangeError("mask.input-length", silo=silo, bytes=len(answer.body))
             np.add(self._sum, np.frombuffer(answer.body, dtype=self._sum.dtype), out=self._sum)
             self._inputs.add(silo)
         elif self.stage == ATTESTATION:
@@ -196,7 +196,7 @@ class MaskedGroup:
         """
         sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
         if story != survivors_digest(self._session, self._circle_seed, sharers, survivors):
-            raise ExchangeError(f"silo {silo!r} attests other survivors than those that it was told of")
+            raise ExchangeError("mask.attested-survivors-differ", silo=silo)
 
     @property
     def _roster(self) -> tuple[bytes, ...]:
@@ -214,12 +214,12 @@ class MaskedGroup:
         for silo in sorted(self._inputs):
             own = self._secret(silo, "seeds")
             if commitment(self._session, silo, own) != self._shares[silo].commitment:
-                raise ExchangeError(f"the shares of the seed of silo {silo!r} do not fit what it committed to")
+                raise ExchangeError("mask.seed-not-committed", silo=silo)
             add_mask(total, self_mask_key(self._session, own, silo), negative=True)
         for silo in sorted(set(self._shares) - self._inputs):
             private = self._secret(silo, "keys")
             if public_half(private) != self._public[silo].masking:
-                raise ExchangeError(f"the shares of the masking key of silo {silo!r} do not fit its public key")
+                raise ExchangeError("mask.masking-key-differs", silo=silo)
             loaded = loaded_key(private)
             for other in self._circle.neighbours(silo):
                 if other in self._inputs:
@@ -250,9 +250,7 @@ class MaskedGroup:
                 if share is not None:
                     shares[point] = share
         if len(shares) < self._group.threshold:
-            raise ExchangeError(
-                f"{len(shares)} silos gave shares of silo {silo!r}, {self._group.threshold} must, to unmask the sum"
-            )
+            raise ExchangeError("mask.shares-too-few", shares=len(shares), silo=silo, threshold=self._group.threshold)
         return secret_from(shares)
 
     def _withheld(self, reason: str, present: Any) -> Withheld:

@@ -84,7 +84,7 @@ class MaskedRound:
         """
         silo = member_reply_from_bytes(answer).silo
         if (name := self._group_of.get(silo)) not in self._running:
-            raise ExchangeError(f"silo {in_one_line(silo)[:60]!r} is in no group whose round goes on")
+            raise ExchangeError("mask.silo-without-group", silo=in_one_line(silo)[:60])
         return self._running[name].take(answer)
 
     def proceed(self) -> dict[str, bytes]:

@@ -44,7 +44,7 @@ class RegionFile(DatabaseFile):
         first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
         with cls.writing(path, first if create else None) as file:
             if file.rows("SELECT name, plan FROM region") != [(region, plan_digest)]:
-                raise ExchangeError(f"{file.path} is that of another region or plan than {region!r} under this one")
+                raise ExchangeError("region.file-foreign", file=file.path, region=region)
         return file
 
     @property

@@ -138,8 +138,7 @@ class Region(ClosedAtTheEnd):
             if self._layout() == encoded:
                 return
             if self._file.rows("SELECT 1 FROM release LIMIT 1"):
-                held = f"{self._file.path} holds releases of other names or shapes than the model"
-                raise ExchangeError(f"{held}. Send the model of this plan, or ask for a new plan")
+                raise ExchangeError("region.model-layout-differs", file=self._file.path)
             self._file.set_layout(encoded)
 
     def checked_decline(self, data: bytes, round_number: int) -> str:
@@ -147,7 +146,7 @@ class Region(ClosedAtTheEnd):
         self._check_round(round_number)
         silo, number = self._opener.open_decline(data)
         if number != round_number:
-            raise ExchangeError(f"silo {silo!r} declines round {number}, round {round_number} is gathered")
+            raise ExchangeError("region.decline-other-round", silo=silo, round_number=number, gathered=round_number)
         return silo
 
     def accept(self, sealed: bytes, round_number: int) -> str:
@@ -161,21 +160,21 @@ class Region(ClosedAtTheEnd):
         silo = release.silo
         if release.round_number != round_number:
             raise ExchangeError(
-                f"silo {silo!r} sent its release for round {release.round_number}, round {round_number} is gathered"
+                "region.release-other-round", silo=silo, round_number=release.round_number, gathered=round_number
             )
         self._check_release(release)
         layout = msgspec.msgpack.encode(release.layout)
         digest = _digest(layout, release.values)
         with self._file.working():
             if self.summed(round_number):
-                raise ExchangeError(f"silo {silo!r} is late: round {round_number} is summed")
+                raise ExchangeError("region.release-late", silo=silo, round_number=round_number)
             known = self._file.rows("SELECT digest FROM release WHERE round = ? AND silo = ?", round_number, silo)
             if known:
                 if known[0][0] != digest:
-                    raise ExchangeError(f"silo {silo!r} sent another release for round {round_number} before")
+                    raise ExchangeError("region.release-replaced", silo=silo, round_number=round_number)
                 return silo
             if self._layout() != layout:
-                raise ExchangeError(f"silo {silo!r} releases other names or shapes than the model has")
+                raise ExchangeError("region.release-layout-differs", silo=silo)
             self._file.add_release(round_number, silo, digest, release.values.data.cast("B"))
             self._add(release)
         return silo
@@ -267,9 +266,7 @@ class Region(ClosedAtTheEnd):
         for silo in sorted(present):  # the order of names: it has one value in research too
             digest, data = self._file.release_of(round_number, silo)
             if data is None or _digest(encoded, data) != digest:
-                raise StorageError(
-                    f"{self._file.path} is damaged: the release of silo {silo!r} is not the one accepted"
-                )
+                raise StorageError("region.release-damaged", file=self._file.path, silo=silo)
             values = np.frombuffer(data, dtype=total.dtype)
             total = np.add(total, values, out=total if total.shape else None)
         return total
@@ -284,32 +281,34 @@ class Region(ClosedAtTheEnd):
             return None
         digest, data = stored
         if data is None or _digest(data) != digest:
-            raise StorageError(f"{self._file.path} is damaged: the answer of round {round_number} is not the one given")
+            raise StorageError("region.answer-damaged", file=self._file.path, round_number=round_number)
         return answer_from_bytes(data)
 
     def _check_round(self, round_number: int) -> None:
         if type(round_number) is not int or not 1 <= round_number <= self._plan.rounds:
-            raise ExchangeError(f"a round is a whole number from 1 to {self._plan.rounds}, got {round_number!r}")
+            raise ExchangeError("region.round-range", rounds=self._plan.rounds, round_number=round_number)
 
     def _check_release(self, release: Release) -> None:
         """Refuses what no honest silo releases, as far as that can be told from one release."""
-        plan, whose, values = self._plan, f"the release of silo {release.silo!r}", release.values
+        plan, silo, values = self._plan, release.silo, release.values
         if len(values) != (plan.parameters or len(values)) or not len(values):
-            raise ExchangeError(f"{whose} has {len(values)} parameters, the plan was made for {plan.parameters}")
+            raise ExchangeError(
+                "region.release-parameters", silo=silo, parameters=len(values), expected=plan.parameters
+            )
         if values.nbytes > MOST_BYTES:
-            raise ExchangeError(f"{whose} has {values.nbytes:,} bytes, a region takes up to {MOST_BYTES:,}")
+            raise ExchangeError("region.release-too-long", silo=silo, bytes=values.nbytes, most=MOST_BYTES)
         # However many members there are, their sum stays within 64 bits.
         most = min(_LARGEST, (2**63 - 1) // len(self._members))
         if not np.isfinite(values).all() or (
             self._step is not None and not -most < values.min() <= values.max() < most
         ):
-            raise ExchangeError(f"{whose} is not finite, or too large for the lattice's integers")
-        low, high = norm_bounds(plan, self._members[release.silo], len(values))
+            raise ExchangeError("region.release-not-finite", silo=silo)
+        low, high = norm_bounds(plan, self._members[silo], len(values))
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(values.astype(np.float64)))
         if not low <= size <= high:
             side = "below" if size < low else "above"
-            raise ExchangeError(f"{whose} has a norm {side} what noise of the plan's scale has. Ask what it runs")
+            raise ExchangeError("region.release-norm", silo=silo, side=side)
 
 
 def _digest(*parts: Any) -> str:

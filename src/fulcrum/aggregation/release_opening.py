@@ -41,52 +41,56 @@ class Opener:
         """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
         envelope, sealed = unframed(data, Envelope, f"a sealed release of format {FORMAT}")
         self._check_context(envelope)
-        whose = f"the release of silo {envelope.silo!r} for round {envelope.round_number}"
-        self._check_signature(envelope, envelope.bound(FORMAT, ciphertext_digest(sealed)), f"{whose} is")
+        silo, number = envelope.silo, envelope.round_number
+        self._check_signature(envelope, envelope.bound(FORMAT, ciphertext_digest(sealed)))
         try:
             plain = sealing_suite().decrypt(sealed, self._private, info=envelope.bound(FORMAT))
         except (primitives("sealed releases need").invalid_tag, ValueError, OverflowError):
-            raise ExchangeError(f"{whose} does not open with the key of region {self._region!r}") from None
+            raise ExchangeError("seal.not-opened", silo=silo, round_number=number, region=self._region) from None
         try:
             release = Release.from_bytes(plain)
         except ExchangeError as error:
-            raise ExchangeError(f"{whose} opens, but does not hold a release: {error}") from None
+            raise ExchangeError("seal.content-malformed", silo=silo, round_number=number, reason=error) from None
         if any(getattr(release, name) != getattr(envelope, name) for name in Context.__struct_fields__):
-            raise ExchangeError(f"{whose} holds a release of another plan, silo, region or round")
+            raise ExchangeError("seal.content-foreign", silo=silo, round_number=number)
         if release.step != self._step:
-            raise ExchangeError(f"{whose} is not on the lattice of region {self._region!r}")
+            raise ExchangeError("seal.content-lattice", silo=silo, round_number=number, region=self._region)
         return release
 
     def open_decline(self, data: bytes) -> tuple[str, int]:
         """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
         decline = decoded(data, Decline, f"a decline of format {DECLINED}")
         self._check_context(decline)
-        silo, number = decline.silo, decline.round_number
-        self._check_signature(decline, decline.bound(DECLINED), f"that silo {silo!r} declines round {number} is")
-        return silo, number
+        self._check_signature(decline, decline.bound(DECLINED))
+        return decline.silo, decline.round_number
 
-    def _check_signature(self, given: Envelope | Decline, signed: bytes, what: str) -> None:
+    def _check_signature(self, message: Envelope | Decline, signed: bytes) -> None:
+        silo, number = message.silo, message.round_number
         try:
-            self._from[given.silo].verify(given.signature, signed)
+            self._from[silo].verify(message.signature, signed)
         except primitives("sealed releases need").invalid_signature:
-            raise ExchangeError(f"{what} not signed by the key that the plan carries") from None
+            raise ExchangeError("seal.signature-invalid", noun=_noun(message), silo=silo, round_number=number) from None
 
-    def _check_context(self, given: Envelope | Decline) -> None:
+    def _check_context(self, message: Envelope | Decline) -> None:
         """Refuses what is not, by its own words, of this plan, region and one of its silos."""
-        what = "release" if isinstance(given, Envelope) else "decline"
-        if given.plan_digest != self._plan.digest:
-            theirs, ours = _short(given.plan_digest), _short(self._plan.digest)
-            raise ExchangeError(f"the {what} is one under another plan ({theirs}, ours is {ours})")
-        if given.region != self._region:
-            raise ExchangeError(f"the {what} is one to another region than {self._region!r}")
-        if given.silo not in self._from:
-            raise ExchangeError(f"the {what} is not from a silo of region {self._region!r}")
-        check_round(self._plan, given.silo, given.round_number)
+        noun = _noun(message)
+        if message.plan_digest != self._plan.digest:
+            digest = _short(message.plan_digest)
+            raise ExchangeError("seal.plan-differs", noun=noun, digest=digest, expected=self._plan.digest)
+        if message.region != self._region:
+            raise ExchangeError("seal.region-differs", noun=noun, region=self._region)
+        if message.silo not in self._from:
+            raise ExchangeError("seal.silo-not-of-region", noun=noun, region=self._region)
+        check_round(self._plan, message.silo, message.round_number)
 
 
 def unseal(data: bytes, plan: VerifiedPlan, region: str, key: str | Path) -> Release:
     """Returns what was sealed to a region, opened with its private X25519 key file; see `Opener`."""
     return Opener(plan, region, key).open(data)
+
+
+def _noun(message: Envelope | Decline) -> str:
+    return "release" if isinstance(message, Envelope) else "decline"
 
 
 def _short(digest: str) -> str:

@@ -73,9 +73,7 @@ class _Record:
         try:
             self.path.hardlink_to(self.unnamed)
         except FileExistsError:
-            raise StorageError(
-                f"{self.path} was made by another process just now. Run fulcrum site init again"
-            ) from None
+            raise StorageError("site.record-made-meanwhile", file=self.path) from None
         self.unnamed.unlink()
 
     def discard_unnamed(self) -> None:
@@ -112,7 +110,7 @@ def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
         with taken(site.folder / "site.toml", exclusive=True), _locked(site.state):  # one at a time
             return _init(site, ledger)
     except OSError as error:
-        raise StorageError(f"{error.filename or site.state} cannot be used: {error.strerror}") from None
+        raise StorageError("site.file-unusable", file=error.filename or site.state, reason=error.strerror) from None
 
 
 def _init(site: Site, ledger: Path | None) -> list[Path]:
@@ -139,10 +137,7 @@ def _init(site: Site, ledger: Path | None) -> list[Path]:
         _check_folder(site)
         _make(site, missing, identities, ((site.folder, here), (site.state, there)))
     elif needed and not finished:
-        raise StorageError(
-            f"{site.folder} is initialised already: its records are in {site.state}. If nobody here did that, do not "
-            "start it, and ask for another kit"
-        )
+        raise StorageError("site.already-initialised", folder=site.folder, state=site.state)
     named = {record.name for record in (*missing, *finished)} | ({*identities} if ledger is None else set())
     return [record.path for record in needed if record.name in named]
 
@@ -177,7 +172,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock = taken(path, exclusive=True)
     except (FileInUseError, FileNotFoundError):  # the other call has just removed the file
-        raise StorageError(f"another fulcrum site init works in {folder}. Wait for its end, and run it again") from None
+        raise StorageError("site.init-running", folder=folder) from None
     with lock:
         try:
             yield
@@ -202,10 +197,7 @@ def _check_named(site: Site, ledger: Path) -> None:
     """Refuses a ledger that is not the one that the site would release from."""
     own = site.state / ledger_name(site.settings.name)
     if site.settings.role != "silo" or not own.exists() or not ledger.exists() or not own.samefile(ledger):
-        raise StorageError(
-            f"{ledger} is not the ledger that this site releases from, {own}. Write its folder as `state` into "
-            "site.toml"
-        )
+        raise StorageError("site.ledger-foreign", ledger=ledger, expected=own)
 
 
 def _check_no_strangers(site: Site, here: Mark, needed: list[_Record], *, adopted: bool) -> None:
@@ -226,39 +218,32 @@ def _check_no_strangers(site: Site, here: Mark, needed: list[_Record], *, adopte
 
 
 def _stranger(path: Path) -> StorageError:
-    return StorageError(
-        f"{path} was not made by this site, and kits hold no records: whoever made it may know its secrets. Ask for "
-        "another kit or, if it is of this silo's own past, name its ledger: fulcrum site init FOLDER --ledger LEDGER"
-    )
+    return StorageError("site.record-foreign", file=path)
 
 
 def _check_folder(site: Site) -> None:
     """Refuses a folder of the operator's own that does not exist: a name mistyped would begin the records anew."""
     if not site.state.is_dir() and (site.settings.state != STATE or os.path.lexists(site.state)):
-        raise StorageError(
-            f"{site.state}, which `state` in site.toml names, does not exist or is no folder. Name the folder of this "
-            "site's records, or make the folder if it has none"
-        )
+        raise StorageError("site.state-missing", folder=site.state)
 
 
 def _check_unnamed(site: Site) -> None:
     """Refuses a file or a link in the place of the folder of new records."""
     unnamed = site.state / _UNNAMED
     if os.path.lexists(unnamed) and (unnamed.is_symlink() or not unnamed.is_dir()):
-        raise StorageError(f"{unnamed} is no folder, and stands where new records are made. Move it away")
+        raise StorageError("site.init-folder-obstructed", file=unnamed)
 
 
 def _check_nothing_lost(site: Site, missing: list[_Record], known: set[str]) -> None:
     """Refuses to make a record that a mark names, or beside others that tell of it."""
     for record in missing:
-        lost = f"{record.path} is gone, and with it what left this site"
         if record.name in known:
-            raise StorageError(f"{lost}: it was initialised before. Put it back, or ask for a new plan")
+            raise StorageError("site.record-lost", file=record.path)
         masking = record_name(site.settings.name)
         if record.path.name == ledger_name(site.settings.name) and masking in known:
-            raise StorageError(f"{lost}: {masking} is there. Put it back, or ask for a new plan")
+            raise StorageError("site.ledger-lost", file=record.path, record=masking)
         if record.path.name == record_name(site.settings.name) and _has_released(site):
-            raise StorageError(f"{lost}: the ledger holds releases of this plan. Put it back, or ask for a new plan")
+            raise StorageError("site.masking-record-lost", file=record.path)
 
 
 def _has_released(site: Site) -> bool:
@@ -278,7 +263,7 @@ def _checked(record: _Record, identity: str | None, *, used: bool) -> str:
     """
     found = record.identity(record.path, used=used)
     if identity not in (None, found):
-        raise StorageError(f"{record.path} is not the one that this site was initialised with. Put that one back")
+        raise StorageError("site.record-not-initialised", file=record.path)
     return found
 
 
@@ -318,6 +303,5 @@ def _check_same_silo(site: Site, missing: list[_Record], here: Mark, there: Mark
         if name.endswith(_LEDGER) and name != own:
             silo = name.removesuffix(_LEDGER)
             raise StorageError(
-                f"{site.folder} is the site of silo {silo!r}, which released from {name}, and site.toml calls it "
-                f"{site.settings.name!r}: its spending would begin again at zero. Ask for a plan that calls it {silo!r}"
+                "site.silo-renamed", folder=site.folder, silo=silo, ledger=name, new_name=site.settings.name
             )

@@ -78,7 +78,7 @@ class MaskedSilo(ReleasingSilo):
         for request in requests:
             if request_from_bytes(request).session.group == self._group.name:
                 return request
-        raise ExchangeError(f"nothing is asked of group {self._group.name!r}")
+        raise ExchangeError("mask.request-missing", group=self._group.name)
 
     @staticmethod
     def asks_for_update(request: bytes) -> bool:
@@ -117,10 +117,7 @@ class MaskedSilo(ReleasingSilo):
         with self._masking(settings) as masking:
             session = masking.check_inbox(request)
         if basis_of(model, beside) != session.basis:
-            raise ExchangeError(
-                f"the model is not the one that round {session.round_number} was begun on, or what stands beside it is "
-                "not"
-            )
+            raise ExchangeError("mask.model-differs", round_number=session.round_number)
         made = self._released(model, session.round_number, basis_of(model, beside, settings))
         with self._masking(settings) as masking:
             return masking.masked_input(request, whole_numbers(made, self._group))
@@ -141,20 +138,11 @@ class MaskedSilo(ReleasingSilo):
         session = request.session
         released, number = session.round_number in rounds, session.round_number
         if isinstance(request, Begin) and released and not masking.has_begun(session):
-            raise ReleaseError(
-                f"the ledger holds a release of round {number}, and the record of masked rounds has forgotten that "
-                "round. Put the latest record back, or ask for a new plan"
-            )
+            raise ReleaseError("mask.record-behind-ledger", round_number=number)
         if isinstance(request, Begin) and (lost := masking.unmasked_rounds(session) - rounds):
-            raise ReleaseError(
-                f"the ledger holds no release of round {min(lost)}, which silo {self._site.settings.name!r} has "
-                "unmasked. Put the latest ledger back, or ask for a new plan"
-            )
+            raise ReleaseError("mask.ledger-behind-record", round_number=min(lost), silo=self._site.settings.name)
         if isinstance(request, Survivors) and not released:
-            raise ReleaseError(
-                f"the ledger holds no release of round {number}, so silo {self._site.settings.name!r} is in no sum of "
-                "it. Put the latest ledger back, or ask for a new plan"
-            )
+            raise ReleaseError("mask.round-not-released", round_number=number, silo=self._site.settings.name)
 
     def _masking(self, settings: str = "") -> MemberReplies:
         """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
@@ -184,7 +172,7 @@ class MaskedSilo(ReleasingSilo):
         if site.settings.purpose == "deployment":
             release_parameters_of(site.plan, site.settings.name, policy=policy)
         elif policy is not None:
-            raise PolicyError("a silo with a policy releases under deployment plans alone")
+            raise PolicyError("policy.plan-for-research")
         return 1 if policy is None else policy.smallest_region
 
 
@@ -192,6 +180,6 @@ def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:
     """Returns a release as it is masked: in deployment as it is, in research rounded to a lattice of step 2^-40 C."""
     if group.deployed:
         if release.step != group.step:
-            raise ReleaseError(f"the release of silo {release.silo!r} is not on the lattice of group {group.name!r}")
+            raise ReleaseError("mask.release-lattice", silo=release.silo, group=group.name)
         return release.values
     return np.rint(release.values / group.step).astype(np.int64)

@@ -90,15 +90,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         plan, tier = figures.plan, figures.plan.federation.innermost
         index, inner = plan.index_of(silo, PolicyError), tier.name
         if self.issuer is not None and plan.issuer != self.issuer:
-            raise PolicyError(
-                f"silo {silo!r} takes plans signed by {self.issuer[:8]}.. alone. Read it with read_signed_plan"
-            )
+            raise PolicyError("policy.issuer-differs", silo=silo, issuer=self.issuer)
         above, inside = f"above its {inner}", f"inside its {inner}"
         if is_one_group(plan):
             above, inside = "outside the federation", "inside the federation"
         if unknown := [name for name in self.largest_epsilon if name not in plan.federation.tier_names]:
             known = listing(plan.federation.tier_names)
-            raise PolicyError(f"silo {silo!r} limits epsilon against {unknown[0]!r}, the plan's observers are {known}")
+            raise PolicyError("policy.observer-unknown", silo=silo, observer=unknown[0], known=known)
         limits = [
             (above, inner, self.largest_epsilon_above),
             (inside, SILO, self.largest_epsilon_inside),
@@ -108,46 +106,49 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             spent = figures.recomputed.epsilon(observer)[index]
             if not spent <= largest:
                 raise PolicyError(
-                    f"silo {silo!r} allows epsilon {largest:g} {where}, the plan spends {display_epsilon(spent):g}"
+                    "policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=display_epsilon(spent)
                 )
         if not plan.delta <= self.largest_delta:
-            raise PolicyError(f"silo {silo!r} allows delta {self.largest_delta:g}, the plan has {plan.delta:g}")
+            raise PolicyError("policy.delta-exceeded", silo=silo, largest=self.largest_delta, delta=plan.delta)
         self.check_releases(silo, plan.rounds, before)
         if plan.colluders < self.least_colluders:
-            raise PolicyError(
-                f"silo {silo!r} asks for {self.least_colluders} colluders, the plan allows {plan.colluders}"
-            )
+            raise PolicyError("policy.colluders-few", silo=silo, least=self.least_colluders, colluders=plan.colluders)
         region = tier.nodes[tier.parent_of[index]]
         members = figures.members[region]
         if len(members) < self.smallest_region:
             raise PolicyError(
-                f"silo {silo!r} asks for a {inner} of at least {self.smallest_region} silos, "
-                f"{region!r} has {len(members)}"
+                "policy.region-small",
+                silo=silo,
+                tier=inner,
+                least=self.smallest_region,
+                region=region,
+                members=len(members),
             )
         if plan.aggregation == "masked" and self.smallest_region > (most := largest_minimum(plan, silo)):
-            raise PolicyError(
-                f"silo {silo!r} asks for at least {self.smallest_region} silos in a sum, and the others would unmask a "
-                f"sum of {most} without it, which the plan allows. Ask for at most {most}, or for a plan with fewer "
-                "dropouts"
-            )
+            raise PolicyError("policy.sum-small", silo=silo, least=self.smallest_region, most=most)
         for peer, key in self.peers.items():
             if peer not in members:
-                raise PolicyError(f"silo {silo!r} insists on the peer {peer!r}, who is not in its {inner} {region!r}")
+                raise PolicyError("policy.peer-missing", silo=silo, peer=peer, tier=inner, region=region)
             if key and plan.keys.get(peer) != key:
-                raise PolicyError(f"silo {silo!r} knows the peer {peer!r} by another key than the plan carries")
+                raise PolicyError("policy.peer-key-differs", silo=silo, peer=peer)
         if self.region_key is not None and plan.keys.get(region) != self.region_key:
             carried = "another key" if region in plan.keys else "no key"
             raise PolicyError(
-                f"silo {silo!r} seals to the region_key of its policy alone, {_short(self.region_key)}, and the plan "
-                f"carries {carried} for its {inner} {region!r}. If it moved there, or the key was replaced, ask the "
-                f"{inner} for its key"
+                "policy.region-key-differs",
+                silo=silo,
+                region_key=self.region_key,
+                carried=carried,
+                tier=inner,
+                region=region,
             )
 
     def check_releases(self, silo: str, rounds: int, before: int) -> None:
         """Raises `PolicyError` unless the rounds of a plan, and the releases before it, are as few as allowed."""
         if self.largest_rounds is not None and before + rounds > self.largest_rounds:
             earlier = f", and {before} releases were made under others" if before else ""
-            raise PolicyError(f"silo {silo!r} allows {self.largest_rounds} rounds, the plan has {rounds}{earlier}")
+            raise PolicyError(
+                "policy.rounds-exceeded", silo=silo, largest=self.largest_rounds, rounds=rounds, earlier=earlier
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -184,10 +185,6 @@ def read_policy(path: str | Path) -> Policy:
     try:
         return msgspec.convert(toml_of(Path(path).read_bytes()), Policy)
     except OSError as error:
-        raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
+        raise PolicyError("policy.file-unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise PolicyError(f"{path} is not a policy: {error}") from None
-
-
-def _short(key: str) -> str:
-    return f"{key[:15]}.."
+        raise PolicyError("policy.file-malformed", file=path, reason=error) from None

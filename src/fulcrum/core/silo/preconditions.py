@@ -13,10 +13,7 @@ from fulcrum.errors import ExchangeError
 def check_aggregation(plan: PlanData, aggregation: str) -> None:
     """Raises `ExchangeError` unless sums are added up as the plan counts on: by "trusted" aggregators, or "masked"."""
     if plan.aggregation != aggregation:
-        raise ExchangeError(
-            f"the plan is made for {plan.aggregation} sums, and these are {aggregation}. Plan with --aggregation "
-            f"{aggregation}"
-        )
+        raise ExchangeError("plan.aggregation-differs", plan_aggregation=plan.aggregation, aggregation=aggregation)
 
 
 def check_one_tier(plan: PlanData) -> None:
@@ -24,4 +21,4 @@ def check_one_tier(plan: PlanData) -> None:
     tiers = len(plan.federation.tiers)
     if tiers > 1 or plan.injection != "silo":
         met = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
-        raise ExchangeError(f"this aggregator runs plans of one tier in which silos add the noise, got {met}")
+        raise ExchangeError("plan.form-unsupported", got=met)

@@ -75,11 +75,11 @@ def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | 
 def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
     index = plan.index_of(silo, ReleaseError)
     if plan.unit != SILO_UNIT:  # its costs would be added to those of silos, and its mechanism may not keep to it
-        raise ReleaseError(f"the plan protects the unit {plan.unit.name!r}, and releases protect silos alone")
+        raise ReleaseError("release.unit-unsupported", unit=plan.unit.name)
     if policy is not None:
         policy.check(plan, silo)
     if plan.lattice_steps is None or plan.parameters is None:
-        raise ReleaseError("a research plan has no lattice. Make one with purpose='deployment'")
+        raise ReleaseError("release.lattice-missing")
     region = int(plan.federation.innermost.parent_of[index])
     multiplier, weight = float(plan.noise_multiplier[index]), float(plan.federation.weights[index])
     step = float(plan.lattice_steps[region])

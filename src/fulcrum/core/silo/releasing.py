@@ -96,25 +96,21 @@ def release(
     """
     plan = verified(plan, error=ReleaseError)
     index = plan.index_of(silo, ReleaseError)
-    if masked != (plan.aggregation == "masked"):
-        raise ReleaseError(
-            f"the plan is made for {plan.aggregation} sums: what is released under it leaves the silo "
-            f"{'as it is' if masked else 'masked alone. Use MaskedSilo'}"
-        )
+    if masked and plan.aggregation != "masked":
+        raise ReleaseError("release.masked-unexpected", aggregation=plan.aggregation)
+    if not masked and plan.aggregation == "masked":
+        raise ReleaseError("release.masking-missing")
     round_number = checked_round(plan, round_number)
     if plan.purpose == "research":
         if ledger is not None or policy is not None:
-            raise ReleaseError(
-                "a research plan cannot be deployed: its releases are in no ledger and under no policy. Leave both "
-                "out, or plan with purpose='deployment'"
-            )
+            raise ReleaseError("release.plan-for-research")
         return _research_release(update, plan, index, round_number, noise)
     if isinstance(noise, SeededNoise):
-        raise ReleaseError("a deployment plan refuses seeded noise: it can be drawn again. Leave noise out")
+        raise ReleaseError("release.noise-seeded")
     if noise is not None and type(noise) is not SecureNoise:
-        raise ReleaseError(f"a deployment plan takes SecureNoise alone, got {type(noise).__name__}. Leave noise out")
+        raise ReleaseError("release.noise-type", type_name=type(noise).__name__)
     if plan.injection != "silo":
-        raise ReleaseError("in deployment every silo draws its own noise, and this plan leaves it to aggregators")
+        raise ReleaseError("release.noise-not-of-silos")
     ledger = _own_ledger(ledger, silo)
     layout, flat = flattened(update)
     terms = release_parameters_of(plan, silo, policy=policy)
@@ -138,9 +134,9 @@ def checked_round(plan: VerifiedPlan, round_number: Any) -> int:
     try:
         found = operator.index(round_number)
     except TypeError:
-        raise ReleaseError(f"a round is a whole number from 1, got {round_number!r}") from None
+        raise ReleaseError("release.round-type", round_number=round_number) from None
     if not 1 <= found <= plan.rounds:
-        raise ReleaseError(f"round {found} is outside the plan's rounds 1 to {plan.rounds}. Nothing is released")
+        raise ReleaseError("release.round-outside-plan", round_number=found, rounds=plan.rounds)
     return found
 
 
@@ -177,9 +173,9 @@ def prepared_release(
 def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
     """Returns the ledger if it is one, and the silo's: another's would answer with the releases of another."""
     if not isinstance(ledger, Ledger):
-        raise ReleaseError("a deployment release needs the silo's ledger. Open one with Ledger.open")
+        raise ReleaseError("release.ledger-missing")
     if ledger.silo != silo:
-        raise ReleaseError(f"the ledger is that of silo {ledger.silo!r}, not of {silo!r}")
+        raise ReleaseError("release.ledger-of-other-silo", ledger_silo=ledger.silo, silo=silo)
     return ledger
 
 
@@ -197,7 +193,7 @@ def _kept(
         ledger.enter_plan(terms.allowance)
         reason = ledger.would_exceed(terms.allowance, terms.cost, round_number)
     if reason is not None:
-        raise RefusedReleaseError(reason)
+        raise RefusedReleaseError("release.refused-by-ledger", reason=reason)
     return None
 
 
@@ -208,25 +204,17 @@ def _asked(layout: Layout, basis: str) -> str:
 
 def _check_layout(terms: ReleaseParameters, layout: Layout, ledger: Ledger) -> None:
     if layout.parameters != terms.parameters:
-        raise ReleaseError(
-            f"the update has {layout.parameters} parameters, the plan was made for {terms.parameters}. "
-            "Release every layer"
-        )
+        raise ReleaseError("release.parameters-differ", parameters=layout.parameters, expected=terms.parameters)
     for entry in ledger.entries():
         if entry.plan_digest == terms.plan_digest and entry.basis.split(" ")[0] != layout.digest:
-            raise ReleaseError(
-                f"the update has other names or shapes than that of round {entry.round_number}. Release the same layers"
-            )
+            raise ReleaseError("release.layout-differs", round_number=entry.round_number)
 
 
 def _research_release(
     update: Update, plan: VerifiedPlan, index: int, round_number: int, noise: SeededNoise | SecureNoise | None
 ) -> Release:
     if not isinstance(noise, SeededNoise):
-        raise ReleaseError(
-            "a research plan takes seeded noise and cannot be deployed. Give noise=SeededNoise(seed=...), or plan with "
-            "purpose='deployment'"
-        )
+        raise ReleaseError("release.noise-not-seeded")
     layout, flat = flattened(update)
     inner = plan.federation.innermost
     return Release(

@@ -52,7 +52,7 @@ class ReleasingSilo:
 
     def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
-            raise PolicyError("a silo with a policy releases under deployment plans alone")
+            raise PolicyError("policy.plan-for-research")
         noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
         try:
             update = self._training.update(arrays, assignment)
@@ -98,7 +98,7 @@ class ReleasingSilo:
 
         def opened(path: Path) -> Ledger:
             if not path.exists():  # asked each time: it may go while another process still holds it
-                raise ReleaseError(f"{path} is not there, and with it what this silo has spent. Ask for a new plan")
+                raise ReleaseError("site.ledger-missing", file=path)
             return Ledger.open(path, silo=silo, create=False)
 
         return once_free(lambda: own_record(site, ledger_name(silo), opened))

@@ -126,10 +126,7 @@ class Site:
         _check_no_pipes(self.folder, (path.name,))
         found = read_policy(path)
         if not self.settings.policy and self.settings.purpose == "deployment":
-            raise PolicyError(
-                f"{path} is there, and site.toml does not say so: its loss would go unnoticed. "
-                f'Write policy = true, and format = "{FORMAT}", into site.toml'
-            )
+            raise PolicyError("policy.undeclared", file=path, format=FORMAT)
         return found
 
 
@@ -155,23 +152,20 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     try:
         settings = msgspec.convert(toml_of(path.read_bytes()), SiteSettings)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise DataError("site.file-unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise DataError(f"{path} does not describe a site: {error}") from None
+        raise DataError("site.file-malformed", file=path, reason=error) from None
     if settings.format not in (FORMAT, _BEFORE):
-        raise DataError(f"{path} is of format {settings.format!r}, expected {FORMAT}")
+        raise DataError("site.format-unknown", file=path, format=settings.format, expected=FORMAT)
     if settings.format == _BEFORE and (settings.purpose != "deployment" or settings.policy):
-        raise DataError(f"{path} is of format {_BEFORE}, which knows neither purpose nor policy. Write {FORMAT}")
+        raise DataError("site.format-earlier", file=path, format=_BEFORE, expected=FORMAT)
     if "\0" in settings.name + settings.state:
-        raise DataError(f"{path} does not describe a site: name and state must be without the character NUL")
+        raise DataError("site.name-invalid", file=path)
     if role is not None and settings.role != role:
-        raise DataError(f"{path} is that of a {settings.role}, and a {role} was asked for")
+        raise DataError("site.role-differs", file=path, role=settings.role, expected=role)
     plan = read_signed_plan(folder / "plan.json", settings.issuer)
     if plan.purpose != settings.purpose:
-        raise DataError(
-            f"{path} makes this a site for {settings.purpose}, and plan.json beside it is a plan for {plan.purpose}. "
-            "Put the right plan there"
-        )
+        raise DataError("site.purpose-differs", file=path, purpose=settings.purpose, plan_purpose=plan.purpose)
     return Site(folder=folder, settings=settings, plan=plan)
 
 
@@ -181,7 +175,7 @@ def _check_no_pipes(folder: Path, names: Iterable[str]) -> None:
         with contextlib.suppress(OSError):  # told where it is read
             mode = (folder / name).stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise DataError(f"{folder / name} is not a file. Put the site's own there")
+                raise DataError("site.not-a-file", file=folder / name)
 
 
 def once_free(opening: Callable[[], _Opened]) -> _Opened:
@@ -209,5 +203,5 @@ def site_toml(settings: SiteSettings) -> str:
 def _toml(value: Any) -> str:
     """A value as TOML writes it: JSON's strings, numbers, booleans and lists are TOML as well."""
     if isinstance(value, Mapping) or value is None:
-        raise DataError(f"an option must be a text, a number, true, false or a list, got {value!r}")
+        raise DataError("site.option-type", option=value)
     return msgspec.json.encode(value).decode()

@@ -83,17 +83,12 @@ def own_record(site: Site, name: str, opening: Callable[[Path], _Kind]) -> _Kind
     opened = opening(site.state / name)
     if opened.identity != identity:
         opened.close()
-        raise StorageError(
-            f"{site.state / name} is not the one that {site.folder} was initialised with. Put that one back, or ask "
-            "for a new plan"
-        )
+        raise StorageError("site.record-replaced", file=site.state / name, folder=site.folder)
     return opened
 
 
 def _uninitialised(site: Site, name: str) -> StorageError:
-    return StorageError(
-        f"{site.folder} was not initialised: it knows no {name} for its plan. Run once: fulcrum site init {site.folder}"
-    )
+    return StorageError("site.uninitialised", folder=site.folder, record=name)
 
 
 def mark_name(site: Site, file: str) -> str:
@@ -105,15 +100,15 @@ def read_mark(folder: Path) -> Mark:
     """Returns the mark in a folder; an empty one where there is none."""
     path = folder / MARK
     if path.exists() and not path.is_file():  # to read a pipe would wait for ever
-        raise StorageError(f"{path} is not a file. Put the one back that `fulcrum site init` wrote")
+        raise StorageError("mark.not-a-file", file=path)
     try:
         mark = msgspec.json.decode(path.read_bytes(), type=Mark)
     except FileNotFoundError:
         return Mark(format=FORMAT, records={})
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from None
+        raise StorageError("mark.file-unreadable", file=path, reason=error.strerror) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StorageError(f"{path} is damaged: {error}. Put the one back that `fulcrum site init` wrote") from None
+        raise StorageError("mark.file-damaged", file=path, reason=error) from None
     if mark.format != FORMAT:
-        raise StorageError(f"{path} is of format {mark.format!r}, expected {FORMAT}. Update Fulcrum")
+        raise StorageError("mark.format-unknown", file=path, format=mark.format, expected=FORMAT)
     return mark

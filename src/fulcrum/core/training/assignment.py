@@ -38,9 +38,9 @@ class TrainingFailedError(DataError):
         report: The lines for the silo's log, such as the traceback of what training raised.
     """
 
-    def __init__(self, reason: str, report: str = "") -> None:
-        super().__init__(reason)
-        self.report = report or reason
+    def __init__(self, code: str, /, *, report: str = "", **details: object) -> None:
+        super().__init__(code, **details)
+        self.report = report or str(self)
 
 
 class Training(Protocol):
@@ -69,7 +69,7 @@ def check_installed(name: str) -> None:
     for end, _ in enumerate(inner, start=2):
         found = _inside(found, ".".join(name.split(".")[:end]))
     if found is None:
-        raise DataError(f"there is no training module {name!r} at this site. Install it, or correct train in site.toml")
+        raise DataError("training.module-missing", module=name)
 
 
 def _inside(package: ModuleSpec | None, name: str) -> ModuleSpec | None:

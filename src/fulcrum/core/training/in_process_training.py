@@ -15,6 +15,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.training.assignment import Assignment, Training, TrainingFailedError
 from fulcrum.core.training.release_room import blocks_of_memory
 from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
+from fulcrum.errors import error_messages
 
 _REPORT = 4 * 2**20
 """Bytes that are free for the report of training that failed, whatever it took."""
@@ -37,6 +38,7 @@ class InProcessTraining:
             TrainingFailedError: Whatever training raised, a cancelled task, an exit or a group of errors among it. An
                 interrupt alone is handed on: it is the operator's, who wants the site to end.
         """
+        error_messages()  # read now: training may leave no place for a file, and the failure must have its words
         spare = blocks_of_memory(_REPORT)
         try:
             with _nothing_left_behind(), forked_children_end():
@@ -46,7 +48,9 @@ class InProcessTraining:
         except BaseException as error:
             for block in spare:
                 block.close()
-            raise TrainingFailedError(error_in_words(error), report_of(error)) from error
+            raise TrainingFailedError(
+                "training.failed", reason=error_in_words(error), report=report_of(error)
+            ) from error
 
 
 @contextlib.contextmanager

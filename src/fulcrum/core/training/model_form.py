@@ -51,10 +51,7 @@ class ModelForm:
             return {name: array.copy() for name, array in arrays.items()}
         travelling = [name for name in self.like if name not in self.stay]
         if travelling != list(arrays):
-            raise DataError(
-                f"the function start gives the tensors {listing(travelling)} at this site, and the model has "
-                f"{listing(arrays)}. Install the same training module everywhere"
-            )
+            raise DataError("training.tensors-differ", tensors=listing(travelling), model=listing(arrays))
         return {
             name: like.clone() if name in self.stay else _like(like, arrays[name]) for name, like in self.like.items()
         }

@@ -87,8 +87,10 @@ def _open_room(later: Path, kept: int, size: int) -> int:
         with contextlib.suppress(OSError, OverflowError):
             _resize(later, min(before, kept))  # what was taken of a disk that is too small
         raise StorageError(
-            f"{later.parent} has no room for the releases that the plan has left, which may take "
-            f"{(kept + size) / 1e6:.1f} MB: {getattr(error, 'strerror', error)}. Make room there"
+            "storage.room-missing",
+            folder=later.parent,
+            megabytes=(kept + size) / 1e6,
+            reason=getattr(error, "strerror", error),
         ) from None
 
 

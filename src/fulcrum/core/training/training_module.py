@@ -58,17 +58,13 @@ class Learner:
         except (KeyboardInterrupt, FulcrumError):
             raise
         except BaseException as error:
-            raise DataError(f"the training module's function start failed: {error_in_words(error)}") from error
-        kind = type(made).__name__
-        raise DataError(f"the training module's function start must return a dict of named arrays, got {kind}")
+            raise DataError("training.start-failed", reason=error_in_words(error)) from error
+        raise DataError("training.start-result", type_name=type(made).__name__)
 
     def _admitted(self, form: ModelForm) -> ModelForm:
         """Returns the form of what `start` gave; one that silos would not know of is refused."""
         if form.like and not self.may_have_tensors:
-            raise DataError(
-                "the training module's function start returns a PyTorch state dict, and torch is imported inside of a "
-                "function. Import it at the top of the module: silos know by it that train takes a state dict"
-            )
+            raise DataError("training.torch-imported-late")
         return form
 
     def form(self, options: Mapping[str, Any]) -> ModelForm:
@@ -136,14 +132,11 @@ class Learner:
         if not self.head:
             return None
         if set(self.head) != set(model):
-            raise DataError(
-                f"SOFTMAX_HEAD names {listing(self.head)}, and the model has {listing(model)}. Name every array of a "
-                "model that is a head, or leave it out"
-            )
+            raise DataError("training.head-names", head=listing(self.head), model=listing(model))
         shapes = {name: array.shape for name, array in model.items()}
         last = {shape[-1:] for shape in shapes.values()}
         if len(last) != 1 or min(last) < (2,):
-            raise DataError(f"SOFTMAX_HEAD names arrays whose last axis are the classes, two or more, got {shapes}")
+            raise DataError("training.head-shapes", shapes=shapes)
         return int(min(last)[0])
 
 
@@ -154,18 +147,17 @@ def load_learner(name: str) -> Learner:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # importing runs the module's code, which may raise anything, SystemExit too
-        told = f"the training module {name!r} cannot be imported: {error_in_words(error)}"
-        raise DataError(f"{told}. Install it at this site, or mend it") from error
+        raise DataError("training.module-not-importable", module=name, reason=error_in_words(error)) from error
     for wanted in ("start", "train"):
         if not callable(getattr(module, wanted, None)):
-            raise DataError(f"the training module {name!r} has no function {wanted}")
+            raise DataError("training.function-missing", module=name, function=wanted)
     evaluate = getattr(module, "evaluate", None)
     if evaluate is not None and not callable(evaluate):
-        raise DataError(f"evaluate of the training module {name!r} must be a function, got {type(evaluate).__name__}")
+        raise DataError("training.evaluate-type", module=name, type_name=type(evaluate).__name__)
     head = getattr(module, "SOFTMAX_HEAD", ())
     head = (head,) if isinstance(head, str) else head
     if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
-        raise DataError(f"SOFTMAX_HEAD of the training module {name!r} must be names of arrays, got {head!r}")
+        raise DataError("training.head-type", module=name, head=head)
     return Learner(
         start=module.start,
         train=module.train,

@@ -24,12 +24,11 @@ def checked_result(
 ) -> dict[str, FloatArray]:
     """Returns the arrays that training gave, in double precision; names and shapes must be those of the model."""
     if list(trained) != list(model):
-        raise DataError(f"train returned the arrays {sorted(trained)}, the model has {sorted(model)}")
+        raise DataError("training.result-names", returned=sorted(trained), expected=sorted(model))
     for name, array in model.items():
-        found = trained[name]
-        if found.dtype.kind not in "fiu" or found.shape != array.shape:
-            told = f"{found.dtype} of shape {found.shape}"
-            raise DataError(f"train returned {name!r} as {told}, it is real numbers of shape {array.shape}")
+        dtype, shape = trained[name].dtype, trained[name].shape
+        if dtype.kind not in "fiu" or shape != array.shape:
+            raise DataError("training.result-shape", array=name, dtype=dtype, shape=shape, expected=array.shape)
     return {name: array.astype(np.float64, copy=False) for name, array in trained.items()}
 
 

@@ -102,7 +102,7 @@ class TrainingWorker:
         with contextlib.closing(self.rows(model, assignment)) as rows:
             found = list(itertools.islice(rows, 2))
         if len(found) != 1:
-            raise TrainingFailedError(f"training gave {'no row' if not found else 'more rows than one'} for its silo")
+            raise TrainingFailedError("training.rows-number", rows="no row" if not found else "more rows than one")
         ends = np.cumsum([array.size for array in model.values()])[:-1]
         parts = zip(model.items(), np.split(found[0], ends), strict=True)
         return {name: part.reshape(array.shape) for (name, array), part in parts}
@@ -147,12 +147,12 @@ class TrainingWorker:
             raise
         except TimeoutError:
             self._end()
-            raise TrainingFailedError(f"training was not over after {self._seconds:g} seconds, and was ended") from None
+            raise TrainingFailedError("training.deadline-passed", seconds=self._seconds) from None
         except (OSError, EOFError, ValueError, MemoryError, msgspec.MsgspecError) as error:  # died, or no whole answer
             code = self._end()
             told = "" if code is None else f" ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
             said = in_one_line(error) or type(error).__name__
-            raise TrainingFailedError(f"the training process failed{told}: {said}") from None
+            raise TrainingFailedError("training.process-failed", ending=told, reason=said) from None
         except BaseException:
             self._end()
             raise
@@ -258,7 +258,7 @@ class _RunningWorker:
             case ["end"]:
                 return False
             case ["failed", reason, report]:
-                raise TrainingFailedError(in_one_line(reason), report)
+                raise TrainingFailedError("training.failed", reason=in_one_line(reason), report=report)
         raise ValueError("it sends what is no answer")
 
     def row(self) -> FloatArray:

@@ -12,7 +12,7 @@ from faults import made
 import fulcrum
 from fulcrum.audit.evidence.findings import EVERY_COLUMN, Audit, Finding, read_audit
 from fulcrum.audit.replays import canary_game as auditing
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.silo.site import FORMAT, SiteSettings, site_toml
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_issue import new_key, sign_plan
@@ -37,7 +37,7 @@ def said(capsys, *arguments):
 def test_an_audit_prints_its_verdict_and_that_it_proves_nothing(plan_file, capsys):
     code, out, err = said(capsys, plan_file, "--trials", "2000", "--seed", "1", "--confidence", "0.9999")
     assert code == 0
-    assert "consistent: nothing that was measured speaks against what the plan claims" in " ".join(out.split())
+    assert "consistent: no measurement speaks against the claims of the plan" in " ".join(out.split())
     assert "A bound that was not broken is not proven by that" in " ".join(out.split())
     assert "north, 1 colluding" in out
     assert "a region's sum" in out
@@ -155,7 +155,7 @@ def test_a_violated_claim_is_exit_code_1_and_says_what_to_do(plan_file, capsys, 
     code, out, _ = said(capsys, plan_file, "--trials", "3000", "--seed", "1")
     assert code == 1
     assert "the claim is broken. Release nothing under this plan" in " ".join(out.split())
-    assert "run it again with another seed" in out
+    assert "repeat the audit with another seed" in out
 
 
 def test_a_recorded_run_is_tested_too(tmp_path, capsys):
@@ -276,7 +276,7 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "-o", "plan.json"], "plan.json cannot be made a folder to write to: File exists"),
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
-        (["plan.json", "--engine", "flare"], "engine must be one of nvflare, flower, got 'flare'"),
+        (["plan.json", "--engine", "flare"], "unknown engine 'flare'. Known: nvflare, flower. Did you mean 'nvflare'?"),
         (["plan.json", "--engine", "flower"], "Flower has no aggregator in a region"),
         (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "leave --engine out"),
         (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),

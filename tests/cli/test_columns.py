@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 
 SHEET = "KLINIK;FÄLLE;VERBUND;TELEFON\r\nKöln;1 850;West;0221\r\nBonn;900;West;0228\r\nKiel;700;Nord;0431\r\n"
 COLUMNS = ["--column", "region=Verbund", "--column", "ignore=telefon"]

@@ -2,15 +2,18 @@ import csv
 import io
 import json
 import os
+import pkgutil
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import main, run
 from fulcrum.core.plan.plan_file import PlanFile, to_json
 
 CSV = "silo,records,region\nlille,120,north\nmetz,80,north\nnice,300,south\n"
@@ -244,16 +247,16 @@ def test_compare_trains_every_allocation(command):
 
 
 def test_output_that_cannot_be_written_is_one_line():
-    script = Path(sys.executable).with_name("fulcrum")
-    done = subprocess.run(f"{script} exposure mild > /dev/full", shell=True, capture_output=True, text=True)
+    words = f"{shlex.quote(sys.executable)} -m fulcrum.cli exposure mild > /dev/full"
+    done = subprocess.run(words, shell=True, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "fulcrum: the output cannot be written: No space left on device\n"
 
 
 def test_a_terminal_without_unicode_gets_no_traceback():
-    script = Path(sys.executable).with_name("fulcrum")
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([script, "exposure", "mild"], capture_output=True, text=True, env=environment)
+    words = [sys.executable, "-m", "fulcrum.cli", "exposure", "mild"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -277,7 +280,7 @@ def test_diff_says_what_changed(command):
     code, out, _ = command("diff", "a.json", "b.json")
     assert (code, "96 silos are affected" in out) == (0, True)
     code, out, _ = command("diff", "a.json", "a.json")
-    assert "The plans say the same." in out
+    assert "The plans are the same." in out
     _, out, _ = command("diff", "a.json", "b.json", "--format", "json")
     changed = {"kind": "", "subject": "settings", "what": "epsilon at region", "before": 1.0, "after": 2.0}
     assert changed in json.loads(out)
@@ -454,13 +457,18 @@ def test_a_plan_that_does_not_hold_is_exit_code_one(command):
     assert "do not use this plan" in out
 
 
-def test_the_installed_command_leaves_no_traceback():
-    script = Path(sys.executable).with_name("fulcrum")
-    done = subprocess.run([script, "plan", "sevre", "--rounds", "1", "--epsilon", "1"], capture_output=True, text=True)
+def test_a_command_in_a_process_of_its_own_leaves_no_traceback():
+    script = [sys.executable, "-m", "fulcrum.cli"]
+    done = subprocess.run([*script, "plan", "sevre", "--rounds", "1", "--epsilon", "1"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    version = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    version = subprocess.run([*script, "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.strip() == "0.1.0"
+
+
+def test_the_installed_command_is_the_command_line():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pkgutil.resolve_name(project["project"]["scripts"]["fulcrum"]) is main
 
 
 def test_an_allocation_of_ones_own_is_found_in_the_current_folder(command, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 import fulcrum
 from fulcrum.audit.evidence.findings import AUDIT_FILE, read_audit
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import read_site
 from fulcrum.errors import FulcrumError

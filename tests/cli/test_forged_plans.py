@@ -6,7 +6,7 @@ import pytest
 from forging import lie, sign_anyway
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from fulcrum.cli.app import app, run
+from fulcrum.cli.command_line import app, run
 
 HOSPITALS = "silo,records,region\nlille,120,north\namiens,80,north\nrouen,90,north\nnice,150,south\n"
 IN_ORDER = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.cli.options import RecipeOption, ServerOption, WeightsOption
 from fulcrum.core.choices import WEIGHTS
 from fulcrum.errors import listing
@@ -39,14 +39,14 @@ def planned(command, *settings):
 
 def test_the_first_screen_says_how_often_both_observers_are_right(command):
     said = planned(command, "--epsilon", 0.99)
-    assert "an observer above is right up to 56 of 100 times, little better than a coin's 50" in said
-    assert "inside: right up to 85 of 100 times, clearly more than a coin's 50" in said
+    assert "is right up to 56 of 100 times above the regions, little better than a coin (50)" in said
+    assert "and up to 85 of 100 times inside a region, clearly better than a coin (50)" in said
     assert "Hardly any protection" not in said
 
 
 def test_a_plan_that_protects_nobody_warns(command):
     said = planned(command, "--epsilon", 100, "--epsilon-inside", 100)
-    assert said.count("right up to 100 of 100 times") == 2
+    assert said.count("up to 100 of 100 times") == 2
     assert (
         "! Hardly any protection is promised against observers above and inside. "
         "Ask for a smaller epsilon with --epsilon and --epsilon-inside."
@@ -55,7 +55,7 @@ def test_a_plan_that_protects_nobody_warns(command):
 
 def test_a_warning_that_advice_gives_with_its_remedy_is_not_given_twice(command):
     said = planned(command, "--epsilon", 3)
-    assert "inside: right up to 100 of 100 times" in said
+    assert "up to 100 of 100 times inside a region" in said
     assert "Against a curious region aggregator the worst epsilon is" in said
     assert "Hardly any protection is promised against" not in said
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from earlier import write_format_1
 
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.commit_mark import CommitMark

@@ -7,19 +7,30 @@ import sys
 
 import pytest
 
-from fulcrum.cli.app import app
+from fulcrum.cli.command_line import app
 from fulcrum.planning.plan import save_plan
 from fulcrum.planning.planner import plan
 from fulcrum.readers.federation import Federation
 
 PROBE = """
 import json, sys
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 code = run(sys.argv[1:])
 sys.stderr.write(json.dumps([code, sorted(sys.modules)]))
 """
 OF_SCIPY = {"scipy.special", "scipy.optimize"}
-OF_COMMANDS = {"exposure", "floor", "plans", "training", "report", "page", "silos", "deployments", "nvflare", "flower"}
+OF_COMMANDS = {
+    "exposure_command",
+    "floor",
+    "plans",
+    "training",
+    "report",
+    "page",
+    "silos",
+    "deployments",
+    "nvflare",
+    "flower",
+}
 
 
 def loaded_by(*arguments):
@@ -42,7 +53,7 @@ def test_a_list_of_commands_loads_none_of_them_nor_what_they_compute_with(argume
     loaded = loaded_by(*arguments)
     assert not loaded & {"numpy", "scipy", "msgspec", "narwhals", "jinja2", "importlib.metadata"}
     ours = {name.removeprefix("fulcrum.") for name in loaded if name.startswith("fulcrum.")}
-    assert ours == {"cli", "cli.app", "errors", "version"}
+    assert ours == {"cli", "cli.command_line", "errors", "version"}
 
 
 def test_exposure_is_computed_without_scipy_and_without_plans():
@@ -62,7 +73,7 @@ def test_exposure_is_computed_without_scipy_and_without_plans():
         if name.startswith(("core.plan", "core.silo", "core.noise", "core.masking", "core.training"))
     }
     assert not {name.split(".")[0] for name in ours} & {"aggregation", "server", "simulation", "engines"}
-    assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure"}
+    assert {name for name in OF_COMMANDS if f"fulcrum.cli.{name}" in loaded} == {"exposure_command"}
 
 
 AS_A_SILO = """

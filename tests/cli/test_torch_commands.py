@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.planning.files.plan_from_file import read_plan
 
 pytest.importorskip("torch")

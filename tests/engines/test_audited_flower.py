@@ -19,7 +19,7 @@ DEPLOYED = ("--epsilon", "3", "--purpose", "deployment", "--parameters", "3000")
 # Ray keeps its processes for as long as the one that began it lives. It begins honestly; its nodes need not.
 DRIVER = """
 import json, os, sys
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 os.environ["FULCRUM_TEST_CONDUCT"] = sys.argv[1]
 sys.exit(run(sys.argv[2:]))
 """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.errors import DataError, EngineError, ExchangeError, ParameterError, PlanError, StorageError
 
 pytest.importorskip("flwr", reason="needs the extra flower")

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.engines.nvflare.nvflare_kits import write_kits as nvflare_kits
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import ParameterError, PlanError

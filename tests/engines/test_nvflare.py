@@ -14,7 +14,7 @@ import pytest
 
 import fulcrum
 from fulcrum.aggregation.regional_aggregator import Region
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.silo.site_records import MARK
 from fulcrum.core.training.assignment import Assignment
@@ -450,7 +450,7 @@ def test_kits_are_not_made_for_a_model_that_the_plan_was_not_made_for(tmp_path, 
     assert not (tmp_path / "kits").exists()
     assert run([*command, "not_here"]) == 0  # silos and server have it, this machine need not
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Whether the model fits the plan could not be checked here" in printed
+    assert "The model could not be checked against the plan on this machine" in printed
     assert "No module named 'not_here'" in printed
 
 

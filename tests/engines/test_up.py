@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.server.run_results import read_results
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")

@@ -3,7 +3,7 @@
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError
 from fulcrum.planning.inside_observer import INSIDE_OBSERVERS, inside_observer

@@ -13,9 +13,9 @@ from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.observer_power import observer_power
 from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
+from fulcrum.views.report.deployments_registry import registry_entry
 from fulcrum.views.report.dossier import Answers, questions_of
 from fulcrum.views.report.html_report import report
-from fulcrum.views.report.registry import registry_entry
 from fulcrum.views.terminal.plan_tables import observers_in_words
 from fulcrum.words.verdict import verdict
 
@@ -87,7 +87,7 @@ def test_the_verdict_on_one_group_is_on_an_observer_outside_the_federation():
     found = verdict(plan)
     assert found.above.sentence.startswith("An observer outside the federation guesses")
     assert found.inside.sentence.startswith("An observer inside the federation, who is the server with 1 of the silos")
-    assert "an observer outside the federation is right up to 56 of 100" in found.sentence
+    assert "is right up to 56 of 100 times outside the federation" in found.sentence
     assert found.headline.startswith("outside the federation: right up to 56 of 100 times; inside: right up to 70")
     left = math.fsum(plan.noise_variance[:-1])  # what the silo of the other region leaves
     right = observer_power(math.sqrt(left) / plan.weights[0], rounds=10).guessing_rate
@@ -103,7 +103,7 @@ def test_the_report_and_its_charts_of_one_group_speak_of_the_federation():
     assert "while none of the silos of the federation colludes with the observer" in page
     assert "worst ε outside the federation" in page
     assert "above a region" not in page
-    assert "A silo is concealed by the noise of the whole federation." in page
+    assert "The noise of the whole federation conceals a silo from the observer outside." in page
     chart = epsilon_chart(region_rows(plan), one_group=True)
     assert "up to 1 outside the federation and up to" in chart["description"]
 
@@ -114,7 +114,7 @@ def test_the_dossier_the_registry_and_a_comparison_name_the_federation_for_one_g
     details = registry_entry(plan, Answers())["deployment"]["privacy_loss"]["privacy_parameters_details"]
     assert "the first of these, against anyone outside the federation" in details
     compared = observers_in_words("region", aggregation="masked", colluders=0)
-    assert "above is who sees it from outside the federation" in compared
+    assert "above is then an observer of that sum outside the federation" in compared
 
 
 def test_a_policy_names_the_federation_where_a_plan_masks_one_group():

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis.strategies import composite, floats, integers, lists, none, sampled_from, text
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.csv_text import csv_text, plain_cell
 from fulcrum.errors import FederationError
 from fulcrum.planning.files.exports import export_plan

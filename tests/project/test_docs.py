@@ -31,7 +31,7 @@ import pytest
 from test_package import LAYERS, MODULES, SOURCE, tree_of
 
 import fulcrum
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.errors import error_messages
 from fulcrum.rules import rule_registry

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.errors import FulcrumError, ParameterError, PlanError, error_messages
 
 SOURCE = Path(fulcrum.__file__).parent

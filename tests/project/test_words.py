@@ -28,14 +28,11 @@ BAD_BEGINNINGS = re.compile(
 )
 UNREVISED = {
     "aggregation",
-    "cli",
     "core/messages",
     "core/plan",
     "core/silo",
     "core/store",
     "core/training",
-    "views",
-    "words",
 }
 
 

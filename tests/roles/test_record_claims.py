@@ -15,7 +15,7 @@ from site_folder import released, rewritten
 
 from fulcrum.aggregation import site_setup as records
 from fulcrum.aggregation.site_setup import init_site
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site

@@ -8,7 +8,7 @@ import pytest
 from error_codes import coded
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import ParameterError, StorageError, UnreachableTargetError
@@ -173,7 +173,9 @@ def test_a_comparison_says_that_the_figure_of_momentum_is_scaled(monkeypatch, ca
     monkeypatch.setenv("COLUMNS", "200")
     words = "; as asked: with momentum (scaled to the signal of added-up sums). Above:"
     assert run(["compare", "severe", "--rounds", "10", "--epsilon", "1", "--server", "momentum"]) == 0
-    assert f"Noise budget: the variance entering the model, in C²{words}" in " ".join(capsys.readouterr().out.split())
+    assert f"Noise budget: the noise variance that enters the model in one round, in C²{words}" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert run(["compare", "severe", "--rounds", "10", "--epsilon", "1"]) == 0
     assert "entering the model, in C². Above:" in " ".join(capsys.readouterr().out.split())
 

@@ -9,7 +9,7 @@ import pytest
 from error_codes import coded
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.errors import ParameterError, PlanError
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.rules import rule_registry
@@ -126,7 +126,7 @@ def test_a_silo_verifies_a_plan_whose_rule_it_does_not_know_and_holds_it_against
         told = json.loads(capsys.readouterr().out.partition("\n")[2])
         assert told["verdict"]["level"]
         assert "notes" not in told
-    remark = "The server's rule 'median' is not known here, so no verdict is told. No silo's privacy rests on the rule."
+    remark = "The server rule 'median' is not known here, so there is no verdict. No silo's privacy rests on the rule."
     assert run(["verify", "plan.json", "--issuer", issuer]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Every check holds." in shown

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.errors import DataError, ParameterError, PlanError
 from fulcrum.simulation import tuning
 from fulcrum.simulation.data.tasks import load_task
@@ -137,7 +137,7 @@ def test_the_command_says_that_the_data_is_public_and_writes_a_plan_that_verifie
     told = ["tune", str(tmp_path / "plan.json"), "--data", "digits", "-o", str(tmp_path / "new.json"), "--seeds", "2"]
     assert run([*told, "--rounds", "4", "--learning-rates", "0.3"]) == 0
     shown = capsys.readouterr()
-    assert "Tried on digits alone, which must be public or synthetic" in " ".join(shown.out.split())
+    assert "Every try used digits alone, which must be public or synthetic" in " ".join(shown.out.split())
     assert "Tried on public data: 3 of 3" in shown.err
     assert run(["verify", str(tmp_path / "new.json")]) == 0
     capsys.readouterr()

@@ -11,12 +11,12 @@ import pytest
 import fulcrum
 from fulcrum.audit.evidence.findings import save_audit
 from fulcrum.audit.replays.canary_game import audit
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.errors import DataError
+from fulcrum.views.report.deployments_registry import SHAPE, as_yaml, check_shape, registry_entry
 from fulcrum.views.report.dossier import UNANSWERED, Answers, answers_template, questions_of, read_answers
 from fulcrum.views.report.html_report import report
-from fulcrum.views.report.registry import SHAPE, as_yaml, check_shape, registry_entry
 from fulcrum.views.terminal.audit_tables import audit_chart, audit_section, verdict_lines
 
 PLAN = fulcrum.plan("consortium", rounds=10, epsilon=1.0)
@@ -54,7 +54,9 @@ def test_the_final_publication_is_cited_and_the_text_that_the_questions_follow_i
 
 def test_mu_is_stated_for_both_observers_and_is_that_of_the_noise():
     answer = questions_of(PLAN, Answers())[1].answer
-    above, inside = re.search(r"at most ([\d.]+) for any silo .*, and ([\d.]+) against the one inside", answer).groups()
+    above, inside = re.search(
+        r"at most ([\d.]+) for any silo .*, and ([\d.]+) against the observer inside", answer
+    ).groups()
     for mu, tier in ((above, "region"), (inside, "silo")):
         least = PLAN.effective_multiplier(tier).min()
         assert 0 <= float(mu) - 2 * math.sqrt(10) / least < 1e-3
@@ -75,7 +77,7 @@ def test_a_plan_for_research_says_wherever_it_states_epsilon_that_it_protects_no
         asked = questions_of(plan, Answers())
         details = registry_entry(plan, Answers())["deployment"]["privacy_loss"]["privacy_parameters_details"]
         assert ["protects nobody" in text for text in (asked[0].answer, asked[12].answer, details)] == [told] * 3
-        assert ("ledger keeps what it spent under every plan" in asked[3].answer) is not told
+        assert ("ledger records the spending under every plan" in asked[3].answer) is not told
     assert "how long a silo takes to answer is seen" in questions_of(deployed, Answers())[12].answer
 
 
@@ -208,8 +210,8 @@ def test_what_an_audit_found_is_evidence_only_as_far_as_it_goes(audited):
     said = questions_of(PLAN, Answers(), audit=told)[7].answer
     assert "its verdict is violated: the claim is broken. Release nothing under this plan" in said
     assert "proven" not in said
-    assert "at most 0.01% say so by chance" in dict(verdict_lines(told))["next"]
-    assert "It was not audited." in questions_of(PLAN, Answers())[7].answer
+    assert "at most 0.01% are violated by chance" in dict(verdict_lines(told))["next"]
+    assert "The plan was not audited." in questions_of(PLAN, Answers())[7].answer
 
 
 def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):

@@ -21,7 +21,7 @@ def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
     inside = "inside is the server together with 2 of the silos of a region: sums are masked, and the server gets sums"
     assert inside in masked
     assert "The server and its helpers" in masked
-    assert "sums are masked, so both observers meet the noise of a sum" in masked
+    assert "sums are masked, so both observers face the noise of a sum" in masked
     assert "curious" not in masked
     assert "sees single updates: a curious aggregator" in trusted
     assert "masked" not in trusted
@@ -30,7 +30,9 @@ def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
 def test_no_report_says_that_nobody_sees_single_updates():
     """The consortium has regions of one silo, whose sum is that silo's update."""
     told = words_of(federation="consortium", aggregation="masked")
-    assert "sums are masked, and the server gets sums alone, of which that of one silo is its own update" in told
+    assert (
+        "sums are masked, and the server gets sums alone; the sum of a single silo is the release of that silo" in told
+    )
     assert "nobody sees single" not in told
     assert "no one sees single" not in told
 
@@ -77,7 +79,7 @@ def test_a_dossier_says_whom_epsilon_is_against_where_sums_are_masked(epsilon, a
 
 def test_a_comparison_says_who_is_inside_by_how_sums_are_made():
     trusted = observers_in_words("region", aggregation="trusted", colluders=2)
-    assert trusted == "Above: who sees the sums of a region. Inside: who sees one update."
+    assert trusted == "Above: an observer of the sums of a region. Inside: an observer of single updates."
     masked = observers_in_words("region", aggregation="masked", colluders=0)
     assert "Inside: the server together with 1 silo of the region" in masked
     assert "together with 3 silos" in observers_in_words("region", aggregation="masked", colluders=3)

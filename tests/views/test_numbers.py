@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fulcrum.words.numbers import figure, printable, shown_epsilon, shown_rate, span, with_error
+from fulcrum.words.numbers import epsilon_text, figure, printable, rate_text, span, with_error
 
 ORDERS = "a\x1b[2J\x1b]0;b\x07c\x9b31m\r\x7f\u202e\u2066[red]d"
 
@@ -17,9 +17,9 @@ def test_figures_are_short(value, shown):
 
 
 def test_epsilons_and_rates_are_rounded_up():
-    assert shown_epsilon(10.0501) == "10.06"
-    assert shown_epsilon(None) == shown_epsilon(math.inf) == "no guarantee"
-    assert (shown_rate(0.5521), shown_rate(0.552), shown_rate(1.0)) == ("55.3%", "55.2%", "100.0%")
+    assert epsilon_text(10.0501) == "10.06"
+    assert epsilon_text(None) == epsilon_text(math.inf) == "no guarantee"
+    assert (rate_text(0.5521), rate_text(0.552), rate_text(1.0)) == ("55.3%", "55.2%", "100.0%")
 
 
 def test_a_span_of_one_figure_is_that_figure():

@@ -8,7 +8,7 @@ from coroutines import run_coroutine
 from page_client import FILE, HOSPITALS, JSON, SETTINGS, Client
 
 import fulcrum
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.planning.advice import best_merge
 from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN
 from fulcrum.readers.federation_json import roster_of
@@ -281,7 +281,7 @@ def test_no_saving_is_not_less_than_none():
 
 
 def test_a_failure_of_ours_is_told_without_its_details(app, monkeypatch, caplog):
-    monkeypatch.setattr("fulcrum.views.page.page_work.asked", lambda body: 1 / 0)
+    monkeypatch.setattr("fulcrum.views.page.page_work.read_question", lambda body: 1 / 0)
     reply = answer(Job(kind="plan", body=b"{}"))
     assert (reply.status, json.loads(reply.body)) == (500, {"error": "the server failed. Its log says why"})
     assert "ZeroDivisionError" in caplog.text

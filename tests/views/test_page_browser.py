@@ -7,7 +7,7 @@ from browsers import slowness, with_even_letters
 from page_browser import REFUSED, after, chosen, drawn, drop, figures, rested, slide
 
 import fulcrum
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.readers.federation_reader import read_federation
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")

@@ -49,7 +49,7 @@ def test_weights_are_chosen_and_every_region_shows_its_noise_and_its_share_of_th
         noise = page.locator(".regions td.noise").all_inner_texts()
         assert float(noise[0]) == pytest.approx(made.noise_multiplier[0], rel=1e-3)
     assert shares(page) != by_size
-    assert "keeps least of its share of the model by size" in page.locator(".hints").inner_text()
+    assert "of its influence by size" in page.locator(".hints").inner_text()
 
 
 def test_the_way_between_sizes_and_least_noise_is_a_slider_and_the_chart_follows(clinics):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from page_client import HOSPITALS, Client
 
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.errors import MissingExtraError
 
 pytest.importorskip("starlette", reason="the page needs starlette")
@@ -66,7 +66,7 @@ def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path):
     (tmp_path / "mine.csv").write_bytes(HOSPITALS)
-    command = [sys.executable, "-c", "from fulcrum.cli.app import main; main()", "serve", "mine.csv"]
+    command = [sys.executable, "-c", "from fulcrum.cli.command_line import main; main()", "serve", "mine.csv"]
     with subprocess.Popen(
         [*command, "--port", "0", "--format", "json"],
         stdout=subprocess.PIPE,
@@ -101,7 +101,7 @@ def test_the_command_starts_the_page_with_recipe_weights_clip_and_server(capsys,
     for shown in ("<option selected>joint</option>", 'id="weights_share" value="0.5"', 'id="clip_norm" value="auto"'):
         assert shown in page
     assert re.search(r'id="least_influence"[^>]* value="0.25"', page)
-    assert "keeps least of its share of the model by size" in page
+    assert "of its influence by size" in page
 
 
 def test_the_command_reads_a_messy_file_and_its_page_says_how(tmp_path, capsys, monkeypatch):

@@ -35,7 +35,15 @@ HALVES = {
 @pytest.fixture(scope="module")
 def port(tmp_path_factory):
     """The port of `fulcrum serve` as a process of its own."""
-    command = [sys.executable, "-c", "from fulcrum.cli.app import main; main()", "serve", "severe", "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from fulcrum.cli.command_line import main; main()",
+        "serve",
+        "severe",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(
         [*command, "--format", "json"],
         stdout=subprocess.PIPE,

@@ -4,9 +4,9 @@ import pytest
 from page_browser import REFUSED, after, chosen, drop, figures, rested
 
 import fulcrum
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.readers.federation_reader import read_federation
-from fulcrum.words.numbers import shown_epsilon
+from fulcrum.words.numbers import epsilon_text
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")
 pytest.importorskip("starlette", reason="the page needs starlette")
@@ -82,7 +82,7 @@ def test_a_new_user_gets_from_a_messy_file_to_a_signed_plan(opened, visit, tmp_p
     plan = saved(page, page.get_by_role("button", name="Plan", exact=True), tmp_path)
     made = fulcrum.read_plan(plan)
     assert (made.purpose, made.accountant, made.parameters, made.weights_rule) == ("deployment", "renyi", 1000, "equal")
-    assert figures(page)[0] == shown_epsilon(made.worst_epsilon())
+    assert figures(page)[0] == epsilon_text(made.worst_epsilon())
     key = tmp_path / "issuer"
     assert cli.run(["keygen", "-o", str(key)]) == 0
     assert cli.run(["sign", str(plan), "--key", str(key)]) == 0

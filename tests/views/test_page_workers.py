@@ -194,7 +194,7 @@ def test_no_process_outlives_the_server_that_it_works_for(tmp_path):
 def test_memory_beyond_the_limit_is_refused_and_told_in_one_line():
     code = (
         "import json; from fulcrum.views.page import page_work, page_worker\n"
-        f"page_worker._limit_memory(); page_work.asked = lambda body: bytearray({MOST_MEMORY + 2**26})\n"
+        f"page_worker._limit_memory(); page_work.read_question = lambda body: bytearray({MOST_MEMORY + 2**26})\n"
         "print(page_work.answer(page_work.Job(kind='plan', body=b'')).body.decode())"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

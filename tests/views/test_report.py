@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.errors import DataError, MissingExtraError
 from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.targets import Target
@@ -21,7 +21,7 @@ from fulcrum.readers.profiles import profile
 from fulcrum.rounding import rounded_up
 from fulcrum.views.report.html_report import PRINTED_ROWS, report
 from fulcrum.views.terminal.silo_columns import silo_table
-from fulcrum.words.numbers import percent, shown_epsilon
+from fulcrum.words.numbers import epsilon_text, percent
 from fulcrum.words.reproduction import reproducing_commands
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
@@ -123,7 +123,7 @@ def test_every_kind_of_plan_has_a_report_with_its_own_figures(name, pages):
     plan, page = pages[name]
     shown = html.unescape(re.sub(r"<[^>]+>", "", page))
     claim = re.sub(
-        r"(?<=epsilon )[\d.e+-]+", lambda met: shown_epsilon(float(met[0])), fulcrum.guarantee_of(plan).statement
+        r"(?<=epsilon )[\d.e+-]+", lambda met: epsilon_text(float(met[0])), fulcrum.guarantee_of(plan).statement
     )
     assert claim.removesuffix(".") in shown
     assert "neighbouring federations replace one silo's whole dataset, its declared size kept" in shown

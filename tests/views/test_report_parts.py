@@ -16,7 +16,7 @@ from rich.console import Console
 import fulcrum
 from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.audit.replays.canary_game import audit
-from fulcrum.cli import app as cli
+from fulcrum.cli import command_line as cli
 from fulcrum.errors import ParameterError
 from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.theory.leakage import shown_nats
@@ -28,7 +28,7 @@ from fulcrum.views.report.dossier import answers_template, read_answers
 from fulcrum.views.report.html_report import report
 from fulcrum.views.terminal.plan_tables import plan_picture
 from fulcrum.views.terminal.silo_columns import first_rows, silo_table
-from fulcrum.words.alignment import aligned
+from fulcrum.words.alignment import align_figures
 from fulcrum.words.numbers import figure, percent
 from fulcrum.words.verdict import verdict
 
@@ -76,11 +76,11 @@ def test_recipe_and_weights_are_stated():
     shown = text_of(report(JOINT))
     for said in ("recipe joint", "weights equal within a region", "server random-effects", "Recipe: joint."):
         assert said in shown
-    assert "Silos of one region count alike, regions by their number of records." in shown
+    assert "Silos of the same region have equal weights, and regions weights by their number of records." in shown
     assert f"clipped at {JOINT.clip_share:.3g} of the clip norm C" in shown
     shown = text_of(report(fulcrum.plan("mild", rounds=3, epsilon=1.0, weights=0.25, clip_norm=2.0)))
     assert "recipe none of those with a name" in shown
-    assert "Silos count between their sizes (0) and least noise (1), at 0.25." in shown
+    assert "The weights lie between sizes (0) and least noise (1), at 0.25." in shown
 
 
 def test_the_noise_budget_is_the_noise_that_enters_the_model():
@@ -95,11 +95,11 @@ def test_who_has_less_voice_is_named_beside_how_much():
     page = report(JOINT)
     shown = text_of(page)
     influence = dict(zip(JOINT.federation.innermost.nodes, JOINT.node_influence("region"), strict=True))
-    assert "Europe keeps 9.3% of its share by size, the least." in shown
-    assert "Less voice medium" in shown
+    assert "Europe, the least represented region, keeps 9.3% of its influence by size." in shown
+    assert "Less influence medium" in shown
     for region, share in influence.items():
         assert re.search(rf"<td>{region}</td><td>[\d,]+</td><td>[^<]+</td><td>{percent(share)}</td>", page)
-    assert "Less voice" not in text_of(report(fulcrum.plan("mild", rounds=3, epsilon=1.0)))
+    assert "Less influence" not in text_of(report(fulcrum.plan("mild", rounds=3, epsilon=1.0)))
 
 
 def test_sizes_that_stay_secret_are_not_said_to_be_public():
@@ -108,7 +108,7 @@ def test_sizes_that_stay_secret_are_not_said_to_be_public():
     )
     shown = text_of(report(fulcrum.plan(secret, rounds=3, epsilon=1.0, weights="equal")))
     assert "Sizes are public" not in shown
-    assert "Sizes are not declared, so the plan cannot say how far influence lies from shares by size." in shown
+    assert "Sizes are not declared, so the plan cannot show how far influence is from shares by size." in shown
 
 
 def test_a_report_bears_a_date_and_the_same_date_gives_the_same_bytes(monkeypatch):
@@ -149,7 +149,7 @@ def test_promise_and_digest_stand_together_where_a_plan_is_signed():
     ):
         assert said in signed, said
     assert verdict(DEPLOYED).sentence in signed
-    assert "This plan carries no keys yet. Deploying it adds them, and so gives it another digest;" in signed
+    assert "This plan carries no keys yet. Deployment adds the keys, which changes the digest;" in signed
     assert "fulcrum diff plan.json kits/plan.json" in signed
 
 
@@ -163,10 +163,10 @@ def test_a_plan_that_carries_keys_shows_its_digest_without_them_too():
 
 
 def test_figures_stand_with_their_points_below_each_other():
-    shown = aligned(["3", "23.89", "0.3207", "1,200.5", "none", "1 to 2"])
+    shown = align_figures(["3", "23.89", "0.3207", "1,200.5", "none", "1 to 2"])
     assert shown[4:] == ["none", "1 to 2"]
     assert {len(text) - text.replace("\u2008", ".").index(".") for text in shown[:4]} == {5}
-    assert aligned(["1", "20"]) == ["1", "20"]
+    assert align_figures(["1", "20"]) == ["1", "20"]
     table = silo_table(fulcrum.plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 3.0}))
     cells = [cell for row in first_rows(table, 96) for kind, cell in row[-1:]]
     assert {cell.strip() for cell in cells} == {"3", "2.155"}
@@ -186,8 +186,8 @@ def test_lines_at_0_or_at_the_ceiling_are_told_in_words():
     ]
     strict = fulcrum.plan("severe", rounds=10, epsilon={"region": 0.3, "aggregator": 0.3})
     above, inside = information_words(information_rows(strict), ceiling=2.99573, floor_declared=False)
-    assert above.startswith("The line of the observer above cannot be told from 0 here: the releases add up to 0.00")
-    assert inside.startswith("The line of the observer inside cannot be told from 0 here")
+    assert above.startswith("The line of the observer above looks like 0 here: the releases add up to 0.00")
+    assert inside.startswith("The line of the observer inside looks like 0 here")
     shown = text_of(report(strict))
     assert above in shown
     assert inside in shown
@@ -238,7 +238,7 @@ def printed(plan):
 
 def test_the_terminal_says_what_the_releases_add_where_no_floor_was_declared():
     for floor, said in (
-        (None, "the releases add up to 0.03 nats (paper); no floor was declared"),
+        (None, "the releases add up to 0.03 nats (bound paper); no floor declared"),
         (0.85, "at most 0.88"),
     ):
         plan = fulcrum.plan("severe", rounds=10, information=0.03 + (floor or 0.0), floor=floor)

@@ -5,11 +5,11 @@ import sys
 import pytest
 
 import fulcrum
-from fulcrum.cli.app import run
+from fulcrum.cli.command_line import run
 from fulcrum.errors import DataError, MissingExtraError
 from fulcrum.server.run_results import RoundResult
 from fulcrum.views import tracking as module
-from fulcrum.views.tracking import EXPERIMENT, described, logged, tracking
+from fulcrum.views.tracking import EXPERIMENT, round_values, run_description, tracking
 
 ROUNDS = [
     RoundResult(round=1, accuracy=0.5, metrics={"loss": 0.9, "längs/α β!": 2.0}, regions=2, silos=5),
@@ -20,7 +20,7 @@ COUNTS = {"federation/regions_summed": [(1, 2.0), (2, 1.0)], "federation/silos_i
 
 @pytest.fixture
 def about():
-    return described(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0)) | {"engine": "nvflare"}
+    return run_description(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0)) | {"engine": "nvflare"}
 
 
 def events(folder):
@@ -45,8 +45,8 @@ def histories(folder):
 
 
 def test_what_is_told_of_a_round_is_its_metrics_and_who_is_in_the_sums():
-    assert logged(ROUNDS[1]) == {"loss": 0.7, "federation/regions_summed": 1.0, "federation/silos_in_sums": 4.0}
-    assert logged(RoundResult(round=1, accuracy=0.5, accuracy_se=0.01)) == {"accuracy": 0.5, "accuracy_se": 0.01}
+    assert round_values(ROUNDS[1]) == {"loss": 0.7, "federation/regions_summed": 1.0, "federation/silos_in_sums": 4.0}
+    assert round_values(RoundResult(round=1, accuracy=0.5, accuracy_se=0.01)) == {"accuracy": 0.5, "accuracy_se": 0.01}
 
 
 def test_tensorboard_reads_every_round(tmp_path, about):
@@ -73,7 +73,7 @@ def test_mlflow_reads_every_round_from_a_folder_and_the_plan_it_is_of(tmp_path, 
 @pytest.mark.filterwarnings("ignore")
 def test_who_follows_without_a_plan_at_hand_is_tracked_as_well(tmp_path):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
-    with tracking(described(None) | {"engine": "nvflare"}, tensorboard=None, mlflow=str(tmp_path)) as tell:
+    with tracking(run_description(None) | {"engine": "nvflare"}, tensorboard=None, mlflow=str(tmp_path)) as tell:
         tell(ROUNDS[1])
     metrics, params, _ = histories(tmp_path)
     assert (metrics["loss"], params) == ([(2, 0.7)], {"engine": "nvflare"})
@@ -147,7 +147,7 @@ def test_one_that_fails_in_between_is_told_of_once_and_training_goes_on(tmp_path
             tell(found)
     assert told == [1]
     assert capsys.readouterr().err == (
-        "fulcrum: TensorBoard is told nothing more: [Errno 28] No space left on device\n"
+        "fulcrum: TensorBoard gets no further rounds: [Errno 28] No space left on device\n"
     )
 
 

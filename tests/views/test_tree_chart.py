@@ -46,9 +46,9 @@ def test_shares_by_size_are_shown_where_influence_is_another():
     same, other = tree_chart(region_rows(SEVERE), name="severe"), tree_chart(region_rows(JOINT), name="tcga-brca")
     assert "by_size" not in str(same["layer"])
     assert "| by size" in str(other["layer"])
-    assert same["description"].endswith("Every one has its share of the model by size.")
+    assert same["description"].endswith("Every region has its influence by size.")
     assert other["description"].endswith(
-        "South has 34.6% of the model where by size it would have 18.0%; Europe has 1.4% in place of 14.9%."
+        "South has 34.6% of the model, and by size would have 18.0%; Europe has 1.4% in place of 14.9%."
     )
 
 

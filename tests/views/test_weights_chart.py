@@ -26,14 +26,14 @@ def labels(chart):
 def test_the_region_that_loses_most_voice_is_named_in_words_and_in_the_chart():
     chart = drawn(recipe="joint", parameters=66)
     assert chart["description"].endswith(
-        "This plan needs 8% and moves 24%: Europe loses most and keeps 0.09 of its share by size."
+        "This plan needs 8% and moves 24%: Europe loses most influence and keeps 0.09 of its share by size."
     )
     assert "Europe keeps 0.09 of its share" in labels(chart)
 
 
 def test_a_plan_by_size_says_what_another_would_save_and_who_would_pay():
     chart = drawn()
-    assert "least noise Europe would lose most and keep 0.09 of its share" in chart["description"]
+    assert "least noise Europe would lose most influence and keep 0.09 of its share" in chart["description"]
     assert labels(chart) == [
         "least noise",
         "Europe keeps 0.09 of its share",
@@ -77,6 +77,6 @@ def test_nothing_is_drawn_where_there_is_nothing_to_choose():
 def test_where_no_region_loses_voice_the_chart_says_so_and_still_has_an_axis():
     federation = fulcrum.Federation.from_sizes({"north": [100, 70, 9], "south": [100, 70, 9]})
     chart = drawn(federation)
-    assert chart["description"].endswith("Every region keeps its share. This plan needs 100%.")
+    assert chart["description"].endswith("Every region keeps its influence. This plan needs 100%.")
     assert chart["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 0.01]
     assert {row["moved"] for row in chart["layer"][0]["data"]["values"]} == {0}

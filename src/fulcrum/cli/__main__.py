@@ -1,5 +1,5 @@
 """Runs the command line as `python -m fulcrum.cli`."""
 
-from fulcrum.cli.app import main
+from fulcrum.cli.command_line import main
 
 main()

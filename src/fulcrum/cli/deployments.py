@@ -1,4 +1,4 @@
-"""What the commands of every engine share: what sites are told, their kits, and runs on this machine alone."""
+"""Shared parts of the commands of all engines: options of sites, kits, and runs on a single machine."""
 
 import shutil
 import tempfile
@@ -12,7 +12,15 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from fulcrum.cli.options import FormatOption, number, option, words_of
+from fulcrum.cli.options import (
+    DEPLOYMENT,
+    FormatOption,
+    number,
+    option,
+    output_option,
+    several,
+    words_of,
+)
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.engines.engine import Engine
@@ -26,41 +34,59 @@ from fulcrum.planning.plan import Plan
 from fulcrum.server.deployed_run import save_deployed_run, save_model
 from fulcrum.server.run_results import RoundResult
 from fulcrum.views.terminal.run_tables import round_table
-from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, steps, table, working
+from fulcrum.views.terminal.screen import Result, facts, remarks, show, steps, table, working
 from fulcrum.views.terminal.table_columns import Column
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class SiteOptions:
-    """What sites run, and how long they wait for each other."""
+    """The options of sites: training module, policy, patience and seed."""
 
-    train: Annotated[str, option("A module with the functions start and train, installed at silos and server.")] = (
-        BUILT_IN
-    )
+    train: Annotated[
+        str,
+        option("Training module with the functions start and train, installed at silos and server.", DEPLOYMENT),
+    ] = BUILT_IN
     settings: Annotated[
         tuple[str, ...],
-        Parameter(name="--option", negative=(), help="NAME=VALUE for your training module; may be repeated."),
+        several(
+            "Option NAME=VALUE of your training module; may be repeated. Default: none.", DEPLOYMENT, name="--option"
+        ),
     ] = ()
-    policy: Annotated[Path | None, option("The policy that every silo starts with, a TOML file.")] = None
-    patience: Annotated[float, option("Seconds a region waits for its silos in a round.")] = 120.0
-    seed: Annotated[int, number("Seed of a research plan's partition, batches and noise.")] = 0
+    policy: Annotated[
+        Path | None, option("Policy that every silo starts with, a TOML file. Default: none.", DEPLOYMENT)
+    ] = None
+    patience: Annotated[
+        float,
+        option(
+            "Seconds that a region waits for its silos in a round. Then the region sends the sum of the releases that "
+            "came, or withholds the sum if too many are missing.",
+            DEPLOYMENT,
+        ),
+    ] = 120.0
+    seed: Annotated[int, number("Seed of a research plan: of its partition, batches and noise.", DEPLOYMENT)] = 0
 
     def deployment(self, plan: Plan, training: TrainingOptions, **where: Any) -> Deployment:
-        """Returns what is to be deployed; what cannot be is refused here."""
+        """Returns the deployment of a plan.
+
+        Raises:
+            ParameterError: The options contradict the plan, or contradict themselves.
+        """
         if not self.patience > 0:
             raise ParameterError("cli.patience-range", patience=self.patience)
         if self.policy is not None:
-            read_policy(self.policy)  # whether every silo may release under the plan is asked once it is signed
+            read_policy(
+                self.policy
+            )  # an unreadable file is refused now; the plan is checked against the policy once the plan is signed
             if plan.purpose == "research":
                 raise ParameterError("cli.policy-for-research-plan")
-        given = dict(map(_setting, self.settings))
-        if given and self.train == BUILT_IN:
+        settings = dict(map(_setting, self.settings))
+        if settings and self.train == BUILT_IN:
             raise ParameterError("cli.option-without-train")
         return Deployment(
             plan=plan,
             train=self.train,
-            options=given or (_options(training) if self.train == BUILT_IN else {}),
+            options=settings or (_options(training) if self.train == BUILT_IN else {}),
             patience=self.patience,
             seed=self.seed,
             policy=self.policy,
@@ -69,7 +95,7 @@ class SiteOptions:
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """Reads NAME=VALUE; a value that is a number, true, false or a list in TOML is that, any other is text."""
+    """Returns name and value of NAME=VALUE; a number, true, false or a list as in TOML, any other value as text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise ParameterError("cli.option-form", text=text)
@@ -80,19 +106,19 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _options(training: TrainingOptions) -> dict[str, Any]:
-    """Returns the options of the built-in training that are not its defaults."""
-    given = vars(training) | {"silo": training.silo_column}
-    given = {name: value for name, value in given.items() if name != "silo_column"}
+    """Returns the options of the built-in training without default values, and the data always."""
+    choices = vars(training) | {"silo": training.silo_column}
+    choices = {name: value for name, value in choices.items() if name != "silo_column"}
     usual = vars(TrainingOptions()) | {"silo": None}
-    chosen = {name: value for name, value in given.items() if value != usual.get(name)}
+    chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
     return {"data": training.data} | {
         name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()
     }
 
 
-KitsOption = Annotated[Path, Parameter(name=["--output", "-o"], help="The folder for the kits; it must be new.")]
+KitsOption = Annotated[Path, output_option("New folder for the kits.")]
 IssuerKeyOption = Annotated[
-    Path | None, option("The issuer's private key, to sign the plan with; a new one by default.")
+    Path | None, option("Private key of the issuer, which signs the plan. Default: a new key.", DEPLOYMENT)
 ]
 
 
@@ -105,7 +131,7 @@ def deployment_of(
     host: str,
     port: int,
 ) -> Deployment:
-    """Returns what is handed out to operators; a research plan is refused."""
+    """Returns the deployment for the operators of sites; a research plan is refused."""
     plan = read_plan(plan_file)
     if plan.purpose == "research":
         raise PlanError("cli.research-plan-deployed", file=plan_file, engine=engine.name)
@@ -115,22 +141,22 @@ def deployment_of(
 
 
 def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
-    """Holds the model against the plan, where this machine can load it, and returns what is to be said of it.
+    """Checks the model against the plan, and returns remarks on the model.
 
-    The training module, and what its function start reads, need not be where kits are made.
+    The machine for making kits need not have the training module or the data. The remark then says so.
     """
     try:
         learner = loaded_module(deployment.train)
         start = learner.starting_model(deployment.options)
     except DataError as error:
-        return [(True, f"Whether the model fits the plan could not be checked here: {error}.")]
+        return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
     check_fits(learner, deployment.plan, start)
-    return [(False, told) for told in learner.form(deployment.options).remarks()]
+    return [(False, remark) for remark in learner.form(deployment.options).remarks()]
 
 
 @dataclass(kw_only=True)
 class RunFolder:
-    """The folder of a run, and whether it stays."""
+    """The folder of a run; `stays` is False for a folder to remove at the end."""
 
     path: Path
     stays: bool
@@ -138,7 +164,7 @@ class RunFolder:
     @classmethod
     @contextmanager
     def of(cls, output: Path | None) -> "Iterator[RunFolder]":
-        """Gives the folder asked for, or one that is gone afterwards unless its logs tell why something failed."""
+        """Yields the chosen folder, or a temporary folder, kept only for the logs of a failure."""
         if output is not None:
             yield cls(path=output, stays=True)
             return
@@ -156,29 +182,27 @@ class RunFolder:
 def show_kits(
     deployment: Deployment,
     output: Path,
-    made: dict[str, Any],
+    summary: dict[str, Any],
     rows: Sequence[dict[str, str]],
     notes: list[tuple[bool, str]],
     style: str,
 ) -> None:
-    """Shows the kits that were written, a row a site, and what is to be said of them."""
+    """Shows the new kits, a row for every site, and remarks."""
     columns = [Column(key=name, heading=name, figures=False) for name in rows[0]]
     picture = [
         table(f"{deployment.plan.federation.name}: kits for {len(rows)} sites", columns, rows),
-        facts([("plan", made["plan_digest"]), ("issuer", made["issuer"])]),
+        facts([("plan", summary["plan_digest"]), ("issuer", summary["issuer"])]),
         remarks(notes),
     ]
-    show(Result(data={"kits": str(output), **made}, rows=rows, picture=picture), style)
+    show(Result(data={"kits": str(output), **summary}, rows=rows, picture=picture), style)
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class LocalOptions:
-    """How a plan is run with every site on this machine."""
+    """The options of a run with every site on this machine."""
 
-    output: Annotated[Path | None, Parameter(name=["--output", "-o"], help="Keep sites, logs, run and model here.")] = (
-        None
-    )
+    output: Annotated[Path | None, output_option("Folder to keep sites, logs, run and model in. Default: none.")] = None
     sites: SiteOptions = field(default_factory=SiteOptions)
     training: TrainingOptions = field(default_factory=TrainingOptions)
     tracked: TrackingOptions = field(default_factory=TrackingOptions)
@@ -190,16 +214,16 @@ Runner = Callable[[Deployment, Path, Callable[[RoundResult], None]], LocalRun]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Further:
-    """What an engine tells of a run beyond what all do.
+    """An engine's own results of a run.
 
     Attributes:
-        data: For programs.
-        told: Names and facts, for people.
-        notes: Whether each is a warning, and its text.
+        data: Results for programs.
+        lines: Names and facts for people.
+        notes: Remarks: True for a warning, and the text.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
-    told: list[tuple[str, str]] = field(default_factory=list)
+    lines: list[tuple[str, str]] = field(default_factory=list)
     notes: list[tuple[bool, str]] = field(default_factory=list)
 
 
@@ -215,42 +239,41 @@ def run_locally(
     run: Runner | None = None,
     further: Callable[[Deployment, LocalRun, Path], Further] = lambda *_: Further(),
 ) -> int:
-    """Runs a plan to its last round with every site on this machine, and shows what came of it.
+    """Runs a plan to its last round with every site on this machine, and shows the results.
 
     Args:
         plan_file: The plan.
-        options: What was asked for.
-        engine: The engine that runs it.
-        sites: How many sites are told of.
-        called: What they are called while it runs: "silos".
-        nodes: What they were, in the end.
-        verb: The command, as it is typed.
-        run: Runs a deployment in a folder, and tells of each round; by default the engine does, with kits.
-        further: What the engine tells of the run beside.
+        options: The options of the command line.
+        engine: The engine of the run.
+        sites: Returns the number of sites to show.
+        called: The word for sites during the run: "silos".
+        nodes: The words for sites after the run.
+        verb: The command as a user types it.
+        run: Runs a deployment in a folder, and reports every round. By default the engine does so, with kits.
+        further: Returns the engine's own results.
     """
-    given = options or LocalOptions()
-    check_format(given.style)
+    choices = options or LocalOptions()
     plan = read_plan(plan_file)
-    deployment = given.sites.deployment(
-        plan, given.training, host=engine.host_here, port=free_port(following=1), runs_here=True
+    deployment = choices.sites.deployment(
+        plan, choices.training, host=engine.host_here, port=free_port(following=1), runs_here=True
     )
     engine.check(deployment)
-    learner = loaded_module(given.sites.train)
+    learner = loaded_module(choices.sites.train)
     check_fits(learner, plan, learner.starting_model(deployment.options))
-    with RunFolder.of(given.output) as folder, given.tracked.open(plan, engine=engine.name) as tell:
+    with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
         with steps(f"{sites(deployment)} {called}") as say:
             say("starting")
 
-            def on_round(found: RoundResult) -> None:
-                say(found.in_words(of=plan.rounds))
-                tell(found)
+            def on_round(result: RoundResult) -> None:
+                say(result.in_words(of=plan.rounds))
+                tell(result)
 
             done = (run or _runner(engine))(deployment, folder.path, on_round)
         folder.stays = folder.stays or bool(done.failed)
         if folder.stays:
-            learned = words_of(given.training, "data") if given.sites.train == BUILT_IN else ""
-            said = [f"fulcrum {verb} {engine.name} plan.json", words_of(given.sites), learned, "-o run"]
-            done.run.command = " ".join(filter(None, said))
+            learned = words_of(choices.training, "data") if choices.sites.train == BUILT_IN else ""
+            words = [f"fulcrum {verb} {engine.name} plan.json", words_of(choices.sites), learned, "-o run"]
+            done.run.command = " ".join(filter(None, words))
             save_model(done.model, folder.path)
             save_deployed_run(done.run, folder.path)
         _show_run(
@@ -260,13 +283,13 @@ def run_locally(
             f"{sites(deployment)} {nodes}",
             engine.title,
             further(deployment, done, folder.path),
-            given.style,
+            choices.style,
         )
     return 0
 
 
 def _runner(engine: Engine) -> Runner:
-    """Returns a runner that writes kits and starts each of them here."""
+    """Returns a runner that writes kits and starts every kit on this machine."""
 
     def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
         with working("Making certificates and kits"):
@@ -279,16 +302,16 @@ def _runner(engine: Engine) -> Runner:
 def _show_run(
     deployment: Deployment, done: LocalRun, folder: RunFolder, nodes: str, title: str, further: Further, style: str
 ) -> None:
-    """Shows what came of every round, and of the model."""
+    """Shows the results of every round, and of the model."""
     plan, run = deployment.plan, done.run
     seconds = done.seconds / max(1, len(run.rounds) - 1)
-    told = [("sites", nodes), ("time", f"{seconds:.2f} s a round after the first")]
+    lines = [("sites", nodes), ("time", f"{seconds:.2f} s a round after the first")]
     for name, curve in run.curves().items():
-        told.append((name, f"{curve[-1].value:.4f} after round {curve[-1].round} of {plan.rounds}"))
-    told += further.told
+        lines.append((name, f"{curve[-1].value:.4f} after round {curve[-1].round} of {plan.rounds}"))
+    lines += further.lines
     if folder.stays:
-        told.append(("written to", str(folder.path)))
+        lines.append(("written to", str(folder.path)))
     notes = [*further.notes, *((False, note) for note in run.notes)]
     data = msgspec.to_builtins(run) | {"history": done.history, "seconds_a_round": seconds} | further.data
-    picture = [round_table(f"{plan.federation.name} on {title}", run), facts(told), remarks(notes)]
+    picture = [round_table(f"{plan.federation.name} on {title}", run), facts(lines), remarks(notes)]
     show(Result(data=data, rows=run.round_rows(), picture=picture), style)

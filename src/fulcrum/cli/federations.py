@@ -1,12 +1,12 @@
-"""The federation that a command is given: read, with what its columns are said to be, and notes on it on stderr."""
+"""The federation of a command line: argument, meaning of columns, and notes on stderr."""
 
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from cyclopts import Parameter
 
+from fulcrum.cli.options import INPUT, several
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
 from fulcrum.readers.federation_reader import FederationReading, reading_of
@@ -16,27 +16,26 @@ from fulcrum.words.numbers import printable
 
 ColumnOption = Annotated[
     tuple[str, ...],
-    Parameter(
+    several(
+        "Meaning of a column of the federation's table: silo=hospital, ignore=phone; may be repeated.",
+        INPUT,
         name="--column",
-        help="What a column of a table is: silo=hospital, ignore=phone; may be repeated.",
-        negative=(),
-        show_default=False,
     ),
 ]
 
 
-def given_federation(source: str, column: Sequence[str]) -> FederationReading:
-    """Returns the federation of a command line, and says on stderr how it was read where that is not plain."""
+def federation_argument(source: str, column: Sequence[str]) -> FederationReading:
+    """Returns the federation of a command line, and writes notes on doubtful columns to stderr."""
     with working("Reading the federation"):
-        found = reading_of(source, columns=parse_column_options(column))
-    _tell(found.notes)
-    return found
+        reading = reading_of(source, columns=parse_column_options(column))
+    _tell(reading.notes)
+    return reading
 
 
-def told_of_coalitions(federation: Topology, *, colluders: int, dropouts: int) -> list[str]:
-    """Says on stderr, and returns, in which regions so many colluding or missing silos leave nobody to conceal one.
+def note_on_coalitions(federation: Topology, *, colluders: int, dropouts: int) -> list[str]:
+    """Returns a note, also on stderr, on regions too small to conceal a silo beside colluding and missing silos.
 
-    A silo's own noise always counts, so planning goes on: it asks for as much there as of a silo that is alone.
+    Planning goes on: a silo's own noise always counts, and every silo of the region gets the noise of a lone silo.
     """
     excluded_silos, inner = colluders + dropouts, federation.innermost
     sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes)).tolist()
@@ -48,10 +47,10 @@ def told_of_coalitions(federation: Topology, *, colluders: int, dropouts: int) -
     if not named:
         return []
     counts = (("colluders", colluders), ("dropouts", dropouts))
-    given = " and ".join(f"--{name} {count}" for name, count in counts if count)
-    given += " leave" if colluders and dropouts else " leaves"
+    options = " and ".join(f"--{name} {count}" for name, count in counts if count)
+    options += " leave" if colluders and dropouts else " leaves"
     note = (
-        f"{given} nobody to conceal a silo in {inner.name} {listing(named, 3)}: there every silo is "
+        f"{options} nobody to conceal a silo in {inner.name} {listing(named, 3)}: there every silo is "
         f"protected by its own noise alone, as if it were the only one of its {inner.name}"
     )
     _tell([note])

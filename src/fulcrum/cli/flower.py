@@ -1,4 +1,4 @@
-"""The commands that run a plan on Flower: simulated, as processes on this machine, or as kits for its operators."""
+"""The commands that run a plan on Flower: in simulation, as processes on this machine, or by kits for operators."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +15,13 @@ from fulcrum.cli.deployments import (
     run_locally,
     show_kits,
 )
-from fulcrum.cli.options import FormatOption, PlanArgument, number, option
+from fulcrum.cli.options import DEPLOYMENT, FormatOption, PlanArgument, number, option
 from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.engines.flower.flower_engine import FLOWER
 from fulcrum.engines.flower.flower_simulation import simulate
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.server.run_results import RoundResult
-from fulcrum.views.terminal.screen import check_format, working
+from fulcrum.views.terminal.screen import working
 
 
 def simulate_flower(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:
@@ -34,7 +34,7 @@ def simulate_flower(plan_file: PlanArgument, *, options: LocalOptions | None = N
 
 
 def up_flower(plan_file: PlanArgument, *, options: LocalOptions | None = None) -> int:
-    """Run a plan on Flower with every site a process on this machine, and stop them all at the end."""
+    """Run a plan on Flower with every site a process on this machine, and stop all processes at the end."""
     return _run(plan_file, options, "SuperNodes with TLS, all stopped")
 
 
@@ -44,24 +44,25 @@ def deploy_flower(
     output: KitsOption,
     sites: SiteOptions | None = None,
     training: TrainingOptions | None = None,
-    host: Annotated[str, option("The name under which sites reach the SuperLink.")] = "localhost",
-    port: Annotated[int, number("The SuperLink's port; the next one takes runs, on its machine alone.")] = FLOWER.port,
+    host: Annotated[str, option("Host name under which sites reach the SuperLink.", DEPLOYMENT)] = "localhost",
+    port: Annotated[
+        int, number("Port of the SuperLink; the next port takes runs, from its machine alone.", DEPLOYMENT)
+    ] = FLOWER.port,
     key: IssuerKeyOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run."""
-    check_format(style)
     deployment = deployment_of(plan_file, sites, training, engine=FLOWER, host=host, port=port)
     FLOWER.check(deployment)
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
-        made = FLOWER.write_kits(deployment, output, issuer_key=key)
-    if made["keys_made"]:
-        notes.insert(0, (True, "Every private key was made here: whoever holds this folder can act for every silo."))
-    notes.append((True, "A SuperNode runs whatever app its SuperLink sends: README.md says what follows from that."))
+        kits = FLOWER.write_kits(deployment, output, issuer_key=key)
+    if kits["keys_made"]:
+        notes.insert(0, (True, "Every private key was made here: any holder of this folder can act for every silo."))
+    notes.append((True, "A SuperNode runs any app that its SuperLink sends. README.md explains the consequences."))
     notes.append((False, f"Hand each site its folder, then follow {output / 'README.md'}"))
     rows = [{"site": name, "kit": str(output / name)} for name in FLOWER.sites(deployment)]
-    show_kits(deployment, output, made, rows, notes, style)
+    show_kits(deployment, output, kits, rows, notes, style)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A user's own PyTorch model, as options."""
+"""The options of a user's own PyTorch model."""
 
 import shlex
 import sys
@@ -8,30 +8,41 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import look_here_for, option, words_of
+from fulcrum.cli.options import TRAINING, look_here_for, option, words_of
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.torch.torch_model import TorchModel, load_torch_model
 
-DeviceOption = Annotated[str | None, option("Where your own PyTorch model trains: cpu (default), cuda, cuda:1, ...")]
+DeviceOption = Annotated[
+    str | None, option("Device that trains your own PyTorch model: cpu, cuda, cuda:1, ... Default: cpu.", TRAINING)
+]
 
 
 def prints_to_stderr() -> AbstractContextManager[object]:
-    """Has what a user's own code prints go to stderr meanwhile: stdout is for results."""
+    """Returns a context that sends prints of a user's own code to stderr: stdout is for results."""
     return redirect_stdout(sys.stderr)
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class ModelOptions:
-    """A user's own model."""
+    """The options of a user's own model."""
 
-    model: Annotated[str | None, option("Your own PyTorch module, module:Net, in place of the softmax head.")] = None
+    model: Annotated[
+        str | None,
+        option(
+            "Your own PyTorch module, as module:Net for the class Net in module.py. Default: a softmax head.", TRAINING
+        ),
+    ] = None
     trained: Annotated[
-        str | None, option("Parameters of --model that are trained, such as 'head.*'; all by default.")
+        str | None,
+        option(
+            "Parameters of --model that are trained, as patterns separated by commas, such as 'head.*'. Default: all.",
+            TRAINING,
+        ),
     ] = None
 
-    def loaded(self) -> TorchModel | None:
-        """Returns the model, or None for the softmax head."""
+    def load(self) -> TorchModel | None:
+        """Returns the model; None for the softmax head."""
         if self.model is None:
             if self.trained is not None:
                 raise ParameterError("cli.trained-without-model", trained=self.trained)
@@ -45,6 +56,6 @@ class ModelOptions:
 
 
 def model_words(own: ModelOptions | None, device: str | None) -> str:
-    """Returns a model and its device as they are typed, with a blank after each."""
+    """Returns the options of model and device in the form of a command line, with a blank after every option."""
     words = [*([words_of(own)] if own is not None else []), *([f"--device {shlex.quote(device)}"] if device else [])]
     return "".join(f"{word} " for word in words if word)

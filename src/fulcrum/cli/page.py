@@ -1,4 +1,4 @@
-"""The command that serves the page to change a federation in."""
+"""The command that serves the page for changes to a federation."""
 
 import socket
 import sys
@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.federations import ColumnOption, federation_argument
 from fulcrum.cli.options import (
+    PAGE,
     ClipNormOption,
     FederationArgument,
     FormatOption,
@@ -19,6 +20,8 @@ from fulcrum.cli.options import (
     ServerOption,
     WeightsOption,
     number,
+    option,
+    several,
     word_or_number,
 )
 from fulcrum.errors import ParameterError
@@ -26,7 +29,7 @@ from fulcrum.views.page.page_app import application
 from fulcrum.views.page.page_guard import everywhere, hosts_of, loopback
 from fulcrum.views.page.page_server import listening, web_server
 from fulcrum.views.page.page_settings import PageSettings
-from fulcrum.views.terminal.screen import check_format, working
+from fulcrum.views.terminal.screen import working
 
 
 def serve_command(
@@ -39,28 +42,29 @@ def serve_command(
     server: ServerOption = None,
     least_influence: LeastInfluenceOption = 0.0,
     parameters: ParametersOption = None,
-    host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, number("The port to listen on; 0 for any that is free.")] = 8000,
-    allow_remote: Annotated[bool, Parameter(help="Listen where other machines can reach it.", negative=())] = False,
+    host: Annotated[str, option("Address that the server listens on.", PAGE)] = "127.0.0.1",
+    port: Annotated[int, number("Port that the server listens on; 0 takes any free port.", PAGE)] = 8000,
+    allow_remote: Annotated[
+        bool, Parameter(help="Listen on an address that other machines can reach.", negative=(), group=PAGE)
+    ] = False,
     name: Annotated[
         tuple[str, ...],
-        Parameter(
-            help="HOST: another name under which browsers find it; may be repeated.", negative=(), show_default=False
-        ),
+        several("Further host name under which browsers reach the server; may be repeated. Default: none.", PAGE),
     ] = (),
-    open_browser: Annotated[bool, Parameter(name="--open", help="Open the page in a browser.", negative=())] = False,
+    open_browser: Annotated[
+        bool, Parameter(name="--open", help="Open the page in a browser.", negative=(), group=PAGE)
+    ] = False,
     style: FormatOption = "table",
 ) -> int:
-    """Serve a page to change a federation in and see at once what follows; end it with Ctrl-C.
+    """Serve a page for changes to a federation, with the new plan at once; end the server with Ctrl-C.
 
-    Recipe, weights, clip norm, server, least influence and parameters are what it starts with.
+    The page starts with the given recipe, weights, clip norm, server, least influence and parameters.
     """
-    check_format(style)
     if not loopback(host) and not allow_remote:
         raise ParameterError("cli.host-remote", host=host)
     if not 0 <= port <= 65_535:
         raise ParameterError("cli.port-range", port=port)
-    reading = given_federation(federation, column)
+    reading = federation_argument(federation, column)
     with working("Preparing the page"):
         first = PageSettings(
             recipe=recipe,
@@ -78,17 +82,17 @@ def serve_command(
     at = listener.getsockname()[1]
     address = f"http://{f'[{here}]' if ':' in here else here}:{at}/"
     others = f", for other machines at http://{name[0] if name else socket.gethostname()}:{at}/," if wide else ""
-    told = {
+    lines = {
         "json": msgspec.json.encode({"address": address, "notes": reading.notes}).decode(),
         "csv": f"address\n{address}",
     }
-    sys.stdout.write(told.get(style, f"The page is at {address}{others} until Ctrl-C ends it.") + "\n")
+    sys.stdout.write(lines.get(style, f"The page is at {address}{others} until Ctrl-C ends it.") + "\n")
     sys.stdout.flush()
     if open_browser:
         webbrowser.open(address)
     try:
         serving.run(sockets=[listener])
-    except KeyboardInterrupt:  # how one ends it
+    except KeyboardInterrupt:  # Ctrl-C ends the server
         pass
     finally:
         listener.close()

@@ -1,23 +1,28 @@
-"""The commands of those who run a site or issue plans: keys, signatures, policies, records, ledgers, replanning."""
+"""The commands of issuers and operators of sites: keys, signatures, policies, records, ledgers, replanning."""
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
+from typing import Annotated, Literal
 
 from fulcrum.aggregation.site_setup import init_site
-from fulcrum.cli.federations import ColumnOption, given_federation
+from fulcrum.cli.federations import ColumnOption, federation_argument
 from fulcrum.cli.options import (
-    AllocationOption,
+    DEPLOYMENT,
+    INPUT,
+    NOISE,
+    TARGET,
     FormatOption,
     OutputOption,
     PlanArgument,
+    argument,
     check_output,
     look_here_for,
     number,
     option,
+    output_option,
+    several,
 )
 from fulcrum.core.accounting import epsilon_of_shift
+from fulcrum.core.choices import Accountant
 from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import verified
 from fulcrum.core.silo.policy import read_policy
@@ -32,75 +37,86 @@ from fulcrum.planning.files.plan_issue import new_key, sign_plan
 from fulcrum.planning.plan import save_plan
 from fulcrum.planning.replanning import replan
 from fulcrum.views.terminal.plan_tables import show_checks, show_plan
-from fulcrum.views.terminal.screen import Result, check_format, facts, remarks, show, table
+from fulcrum.views.terminal.screen import Result, facts, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
-from fulcrum.words.numbers import shown_epsilon
+from fulcrum.words.numbers import epsilon_text
 
-LedgerArgument = Annotated[Path, Parameter(help="A silo's ledger.")]
+LedgerArgument = Annotated[Path, argument("Ledger of a silo.")]
 
 
 def keygen(
-    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The private key; .pub goes beside it.")],
+    output: Annotated[Path, output_option("File of the private key; the public key goes to the same name with .pub.")],
     *,
-    kind: Annotated[str, option("signing, for issuers and silos, or sealing, for regions.")] = "signing",
+    kind: Annotated[
+        Literal["signing", "sealing"],
+        option("Kind of key: signing for issuers and silos, sealing for regions.", DEPLOYMENT),
+    ] = "signing",
     style: FormatOption = "table",
 ) -> int:
-    """Make a key pair: to sign plans and releases with, or to open what silos seal to a region."""
-    check_format(style)
+    """Make a key pair: to sign plans and releases, or to open messages that silos seal to a region."""
     public = new_key(output, kind)
-    told = {"private_key": str(output), "public_key": public}
-    show(Result(data=told, rows=[told], picture=[facts([("private key", str(output)), ("public key", public)])]), style)
+    summary = {"private_key": str(output), "public_key": public}
+    show(
+        Result(data=summary, rows=[summary], picture=[facts([("private key", str(output)), ("public key", public)])]),
+        style,
+    )
     return 0
 
 
 def sign(
     plan_file: PlanArgument,
     *,
-    key: Annotated[Path, Parameter(help="The issuer's private key.")],
+    key: Annotated[Path, option("Private key of the issuer.", DEPLOYMENT)],
     style: FormatOption = "table",
 ) -> int:
-    """Sign a plan for deployment, so that silos know who issued it."""
-    check_format(style)
-    told = {"signature": str(sign_plan(plan_file, key))}
-    show(Result(data=told, rows=[told], picture=[facts([("signature", told["signature"])])]), style)
+    """Sign a plan for deployment, as proof of its issuer to silos."""
+    summary = {"signature": str(sign_plan(plan_file, key))}
+    show(Result(data=summary, rows=[summary], picture=[facts([("signature", summary["signature"])])]), style)
     return 0
 
 
 def policy(
     plan_file: PlanArgument,
     *,
-    silo: Annotated[str, Parameter(help="Whose policy it is.")],
-    rules: Annotated[Path, Parameter(name="--policy", help="The silo's policy, a TOML file.")],
+    silo: Annotated[str, option("Name of the silo that has the policy.", INPUT)],
+    rules: Annotated[Path, option("Policy of the silo, a TOML file.", INPUT, name="--policy")],
     ledger: Annotated[
-        Path | None, option("The silo's ledger: releases under other plans count towards largest_rounds.")
+        Path | None,
+        option(
+            "Ledger of the silo; its releases under other plans count towards largest_rounds. Default: none.", INPUT
+        ),
     ] = None,
     style: FormatOption = "table",
 ) -> int:
     """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
-    check_format(style)
     wanted = read_policy(rules)
-    made = verified(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
+    plan = verified(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
     before = 0
     if ledger is not None:
         with Ledger.read(ledger) as book:
             if book.silo != silo:
                 raise PolicyError("cli.ledger-of-other-silo", file=ledger, found_silo=book.silo, silo=silo)
-            before = book.releases_besides(made.digest)
-    wanted.check(made, silo, before=before)
-    told = {"plan": str(plan_file), "silo": silo, "allowed": True}
-    show(Result(data=told, rows=[told], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]), style)
+            before = book.releases_besides(plan.digest)
+    wanted.check(plan, silo, before=before)
+    summary = {"plan": str(plan_file), "silo": silo, "allowed": True}
+    show(
+        Result(data=summary, rows=[summary], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]),
+        style,
+    )
     return 0
 
 
 def show_ledger(
     path: LedgerArgument,
     *,
-    delta: Annotated[float, option("The DP parameter to state epsilon at.")] = 1e-5,
-    accountant: Annotated[str, option("exact or renyi.")] = "renyi",
+    delta: Annotated[float, option("Delta of the stated epsilons, a probability in (0, 1).", TARGET)] = 1e-5,
+    accountant: Annotated[
+        Accountant,
+        option("Rule that turns noise into epsilon: the tight Gaussian curve, or the paper's Theorem 1.", TARGET),
+    ] = "renyi",
     style: FormatOption = "table",
 ) -> int:
-    """Show every release of a silo and what it has spent against each observer."""
-    check_format(style)
+    """Show every release of a silo, and the epsilon spent against each observer."""
     with Ledger.read(path) as ledger:
         entries, spent, silo, head = ledger.entries(), ledger.spent.shifts, ledger.silo, ledger.head
     observers = list(dict.fromkeys(name for entry in entries for name in entry.cost.shifts))
@@ -121,7 +137,7 @@ def show_ledger(
         {**row, "shifts": dict(entry.cost.shifts), "former_hash": entry.former_hash}
         for row, entry in zip(rows, entries, strict=True)
     ]
-    told = {"silo": silo, "releases": len(rows), "head": head, "spent": dict(spent), "epsilon": epsilons}
+    summary = {"silo": silo, "releases": len(rows), "head": head, "spent": dict(spent), "epsilon": epsilons}
     columns = [
         Column(key="sequence", heading="sequence"),
         Column(key="round", heading="round"),
@@ -133,72 +149,77 @@ def show_ledger(
         table(f"{silo}: {len(rows):,} release{'' if len(rows) == 1 else 's'}", columns, rows),
         facts(
             [
-                *((f"spent at {name}", f"epsilon {shown_epsilon(epsilon)}") for name, epsilon in epsilons.items()),
+                *((f"spent at {name}", f"epsilon {epsilon_text(epsilon)}") for name, epsilon in epsilons.items()),
                 ("head", head),
             ]
         ),
     ]
-    show(Result(data=told | {"entries": listed}, rows=rows, picture=picture), style)
+    show(Result(data=summary | {"entries": listed}, rows=rows, picture=picture), style)
     return 0
 
 
 def convert_ledger_command(
-    old: Annotated[Path, Parameter(help="A ledger of an earlier version of Fulcrum, closed.")],
-    new: Annotated[Path, Parameter(help="The ledger to write; it must be new.")],
+    old: Annotated[Path, argument("Ledger of an earlier version of Fulcrum, closed.")],
+    new: Annotated[Path, argument("New file for the converted ledger.")],
     *,
     plan: Annotated[
         tuple[Path, ...],
-        Parameter(negative=(), help="A plan that the silo released under; give all of them, one after the other."),
+        several("Plan under which the silo released; repeat the option for every such plan. Default: none.", INPUT),
     ] = (),
     style: FormatOption = "table",
 ) -> int:
-    """Write a ledger of an earlier version anew; the old one releases nothing any more."""
-    check_format(style)
+    """Write a ledger of an earlier version anew; the old ledger allows no further release."""
     plans = [verified(path) for path in plan]
 
     def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
-        terms = [release_parameters_of(one, silo) for one in plans]
-        return {one.plan_digest: (one.cost, one.allowance) for one in terms}
+        parameters = [release_parameters_of(plan_file, silo) for plan_file in plans]
+        return {terms.plan_digest: (terms.cost, terms.allowance) for terms in parameters}
 
     done = convert_ledger(old, new, charges_of)
-    told = {"silo": done.silo, "releases": done.releases, "ledger": str(new), "former_head": done.former_head}
-    notes = [(False, f"{old} releases nothing any more: use {new}.")]
+    summary = {"silo": done.silo, "releases": done.releases, "ledger": str(new), "former_head": done.former_head}
+    notes = [(False, f"{old} allows no further release. Use {new}.")]
     named = [("silo", done.silo), ("releases", str(done.releases)), ("former head", done.former_head or "none")]
-    show(Result(data=told, rows=[told], picture=[facts(named), remarks(notes)]), style)
+    show(Result(data=summary, rows=[summary], picture=[facts(named), remarks(notes)]), style)
     return 0
 
 
 def init_site_command(
-    folder: Annotated[Path, Parameter(help="The site's folder, or a kit that holds it.")],
+    folder: Annotated[Path, argument("Folder of the site, or the kit with that folder.")],
     *,
     ledger: Annotated[
         Path | None,
-        option("The ledger of a silo that took part before; `state` in site.toml names its folder."),
+        option(
+            "Ledger of a silo that took part before; `state` in site.toml names its folder. Default: a new ledger.",
+            DEPLOYMENT,
+        ),
     ] = None,
     style: FormatOption = "table",
 ) -> int:
-    """Make the ledger and the other records of a site, once, before it is started."""
-    check_format(style)
+    """Make the ledger and further records of a site, once, before the first start."""
     inner = folder / "local" / "fulcrum"  # in a kit of NVIDIA FLARE's
     home = inner if not (folder / "site.toml").exists() and (inner / "site.toml").exists() else folder
     site = read_site(home)
-    made = [path.name for path in init_site(site, ledger=ledger)]
+    new_files = [path.name for path in init_site(site, ledger=ledger)]
     where = str(home / site.settings.state)
-    told = {"role": site.settings.role, "name": site.settings.name, "made": made, "in": where}
-    notes = [(False, f"{site.settings.name} can be started." if made or ledger else "This site keeps no records.")]
-    picture = [facts([("made", ", ".join(made) or "nothing"), ("in", where)]), remarks(notes)]
-    show(Result(data=told, rows=[told | {"made": ", ".join(made)}], picture=picture), style)
+    summary = {"role": site.settings.role, "name": site.settings.name, "made": new_files, "in": where}
+    notes = [(False, f"{site.settings.name} can be started." if new_files or ledger else "This site keeps no records.")]
+    picture = [facts([("made", ", ".join(new_files) or "nothing"), ("in", where)]), remarks(notes)]
+    show(Result(data=summary, rows=[summary | {"made": ", ".join(new_files)}], picture=picture), style)
     return 0
 
 
 def verify_ledger_command(
     path: LedgerArgument,
     *,
-    least_sequence: Annotated[int | None, number("The newest sequence number that somebody saw.")] = None,
+    least_sequence: Annotated[
+        int | None,
+        number(
+            "Newest sequence number that the operator knows of; an older ledger fails. Default: not checked.", TARGET
+        ),
+    ] = None,
     style: FormatOption = "table",
 ) -> int:
     """Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy."""
-    check_format(style)
     checks = verify_ledger(path, least_sequence=least_sequence)
     return show_checks(str(path), checks, style, otherwise="release nothing more")
 
@@ -206,22 +227,24 @@ def verify_ledger_command(
 def replan_command(
     plan_file: PlanArgument,
     *,
-    federation: Annotated[str, Parameter(help="The federation from now on.")],
+    federation: Annotated[str, option("Federation of the remaining rounds: a file or a built-in name.", INPUT)],
     column: ColumnOption = (),
-    ledgers: Annotated[Path, Parameter(help="The folder that holds NAME.ledger of every silo.")],
-    allocation: AllocationOption | None = None,
+    ledgers: Annotated[Path, option("Folder with the file NAME.ledger of every silo.", INPUT)],
+    allocation: Annotated[
+        str | None,
+        option("Rule that divides the noise among silos, as for `fulcrum plan`. Default: the plan's.", NOISE),
+    ] = None,
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
-    """Plan the remaining rounds from the budget that each silo has left."""
-    check_format(style)
+    """Plan the remaining rounds from the rest of every silo's privacy budget, by the ledgers."""
     if not ledgers.is_dir():
         raise ParameterError("cli.ledgers-not-a-folder", folder=ledgers)
     check_output(output)
     look_here_for(allocation or "")
-    found = given_federation(federation, column).federation
-    made = replan(read_plan(plan_file), found, ledgers, allocation=allocation)
+    topology = federation_argument(federation, column).federation
+    plan = replan(read_plan(plan_file), topology, ledgers, allocation=allocation)
     if output is not None:
-        save_plan(made, output)
-    show_plan(made, output, style)
+        save_plan(plan, output)
+    show_plan(plan, output, style)
     return 0

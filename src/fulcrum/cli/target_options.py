@@ -1,4 +1,4 @@
-"""What a plan must meet, as options; how their words become numbers and targets."""
+"""The settings of a plan as options, and the numbers and targets that the words of a command line stand for."""
 
 import re
 import sys
@@ -8,27 +8,40 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fulcrum.cli.options import look_here_for, option, setting, word_or_number
+from fulcrum.cli.options import TARGET, look_here_for, option, setting, word_or_number
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
 from fulcrum.planning.inside_observer import inside_observer
-from fulcrum.planning.settings import declared_settings
+from fulcrum.planning.settings import RecipeName, declared_settings
 from fulcrum.planning.targets import Floor
 from fulcrum.planning.theory.prior import Coupling
 
 _TEXTS: dict[str, Any] = {"epsilon": str | None, "floor": str | None, "weights": str | None, "clip_norm": str | None}
-_TEXTS |= {"allocation": str, "server": str | None, "shrink": bool | None, "accountant": str | None}
-_TEXTS |= dict.fromkeys(("bound", "injection", "aggregation"), str)
-"""Settings that the command line takes as texts: the planner refuses a wrong one with those that it knows."""
+_TEXTS |= {"allocation": str, "server": str | None, "shrink": bool | None, "recipe": RecipeName}
+"""Settings whose type on the command line is another than in Python.
+
+A text may be a number, numbers by name, or an open choice: allocations and server rules can come from an extension.
+"""
 
 _ELSEWHERE = ("purpose", "keys")
-"""Settings that only some commands take."""
+"""Settings that some commands alone have."""
 
-_INSIDE = ("epsilon_inside", Annotated[float | None, option("Target against whoever is inside a region.")], None)
+_INSIDE = (
+    "epsilon_inside",
+    Annotated[
+        float | None,
+        option(
+            "Target epsilon over all rounds against an observer inside a region, who sees single releases; with "
+            "--aggregation masked, against the server together with colluding silos. Default: none.",
+            TARGET,
+        ),
+    ],
+    None,
+)
 
 
 def _options() -> Iterator[tuple[str, Any, Any]]:
-    """Yields name, annotation and default of every option of a target, as `Settings` declares them."""
+    """Yields name, annotation and default of every option of a target, from `Settings`."""
     for declared in declared_settings().values():
         if declared.name not in _ELSEWHERE:
             kind = _TEXTS.get(declared.name, declared.type)
@@ -40,7 +53,7 @@ def _options() -> Iterator[tuple[str, Any, Any]]:
 
 @Parameter(name="*")
 class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # type: ignore[misc]
-    """What a plan must meet: an option for each setting of `Settings`."""
+    """An option for every setting of `Settings`."""
 
     def arguments(self, federation: Topology) -> dict[str, Any]:
         """Returns the keyword arguments of `fulcrum.plan`, the allocation left out."""
@@ -65,31 +78,34 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
 
 
 def _by_name(text: str, option: str, default: str) -> dict[str, float]:
-    """Reads "1.0" or "region=1.0,country=2.0"; a name that stands twice is refused: one of the two would be lost."""
-    found: dict[str, float] = {}
+    """Returns the numbers by name of "1.0" or "region=1.0,country=2.0".
+
+    A repeated name is refused: the first of both numbers would be lost.
+    """
+    amounts: dict[str, float] = {}
     for part in text.split(","):
-        given, equals, value = part.rpartition("=")
-        name = given.strip() if equals else default
+        label, equals, value = part.rpartition("=")
+        name = label.strip() if equals else default
         try:
             amount = float(value)
         except ValueError:
             raise ParameterError("cli.numbers-by-name-form", option=option, text=part.strip()) from None
-        if name in found and name:
+        if name in amounts and name:
             decimal = re.fullmatch(r"(\d+),(\d+)", text.strip())
             advice = f"If that is one number, write it with a point: {'.'.join(decimal.groups())}" if decimal else ""
             raise ParameterError(
                 "cli.name-repeated", option=option, name=name, text=text, advice=advice or "Give it once"
             )
-        if name in found or (equals and not name):
+        if name in amounts or (equals and not name):
             raise ParameterError("cli.number-or-names-form", option=option, text=text)
-        found[name] = amount
-    return found
+        amounts[name] = amount
+    return amounts
 
 
 def _floor(text: str | None) -> Floor | None:
     if text is None:
         return None
-    found = _by_name(text, "--floor", "")
-    if set(found) == {""}:
-        return found[""]
-    return Coupling(found["coupling"]) if set(found) == {"coupling"} else found
+    amounts = _by_name(text, "--floor", "")
+    if set(amounts) == {""}:
+        return amounts[""]
+    return Coupling(amounts["coupling"]) if set(amounts) == {"coupling"} else amounts

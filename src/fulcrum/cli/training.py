@@ -1,15 +1,24 @@
-"""The commands that train in process, and what they learn from."""
+"""The commands that train in process, and turn images or texts into features."""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from cyclopts import Parameter
 
 from fulcrum.arrays import FloatArray
 from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words, prints_to_stderr
-from fulcrum.cli.options import FormatOption, PlanArgument, RunOption, number, words_of
+from fulcrum.cli.options import (
+    TRAINING,
+    FormatOption,
+    PlanArgument,
+    RunOption,
+    argument,
+    number,
+    option,
+    output_option,
+    words_of,
+)
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions, count_of_seeds
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.planning.files.plan_from_file import read_plan
@@ -20,7 +29,6 @@ from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import save_run, standard_error, train
 from fulcrum.views.terminal.screen import (
     Result,
-    check_format,
     counting,
     facts,
     progress,
@@ -40,32 +48,31 @@ def train_command(
     tracked: TrackingOptions | None = None,
     own: ModelOptions | None = None,
     device: DeviceOption = None,
-    seeds: Annotated[int, number("How many seeds.")] = 1,
+    seeds: Annotated[int, number("Number of seeds.", TRAINING)] = 1,
     output: RunOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Train a plan in process, with seeded noise: for research, not for deployment."""
-    check_format(style)
     learning = learning or TrainingOptions()
-    made = read_plan(plan_file)
-    model = None if own is None else own.loaded()
+    plan = read_plan(plan_file)
+    model = None if own is None else own.load()
     task = load_task(learning.data, **learning.data_options)
     if output is not None:
         run_folder(output)
     with (
-        (tracked or TrackingOptions()).open(made, engine="embedded") as tell,
-        progress("Training", made.rounds, listed=style == "table", metric=metric_of(model, task)) as advance,
+        (tracked or TrackingOptions()).open(plan, engine="embedded") as tell,
+        progress("Training", plan.rounds, listed=style == "table", metric=metric_of(model, task)) as advance,
         prints_to_stderr(),
     ):
 
-        def on_round(number: int, found: list[FloatArray]) -> None:
-            advance(number, found)
-            by_seed = np.array([accuracy[0] for accuracy in found])
+        def on_round(number: int, accuracies: list[FloatArray]) -> None:
+            advance(number, accuracies)
+            by_seed = np.array([accuracy[0] for accuracy in accuracies])
             error = standard_error(by_seed) if len(by_seed) > 1 else None
             tell(RoundResult(round=number, accuracy=float(by_seed.mean()), accuracy_se=error))
 
         run = train(
-            made,
+            plan,
             task,
             seeds=seeds,
             training=learning.training,
@@ -86,12 +93,12 @@ def train_command(
     if seeds > 1:
         columns.append(Column(key="accuracy_se", heading="standard error"))
     reached = [
-        (run.metric, f"{run.accuracy[:, -1].mean():.4f} after {made.rounds} rounds, over {count_of_seeds(seeds)}"),
+        (run.metric, f"{run.accuracy[:, -1].mean():.4f} after {plan.rounds} rounds, over {count_of_seeds(seeds)}"),
         ("reference", f"{run.reference.mean():.4f} without clip and noise"),
     ]
     if output is not None:
         reached.append(("written to", str(output)))
-    title = f"{made.federation.name} on {task.name}: {len(made.federation):,} silos, allocation {made.allocation}"
+    title = f"{plan.federation.name} on {task.name}: {len(plan.federation):,} silos, allocation {plan.allocation}"
     picture = [table(title, columns, rows), facts(reached), remarks([(False, note) for note in run.notes])]
     show(Result(data=run.summary(), rows=rows, picture=picture), style)
     return 0
@@ -99,18 +106,18 @@ def train_command(
 
 def embed(
     source: Annotated[
-        Path, Parameter(help="A folder with one subfolder of images a class, or a .csv or .txt of texts.")
+        Path, argument("Folder with a subfolder of images for every class, or a .csv or .txt file of texts.")
     ],
     *,
-    output: Annotated[Path, Parameter(name=["--output", "-o"], help="The .npz file to write.")],
+    output: Annotated[Path, output_option(".npz file to write.")],
     model: Annotated[
-        Path | None, Parameter(help="Images: the ONNX file of a ResNet-18 without its last layer.")
+        Path | None,
+        option("ONNX file of a ResNet-18 without its last layer, for images. Default: none.", TRAINING),
     ] = None,
-    batch: Annotated[int, number("Images or texts at a time.")] = 64,
+    batch: Annotated[int, number("Number of images or texts in a batch.", TRAINING)] = 64,
     style: FormatOption = "table",
 ) -> int:
     """Turn images or texts into features by a frozen public model, for `fulcrum train --data`."""
-    check_format(style)
     check_features_path(output)
     if not source.exists():
         raise DataError("cli.source-missing", source=source)
@@ -118,19 +125,19 @@ def embed(
         if source.is_dir():
             if model is None:
                 raise ParameterError("cli.embedding-model-missing")
-            made = embed_images(source, model=model, batch=batch, on_batch=advance)
+            features = embed_images(source, model=model, batch=batch, on_batch=advance)
         else:
-            made = embed_texts(source, model=model, batch=batch, on_batch=advance)
-    save_features(made, output)
-    for line in made.skipped:
+            features = embed_texts(source, model=model, batch=batch, on_batch=advance)
+    save_features(features, output)
+    for line in features.skipped:
         sys.stderr.write(f"fulcrum: skipped {printable(line)}\n")
-    told = {
+    summary = {
         "output": str(output),
-        "records": len(made.features),
-        "features": made.features.shape[1],
-        "classes": len(set(made.labels.tolist())),
-        "skipped": len(made.skipped),
+        "records": len(features.features),
+        "features": features.features.shape[1],
+        "classes": len(set(features.labels.tolist())),
+        "skipped": len(features.skipped),
     }
-    picture = [facts([(key, str(value)) for key, value in told.items()])]
-    show(Result(data=told, rows=[told], picture=picture), style)
+    picture = [facts([(key, str(value)) for key, value in summary.items()])]
+    show(Result(data=summary, rows=[summary], picture=picture), style)
     return 0

@@ -1,7 +1,7 @@
 """The settings of a plan, declared once: Python and command line take name, type, default and help from here.
 
 >>> declared_settings()["colluders"]
-DeclaredSetting(name='colluders', type=<class 'int'>, default=0, help='Silos of each region that may share ...')
+DeclaredSetting(name='colluders', type=<class 'int'>, default=0, help='Number of silos of each region ...')
 
 `fulcrum.plan` has a keyword for each field of `Settings`. A plan file (`core/plan/plan_file.py`) has the results of the
 settings: the parts of a recipe in place of its name, and an epsilon for each tier.
@@ -11,7 +11,19 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from msgspec import Meta
 
@@ -20,6 +32,9 @@ from fulcrum.core.choices import Accountant, AggregationName, Bound, Injection, 
 if TYPE_CHECKING:  # commands that list options wait for no solver
     from fulcrum.planning.targets import Floor
     from fulcrum.planning.theory.allocation import AllocationRule
+
+RecipeName: TypeAlias = Literal["paper", "joint"]
+"""The names of `fulcrum.planning.recipes.RECIPES`, as a type for options."""
 
 _Keywords = ParamSpec("_Keywords")
 _Made = TypeVar("_Made")
@@ -72,59 +87,143 @@ class Settings:
         seed: For "misallocated".
     """
 
-    rounds: Annotated[int, Meta(description="Number of releases of each silo.")]
+    rounds: Annotated[int, Meta(description="Number of rounds. Every silo sends one release in each round.")]
     epsilon: Annotated[
         float | Mapping[str, float] | None,
-        Meta(description="The target: a number for the innermost tier, or tier=number,aggregator=number,..."),
+        Meta(
+            description="Target epsilon over all rounds: one number for the innermost tier, or tier=number,... for "
+            "several tiers. Default: none."
+        ),
     ] = None
-    delta: Annotated[float, Meta(description="The DP parameter.")] = 1e-5
+    delta: Annotated[float, Meta(description="Delta of the guarantee over all rounds, a probability in (0, 1).")] = 1e-5
     accountant: Annotated[
-        Accountant | None, Meta(description="exact (default for research) or renyi (for deployment).")
+        Accountant | None,
+        Meta(
+            description="Rule that turns noise into epsilon: exact is the tight Gaussian curve, renyi the paper's "
+            "Theorem 1. Default: exact for research, renyi for deployment."
+        ),
     ] = None
     allocation: Annotated[
-        "str | AllocationRule", Meta(description="The rule that divides the noise; module:function for your own.")
+        "str | AllocationRule",
+        Meta(
+            description="Rule that divides the noise among silos: optimal, uniform, size, inverse-size, misallocated, "
+            "least-under-collusion, or module:function for your own."
+        ),
     ] = "optimal"
     information: Annotated[
-        float | None, Meta(description="Target in nats: the most information about a silo, --floor included.")
+        float | None,
+        Meta(
+            description="Target in nats: the most information that an observer above a region gains about a silo's "
+            "class concentration, the information floor (--floor) included. Default: none."
+        ),
     ] = None
     floor: Annotated[
-        "Floor | None", Meta(description="Information floor in nats: a number, region=number,..., or coupling=number.")
+        "Floor | None",
+        Meta(
+            description="Information floor in nats, the information about a silo that its group reveals with no "
+            "release at all: one number, region=number,..., or coupling=number for a prior. Default: not declared."
+        ),
     ] = None
-    bound: Annotated[Bound, Meta(description="How noise becomes information: paper, or capacity, a quarter of it.")] = (
-        "paper"
-    )
-    budget: Annotated[float | None, Meta(description="Spend this much noise variance instead of meeting a target.")] = (
-        None
-    )
-    colluders: Annotated[int, Meta(description="Silos of each region that may share their noise with an observer.")] = 0
-    dropouts: Annotated[int, Meta(description="Silos of each region that may be missing from a sum.")] = 0
-    parameters: Annotated[int | None, Meta(description="Number of trainable parameters.")] = None
-    recipe: Annotated[str, Meta(description="Weights, clip and server together: paper, joint.")] = "paper"
+    bound: Annotated[
+        Bound,
+        Meta(
+            description="Formula of the information bound: paper, or capacity, the capacity of the Gaussian channel, "
+            "at most a quarter of the paper's. The formula changes information in nats, never epsilon."
+        ),
+    ] = "paper"
+    budget: Annotated[
+        float | None,
+        Meta(
+            description="Noise variance to spend, in units of C², in place of a target. The plan reaches the smallest "
+            "worst epsilon, or with --floor the smallest worst information. Default: none."
+        ),
+    ] = None
+    colluders: Annotated[
+        int,
+        Meta(
+            description="Number of silos of each region that may collude with an observer, who then knows their noise."
+        ),
+    ] = 0
+    dropouts: Annotated[
+        int, Meta(description="Number of silos of each region whose releases may be missing from a sum.")
+    ] = 0
+    parameters: Annotated[
+        int | None,
+        Meta(
+            description="Number of trainable parameters of the model. Deployment plans and --clip-norm auto need the "
+            "number. Default: the limit of many parameters."
+        ),
+    ] = None
+    recipe: Annotated[
+        str,
+        Meta(
+            description="Weights, clip norm and server rule together: paper, joint. With joint the same guarantee "
+            "needs less noise. --weights, --clip-norm, --server and --shrink replace single parts."
+        ),
+    ] = "paper"
     weights: Annotated[
         str | float | Mapping[str, float] | None,
-        Meta(description="Weights of silos: sizes, equal, least-noise, or from 0 (sizes) to 1 (least noise)."),
+        Meta(
+            description="Rule for the weights of silos: sizes, equal, least-noise, or a number from 0 (sizes) to 1 "
+            "(least noise). Default: the weights that the federation declares, else the recipe's rule."
+        ),
     ] = None
     clip_norm: Annotated[
         float | str | None,
-        Meta(description="Clip norm of an update, or auto: clipped at a share that follows from the noise."),
+        Meta(
+            description="Clip norm C, the largest length of an update, or auto: updates are clipped at a share of C "
+            "that follows from the noise. Default: the recipe's."
+        ),
     ] = None
     server: Annotated[
-        ServerName | None, Meta(description="How the server moves the model: sum, random-effects, momentum.")
+        ServerName | None,
+        Meta(
+            description="Server rule, by which the server moves the model from the regional sums: sum, random-effects, "
+            "momentum, or a registered name. Default: the recipe's."
+        ),
     ] = None
     shrink: Annotated[
-        Shrink | None, Meta(description="A pooling server removes the part of a sum that is no more than noise.")
+        Shrink | None,
+        Meta(
+            description="Have the server rule random-effects scale down the part of its estimate that does not stand "
+            "out of the noise: for every model, or with --no-shrink for none. Default: the recipe's; joint does so for "
+            "softmax heads alone."
+        ),
     ] = None
     least_influence: Annotated[
-        float, Meta(description="The least influence of every region, from 0 to 1 of its influence by size.")
+        float,
+        Meta(
+            description="Share, from 0 to 1, of its influence by size that every region keeps at least; by number of "
+            "silos where sizes are unknown."
+        ),
     ] = 0.0
-    injection: Annotated[Injection, Meta(description="The party that draws the noise: silo, or aggregator.")] = "silo"
+    injection: Annotated[
+        Injection,
+        Meta(
+            description="Party that draws the noise: silo, every silo its own; or aggregator, each regional aggregator "
+            "once for its sum, which gives no guarantee against the aggregator."
+        ),
+    ] = "silo"
     aggregation: Annotated[
-        AggregationName, Meta(description="trusted: aggregators see single updates. masked: the server gets sums.")
+        AggregationName,
+        Meta(
+            description="Way to make sums: trusted, by aggregators that see single releases; or masked, so that the "
+            "server gets sums of masked releases alone."
+        ),
     ] = "trusted"
-    seed: Annotated[int, Meta(description="For the allocation `misallocated`.")] = 0
-    purpose: Annotated[Purpose, Meta(description="research, or deployment, which needs --parameters.")] = "research"
+    seed: Annotated[int, Meta(description="Seed of the allocation `misallocated`; no other allocation has one.")] = 0
+    purpose: Annotated[
+        Purpose,
+        Meta(
+            description="Use of the plan: research has seeded noise and protects nobody; deployment has secure noise, "
+            "can be signed, and needs --parameters."
+        ),
+    ] = "research"
     keys: Annotated[
-        Mapping[str, str] | None, Meta(description="A TOML file of public keys by name, for the plan to carry.")
+        Mapping[str, str] | None,
+        Meta(
+            description="TOML file of public keys by name of silo or region, for the plan to carry. Default: no keys."
+        ),
     ] = None
 
 

@@ -1,6 +1,6 @@
-"""What people see: tables in the terminal, charts, the report, the page.
+"""The views of a plan: tables in the terminal, charts, the report, the page.
 
-Change it for another picture of a plan. It computes nothing that a plan does not say.
+Change this folder for another picture of a plan. A view computes no figure of its own.
 
 Imports from: base, core, rules, readers, planning, server, words, simulation, audit.
 """

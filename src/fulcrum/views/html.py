@@ -1,4 +1,4 @@
-r"""What the pages are made of: templates, the style and script that they share, and data that can stand in a page.
+r"""The material of pages: templates, shared style and script, and data that is safe inside a page.
 
 >>> inline_json({"name": "</script>"})
 Markup('{"name":"\\u003c/script\\u003e"}')
@@ -20,38 +20,38 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.views.charts.chart_style import PALETTE
-from fulcrum.words.numbers import figure, percent, shown_epsilon, shown_rate
+from fulcrum.words.numbers import epsilon_text, figure, percent, rate_text
 from fulcrum.words.recipe_words import proviso
 
 
 def template_text(name: str) -> str:
-    """Returns a file of the templates as it stands."""
+    """Returns the text of a template file."""
     return resources.files("fulcrum.views").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def rendered(template: str, **values: Any) -> str:
-    """Returns a template filled in: everything that a name or number holds is text, and a missing name an error."""
+def render(template: str, **values: Any) -> str:
+    """Returns a filled template. Every value is escaped as text, and a missing value is an error."""
     return _environment().get_template(template).render(**values)
 
 
 def style(*names: str) -> str:
-    """Returns style sheets as one: the colours, what all pages share, and those named."""
+    """Returns a single style sheet: the colours, the shared sheet, and the named sheets."""
     return _variables() + "\n".join(map(template_text, ("base.css", *names)))
 
 
 def script(*names: str) -> str:
-    """Returns scripts as one: what all pages share, and those named."""
+    """Returns a single script: the shared script, and the named scripts."""
     return "\n".join(map(template_text, ("base.js", *names)))
 
 
 def inline_script(source: str) -> Markup:
-    """Returns a script that can stand in a page: nothing in it ends its element."""
+    """Returns a script that is safe inside a page: no text of the script ends its element."""
     safe = re.sub(r"<(?=/script|!--)", r"\\x3c", source, flags=re.IGNORECASE)
     return Markup(safe.replace("\r\n", "\n"))  # noqa: S704, ours and Vega's
 
 
 def inline_json(data: Any) -> Markup:
-    """Returns JSON that can stand in a page, whatever names it holds."""
+    """Returns JSON that is safe inside a page, for any names in the data."""
     text = msgspec.json.encode(data).decode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -59,19 +59,19 @@ def inline_json(data: Any) -> Markup:
 
 
 def claim(plan: Plan) -> Markup:
-    """Returns the guarantee with its epsilons set off, rounded up to the digits that a page shows of them."""
+    """Returns the guarantee with emphasised epsilons, rounded up to the digits of a page."""
 
-    def set_off(found: re.Match[str]) -> str:
-        epsilon = found["epsilon"]
-        return f"<strong>{f'epsilon {shown_epsilon(float(epsilon))}' if epsilon else found[0]}</strong>"
+    def emphasise(match: re.Match[str]) -> str:
+        epsilon = match["epsilon"]
+        return f"<strong>{f'epsilon {epsilon_text(float(epsilon))}' if epsilon else match[0]}</strong>"
 
-    said = str(escape(guarantee_of(plan).statement.removesuffix(".")))
+    statement = str(escape(guarantee_of(plan).statement.removesuffix(".")))
     number = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
-    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", set_off, said))  # noqa: S704
+    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", emphasise, statement))  # noqa: S704
 
 
 def promise(plan: Plan) -> dict[str, Any]:
-    """Returns what `promise.html` shows: the claim with its terms, and the figures of the first screen."""
+    """Returns the values of `promise.html`: the claim with its terms, and the figures of the first screen."""
     guarantee = guarantee_of(plan)
     return {
         "plan": plan,
@@ -91,42 +91,42 @@ def promise(plan: Plan) -> dict[str, Any]:
 
 
 def _fourth_figure(plan: Plan) -> tuple[str, str]:
-    """Returns what stands beside the saving: what can be saved or, where weights quieten anyone, who pays for it."""
+    """Returns the figure beside the saving: the attainable saving or, with other weights, the least influence."""
     inner = plan.federation.innermost.name
     if plan.weights_rule == "sizes" and plan.server_rule.adds_up:
         return "of the noise of one multiplier for all can be saved at most", percent(plan.attainable_saving)
     by = "size" if plan.federation.sizes_known else "number of silos"
-    return f"of its share by {by} is left to the quietest {inner}", percent(least_influence(plan))
+    return f"of its influence by {by} is left to the least represented {inner}", percent(least_influence(plan))
 
 
 def _whole_options(text: str) -> Markup:
-    """Returns a text in which no option, such as `--epsilon-inside`, is broken at a hyphen."""
+    """Returns a text without a line break inside an option such as `--epsilon-inside`."""
     return Markup(re.sub("--[a-z-]+", r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("fulcrum.views"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    environment.filters |= {
         "figure": figure,
-        "epsilon": shown_epsilon,
+        "epsilon": epsilon_text,
         "percent": percent,
         "proviso": proviso,
-        "rate": shown_rate,
+        "rate": rate_text,
         "rounded_up": rounded_up,
         "whole_options": _whole_options,
     }
-    return made
+    return environment
 
 
 def _variables() -> str:
-    """Returns the colours as custom properties: by the system's wish, by the reader's choice, and light on paper."""
+    """Returns the colours as custom properties: by the system's setting, by the reader's choice, and light on paper."""
     light, dark = ("".join(f"--{role}:{pair[side]};" for role, pair in PALETTE.items()) for side in (0, 1))
     return (
         f":root{{color-scheme:light;{light}}}\n"

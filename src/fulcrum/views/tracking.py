@@ -1,8 +1,8 @@
-"""What came of each round, handed to TensorBoard or MLflow as the rounds end, by the library of either.
+"""The results of every round for TensorBoard or MLflow, written by their own libraries as the round ends.
 
-What is handed on is what run.json holds: metrics that the server measured of the global model, how many regional sums
-are in it and how many silos in these sums. It is public or was released and counted. A silo's own loss, or the norm of
-its update, is neither, and there is no way for it to come here.
+Trackers get the content of run.json and no more: metrics of the global model that the server measured, the number of
+regional sums, and the number of silos in the sums. All of these are public, or released and counted in epsilon. A loss
+or the norm of an update of a single silo would be a release that no epsilon counts; no path leads such a value here.
 """
 
 import contextlib
@@ -26,34 +26,34 @@ EXPERIMENT = "fulcrum"
 _CALM = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # else a server that is away holds the rounds up for minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # with the library's default an absent server stops training for minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
 
 
 class Tracker(Protocol):
-    """One library that is told of rounds."""
+    """A library that records rounds."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Takes the values of one round."""
+        """Records the values of a round."""
 
     def close(self, *, complete: bool) -> None:
-        """Writes what is still to be written, and whether the run came to its end."""
+        """Writes pending values; `complete` is True for a run that reached its last round."""
 
 
-def logged(found: RoundResult) -> dict[str, float]:
-    """Returns what is told of a round: its metrics, and of a deployed one how many regions and silos are in it.
+def round_values(result: RoundResult) -> dict[str, float]:
+    """Returns the values of a round: its metrics, and for a deployed run the numbers of regions and silos in the sum.
 
-    >>> logged(RoundResult(round=1, accuracy=0.5, metrics={"loss": 0.9}, regions=2, silos=5))
+    >>> round_values(RoundResult(round=1, accuracy=0.5, metrics={"loss": 0.9}, regions=2, silos=5))
     {'accuracy': 0.5, 'loss': 0.9, 'federation/regions_summed': 2.0, 'federation/silos_in_sums': 5.0}
     """
-    values = {"accuracy": found.accuracy, "accuracy_se": found.accuracy_se} | found.metrics
-    values |= {"federation/regions_summed": found.regions, "federation/silos_in_sums": found.silos}
+    values = {"accuracy": result.accuracy, "accuracy_se": result.accuracy_se} | result.metrics
+    values |= {"federation/regions_summed": result.regions, "federation/silos_in_sums": result.silos}
     return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def described(plan: Plan | None) -> dict[str, str]:
-    """Returns what is told of a run as a whole: the plan and its promise; nothing where who follows has no plan."""
+def run_description(plan: Plan | None) -> dict[str, str]:
+    """Returns the description of a run: the plan and its promise; empty without a plan file."""
     if plan is None:
         return {}
     return {
@@ -73,22 +73,25 @@ def described(plan: Plan | None) -> dict[str, str]:
 def tracking(
     about: Mapping[str, str], *, tensorboard: Path | None, mlflow: str | None
 ) -> Iterator[Callable[[RoundResult], None]]:
-    """Opens what was asked for, before any work is done, and yields a callable to be told of each round.
+    """Opens the chosen trackers before any work is done, and yields a callable that records a round.
 
-    What cannot be opened is refused. One that fails later is left, in one line on stderr: training goes on.
+    A tracker that fails later is closed with a line on stderr, and training goes on: results are in run.json too.
 
     Args:
-        about: As `described` returns it.
-        tensorboard: A folder to write events to.
-        mlflow: The address of a server, a database URI, or a folder, in which mlflow.db is kept then.
+        about: The description of the run, of `run_description`.
+        tensorboard: A folder for events.
+        mlflow: The address of a server, a database URI, or a folder for mlflow.db.
+
+    Raises:
+        DataError: A tracker cannot be opened.
     """
     trackers: dict[str, Tracker] = {}
     complete = False
 
-    def tell(found: RoundResult) -> None:
-        values = logged(found)
+    def tell(result: RoundResult) -> None:
+        values = round_values(result)
         for name in list(trackers):
-            _quietly(trackers, name, lambda tracker: tracker.log(found.round, values))
+            _quietly(trackers, name, lambda tracker: tracker.log(result.round, values))
 
     try:
         if tensorboard is not None:
@@ -103,22 +106,22 @@ def tracking(
 
 
 def _quietly(trackers: dict[str, Tracker], name: str, act: Callable[[Tracker], None]) -> None:
-    """Has a tracker do something; one that fails is told of once and not asked again."""
+    """Calls a tracker; after a failure the tracker is removed, with a line on stderr."""
     try:
         act(trackers[name])
-    except Exception as error:  # whatever a library of somebody else's makes of a full disk or a server that is away
+    except Exception as error:  # foreign libraries raise any class for a full disk or an absent server
         del trackers[name]
-        sys.stderr.write(f"fulcrum: {name} is told nothing more: {in_one_line(error)[:200]}\n")
+        sys.stderr.write(f"fulcrum: {name} gets no further rounds: {in_one_line(error)[:200]}\n")
 
 
 class _TensorBoard:
-    """Scalars in an event file, written as PyTorch and NVIDIA FLARE write them: by TensorBoard's own writer."""
+    """Scalars in an event file, by TensorBoard's own writer, as PyTorch and NVIDIA FLARE write scalars."""
 
     def __init__(self, folder: Path, about: Mapping[str, str]) -> None:
-        writer = _imported("tensorboard.summary.writer.event_file_writer", "--tensorboard", "tensorboard")
-        self._event = _imported("tensorboard.compat.proto.event_pb2", "--tensorboard", "tensorboard").Event
-        self._summary = _imported("tensorboard.compat.proto.summary_pb2", "--tensorboard", "tensorboard").Summary
-        text = _imported("tensorboard.plugins.text.summary_v2", "--tensorboard", "tensorboard").text_pb
+        writer = _import_extra("tensorboard.summary.writer.event_file_writer", "--tensorboard", "tensorboard")
+        self._event = _import_extra("tensorboard.compat.proto.event_pb2", "--tensorboard", "tensorboard").Event
+        self._summary = _import_extra("tensorboard.compat.proto.summary_pb2", "--tensorboard", "tensorboard").Summary
+        text = _import_extra("tensorboard.plugins.text.summary_v2", "--tensorboard", "tensorboard").text_pb
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = writer.EventFileWriter(str(folder))
@@ -126,8 +129,8 @@ class _TensorBoard:
             raise DataError(
                 "tracking.folder-unusable", option="--tensorboard", folder=folder, reason=error.strerror or str(error)
             ) from None
-        told = "\n".join(f"- {name}: {value}" for name, value in about.items())
-        self._add(0, text("run", told))
+        description = "\n".join(f"- {name}: {value}" for name, value in about.items())
+        self._add(0, text("run", description))
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         scalars = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
@@ -135,7 +138,7 @@ class _TensorBoard:
         self._writer.flush()
 
     def close(self, *, complete: bool) -> None:
-        del complete  # an event file has no word for it
+        del complete  # an event file has no field for completeness
         self._writer.close()
 
     def _add(self, step: int, summary: Any) -> None:
@@ -143,12 +146,12 @@ class _TensorBoard:
 
 
 class _MLflow:
-    """A run in MLflow, told by its client."""
+    """A run in MLflow, recorded by MLflow's client."""
 
     def __init__(self, where: str, about: Mapping[str, str]) -> None:
         for name, value in _CALM.items():
             os.environ.setdefault(name, value)
-        made = _imported("mlflow.tracking", "--mlflow", "mlflow").MlflowClient
+        client_class = _import_extra("mlflow.tracking", "--mlflow", "mlflow").MlflowClient
         uri = where
         if "://" not in where:
             folder = Path(where)
@@ -160,10 +163,10 @@ class _MLflow:
                 ) from None
             uri = f"sqlite:///{folder.absolute() / 'mlflow.db'}"
         try:
-            with _its_own_warnings():
-                self._client = made(tracking_uri=uri)
-                known = self._client.get_experiment_by_name(EXPERIMENT)
-                at = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
+            with _ignored_warnings():
+                self._client = client_class(tracking_uri=uri)
+                experiment = self._client.get_experiment_by_name(EXPERIMENT)
+                at = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
                 named = f"{about['federation']}-{about['plan'][:8]}" if "plan" in about else None
                 self._run = self._client.create_run(at, run_name=named).info.run_id
                 for name, value in about.items():
@@ -172,28 +175,28 @@ class _MLflow:
             raise DataError("tracking.mlflow-unusable", address=where, reason=in_one_line(error)[:200]) from None
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        with _its_own_warnings():
+        with _ignored_warnings():
             for name, value in values.items():
-                # MLflow takes letters, digits and a few signs for a name; any other is written as _.
-                known = re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
-                self._client.log_metric(self._run, known, value, step=round_number)
+                # MLflow takes letters, digits and a few signs in a name; any other character becomes _.
+                allowed = re.sub(r"[^\w\-./ ]", "_", name, flags=re.ASCII)
+                self._client.log_metric(self._run, allowed, value, step=round_number)
 
     def close(self, *, complete: bool) -> None:
-        with _its_own_warnings():
+        with _ignored_warnings():
             self._client.set_terminated(self._run, status="FINISHED" if complete else "FAILED")
 
 
 @contextlib.contextmanager
-def _its_own_warnings() -> Iterator[None]:
-    """What a library says of itself to its developers is nothing to who trains."""
+def _ignored_warnings() -> Iterator[None]:
+    """Ignores warnings of a library to its developers, which concern no user of Fulcrum."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _imported(module: str, option: str, extra: str) -> Any:
+def _import_extra(module: str, option: str, extra: str) -> Any:
     try:
-        with _its_own_warnings():
+        with _ignored_warnings():
             return importlib.import_module(module)
     except ImportError:
         raise MissingExtraError("tracking.extra-missing", option=option, extra=extra) from None

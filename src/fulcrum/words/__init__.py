@@ -1,6 +1,6 @@
-"""Sentences that more than one view shows: verdicts, recipes, numbers, and commands that make a plan again.
+"""The sentences of several views: verdicts, recipes, numbers, and commands that repeat a plan.
 
-Change it for another sentence. Each sentence is a function of figures.
+Change this folder for another sentence. Every sentence is a function of figures.
 
 Imports from: base, core, readers, planning.
 """

@@ -1,12 +1,12 @@
-r"""Numbers in words: how a figure is written for people, whether in a terminal, a chart or a page.
+r"""Figures, epsilons and foreign texts as people read them in a terminal, a chart or a page.
 
 >>> figure(0.000123456), figure(12345.678), figure(math.inf)
 ('0.000123', '12,346', '∞')
->>> shown_epsilon(10.0501), shown_epsilon(math.inf)
+>>> epsilon_text(10.0501), epsilon_text(math.inf)
 ('10.06', 'no guarantee')
 
-What a guarantee rests on is rounded up. Texts that came from a file or a stranger become characters to read, never
-orders to a terminal: `printable` is where all of them go through.
+Every figure behind a guarantee is rounded up. Every text from a file or a stranger goes through `printable`: a person
+reads its characters, and no terminal obeys them.
 """
 
 import math
@@ -26,7 +26,7 @@ def figure(value: float) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """Returns two figures as a span, or one where they agree.
+    """Returns two figures as a span, or a single figure where both agree.
 
     >>> span(1.0, 1.0), span(1.0, 2.0)
     ('1', '1 to 2')
@@ -35,7 +35,7 @@ def span(low: float, high: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share in percent, at one digit and never as minus zero.
+    """Returns a share in percent with a single decimal, never as minus zero.
 
     >>> percent(0.8799), percent(-0.0001)
     ('88.0%', '0.0%')
@@ -43,34 +43,34 @@ def percent(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:.1f}%"
 
 
-def shown_epsilon(epsilon: float | None) -> str:
-    """Returns an epsilon rounded up; none, or an infinite one, is no guarantee."""
+def epsilon_text(epsilon: float | None) -> str:
+    """Returns an epsilon rounded up; "no guarantee" for None or an infinite epsilon."""
     if epsilon is None or math.isinf(epsilon):
         return "no guarantee"
     return figure(display_epsilon(epsilon))
 
 
-def shown_rate(rate: float) -> str:
-    """Returns how often an observer succeeds in tenths of a percent, rounded up.
+def rate_text(rate: float) -> str:
+    """Returns the rate of an observer's success in tenths of a percent, rounded up.
 
-    >>> shown_rate(0.55203)
+    >>> rate_text(0.55203)
     '55.3%'
     """
     return f"{math.ceil(round(rate * 1000, 9)) / 1000:.1%}"
 
 
 def with_error(value: float, error: float | None, digits: str = ".3f") -> str:
-    """Returns a figure with its standard error, where there is one.
+    """Returns a figure with its standard error; None or NaN is no standard error.
 
     >>> with_error(0.75, 0.0123), with_error(1.5, None, "+.2f"), with_error(0.75, math.nan)
     ('0.750 ± 0.012', '+1.50', '0.750')
     """
-    known = error is not None and not math.isnan(error)
-    return f"{value:{digits}}" + (f" ± {error:{digits.removeprefix('+')}}" if known else "")
+    has_error = error is not None and not math.isnan(error)
+    return f"{value:{digits}}" + (f" ± {error:{digits.removeprefix('+')}}" if has_error else "")
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with every character that cannot be seen, and that a terminal may obey, written out.
+    r"""Returns a text with every invisible character written out, since a terminal may obey invisible characters.
 
     >>> printable("lille\x1b[2J\u202e")
     'lille\\x1b[2J\\u202e'

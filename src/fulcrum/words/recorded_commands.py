@@ -5,8 +5,9 @@
 >>> recorded_command("fulcrum train plan.json --model evil:Net -o run", into="run")
 '# made by a command that is not shown: it names code or an address, or is none that Fulcrum writes'
 
-The author of a foreign run or audit writes its file. A shown command is a single line of shell words in plain quotes.
-Its options neither import a module nor send results to an address or another folder.
+A stranger may have written the file of a run or an audit, and a reader of the report may run its command. A command is
+therefore shown only as a single line of shell words in plain quotes, with options that neither import a module nor send
+results to an address or another folder.
 """
 
 import re
@@ -101,7 +102,7 @@ def recorded_command(command: str, *, into: str) -> str:
 
 
 def _is_plain(words: Sequence[str], into: str) -> bool:
-    """Whether words are a verb with results, its subject, plain options, and the folder for the results."""
+    """Checks that words are a verb with results, its subject, plain options, and the folder for the results."""
     if list(words[:1]) != ["fulcrum"] or list(words[-2:]) != ["-o", into] or words[1] not in _SUBJECTS:
         return False
     verb, arguments = words[1], words[2:-2]
@@ -110,7 +111,7 @@ def _is_plain(words: Sequence[str], into: str) -> bool:
 
 
 def _are_plain_options(verb: str, words: Sequence[str]) -> bool:
-    """Whether words are options of a verb, each with one plain value where the option has a value."""
+    """Checks that words are options of a verb, every option with its plain value if the option has a value."""
     rest = iter(words)
     return all(
         name in _FLAGS.get(verb, ()) or (name in _OPTIONS[verb] and _is_plain_value(name, next(rest, "")))
@@ -119,7 +120,7 @@ def _are_plain_options(verb: str, words: Sequence[str]) -> bool:
 
 
 def _is_plain_value(name: str, value: str) -> bool:
-    """Whether a value is a number, a name or a path; module:function, an address and a host's share are none."""
+    """Checks that a value is a number, a name or a path, and no module:function, address or network share."""
     if name == "--device":
         return _DEVICE.fullmatch(value) is not None
     if name == "--run":

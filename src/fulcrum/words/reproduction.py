@@ -1,4 +1,4 @@
-"""The commands that make a plan again, from its settings alone.
+"""The commands that repeat a plan, from its settings alone.
 
 >>> from fulcrum.planning.planner import plan
 >>> reproducing_commands(plan("consortium", rounds=10, epsilon=1.0))[0]
@@ -19,36 +19,37 @@ from fulcrum.readers.profiles import PROFILES, profile
 def reproducing_commands(
     plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
 ) -> list[str]:
-    """Returns the commands that make the plan again, check it and write its report; FEDERATION stands for its file.
+    """Returns the commands that repeat a plan, check the plan and write its report.
 
-    Weights given by silo are a column `weight` of that file: FEDERATION_WITH_WEIGHTS.
+    FEDERATION stands for the file of the federation. FEDERATION_WITH_WEIGHTS has a column `weight` besides, for weights
+    that were given by silo.
 
     Args:
-        plan: What to make again.
-        trained: The commands that trained what the report shows, into the folder `run`.
-        audited: The command that made the audit it shows, in the folder `audit`.
-        answered: Whether it shows what people say of the deployment: ANSWERS.toml.
-        written: The date that the report bears.
+        plan: The plan to repeat.
+        trained: The commands of the trained runs in the report, with results in the folder `run`.
+        audited: The command of the audit in the report, with results in the folder `audit`.
+        answered: True for a report with people's answers, ANSWERS.toml.
+        written: The date of the report.
     """
     report = ["fulcrum report plan.json"]
     report += ["--run run"] if trained else []
     report += ["--audit audit"] if audited else []
     report += ["--answers ANSWERS.toml"] if answered else []
     report += [f"--date {written}"] if written else []
-    made = [*trained, *([audited] if audited else [])]
-    return [_planning_command(plan), "fulcrum verify plan.json", *made, f"{' '.join(report)} -o report.html"]
+    results = [*trained, *([audited] if audited else [])]
+    return [_planning_command(plan), "fulcrum verify plan.json", *results, f"{' '.join(report)} -o report.html"]
 
 
 def _planning_command(plan: Plan) -> str:
     federation, target = plan.federation, plan.target
     built_in = federation.name in PROFILES and profile(federation.name).digest == federation.digest
-    own_weights = plan.weights_rule == BY_SILO  # which the command line takes from a column of the file
+    own_weights = plan.weights_rule == BY_SILO  # the command line takes weights by silo from a column of the file
     source = shlex.quote(federation.name) if built_in and not own_weights else "FEDERATION"
     source += "_WITH_WEIGHTS" if own_weights else ""
     if target.spent:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
-    # A recipe of its own name is said by it: nothing else asks a server to shrink for softmax heads alone.
+    # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
     recipe = "joint" if plan.shrink == HEADS else "paper"
     parts = RECIPES[recipe]
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
@@ -99,7 +100,7 @@ def _planning_command(plan: Plan) -> str:
 
 
 def _floor_option(plan: Plan) -> str | None:
-    """Returns the floor as the command line takes it; None where it has none or cannot say it."""
+    """Returns the information floor as a value of --floor; None without a floor."""
     floor, inner = plan.floor, plan.federation.innermost
     if plan.coupling is not None:
         return f"coupling={plan.coupling!r}"

@@ -1,6 +1,6 @@
-"""Charts as Vega-Lite specifications, and how they look in light and dark, as SVG and PNG.
+"""Charts as Vega-Lite specifications, their look in light and dark, and their SVG and PNG.
 
-Change it for another chart.
+Change this folder for another chart.
 
 Imports from: base, core, planning, server, words.
 """

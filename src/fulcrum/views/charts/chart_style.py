@@ -1,10 +1,10 @@
-"""How every chart looks, in light and in dark, and a chart as SVG, PNG or part of a page.
+"""The look of every chart in light and dark, and a chart as SVG, PNG or part of a page.
 
 >>> theme()["background"], theme(dark=True)["range"]["category"][0]
 ('transparent', '#5cb8f2')
 
-A chart is a Vega-Lite specification in a plain dict. It holds no colours: `theme` gives them, so that one specification
-serves page, print and file.
+A chart is a Vega-Lite specification in a plain dict, without colours: `theme` adds the colours, so that the same
+specification serves page, print and file.
 """
 
 import html
@@ -39,23 +39,23 @@ PALETTE: Mapping[str, tuple[str, str]] = {
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 STILL_FONT = 'Arial, "Liberation Sans", Helvetica, sans-serif'
-"""For pictures on paper: fonts of equal widths, so that what is printed is rarely narrowed or widened."""
+"""For pictures on paper: fonts of equal widths, so that text is rarely narrowed or widened."""
 
 LONGEST_NAME = 36
-"""Letters of a name that a chart shows."""
+"""The most letters of a name in a chart."""
 
 OBSERVERS = ["above", "inside"]
-"""Who sees the sums of regions, and who sees single updates."""
+"""The observer of the sums of regions, and the observer of single releases."""
 
 NAME_WIDTH = 260
-"""Pixels that a name in a chart takes at most."""
+"""The most pixels of a name in a chart."""
 
 _WIDTH = 680  # of a picture where the page does not say: the text of an A4 sheet
 _TEXT = re.compile(r'<text((?: [\w:-]+="[^"]*")*)>([^<]+)</text>')  # no chart has text of several lines
 
 
 def theme(*, dark: bool = False) -> Spec:
-    """Returns the Vega-Lite configuration that all charts share, in light or dark colours."""
+    """Returns the Vega-Lite configuration of all charts, in light or dark colours."""
     colour = {role: pair[dark] for role, pair in PALETTE.items()}
     text = {"labelColor": colour["muted"], "titleColor": colour["muted"], "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -102,42 +102,42 @@ def theme(*, dark: bool = False) -> Spec:
 
 
 def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH, font: str = FONT) -> str:
-    """Returns a chart as SVG; `width` is that of the plot where the specification leaves it to the page."""
-    return fitted_svg(_drawn(spec, width), config={**theme(dark=dark), "font": font})
+    """Returns a chart as SVG; `width` is the width of a plot that otherwise follows the page."""
+    return fitted_svg(_with_width(spec, width), config={**theme(dark=dark), "font": font})
 
 
 def fitted_svg(spec: Spec, *, config: Spec | None = None) -> str:
-    """Returns a specification as SVG whose every text takes the room that was measured for it, in whatever font.
+    """Returns a specification as SVG with a fixed width for every text.
 
-    A reader's machine may not have the font that the picture was laid out in: a wider one would be cut at the edges.
+    A reader's machine may lack the font of the layout, and text in a wider font would be cut at the edges.
     """
     drawn = str(_converter().vegalite_to_svg(spec, config=config))
-    widths = iter(_measured(_TEXT.findall(drawn)))
+    widths = iter(_text_widths(_TEXT.findall(drawn)))
 
-    def fitted(found: re.Match[str]) -> str:
-        attributes, text = found.groups()
+    def with_width(match: re.Match[str]) -> str:
+        attributes, text = match.groups()
         return f'<text{attributes} textLength="{next(widths):.1f}" lengthAdjust="spacingAndGlyphs">{text}</text>'
 
-    return _TEXT.sub(fitted, drawn)
+    return _TEXT.sub(with_width, drawn)
 
 
 def png(spec: Spec, *, dark: bool = False, width: int = _WIDTH, scale: float = 2.0) -> bytes:
-    """Returns a chart as PNG on the paper's colour, `scale` pixels to each of the SVG's."""
+    """Returns a chart as PNG on the paper's colour, `scale` pixels to a pixel of the SVG."""
     paper = {**theme(dark=dark), "background": PALETTE["paper"][dark]}
-    return bytes(_converter().vegalite_to_png(_drawn(spec, width), config=paper, scale=scale))
+    return bytes(_converter().vegalite_to_png(_with_width(spec, width), config=paper, scale=scale))
 
 
 def javascript_bundle() -> str:
-    """Returns Vega, Vega-Lite and Vega-Embed as one script for a page."""
+    """Returns Vega, Vega-Lite and Vega-Embed as a single script for a page."""
     return str(_converter().javascript_bundle())
 
 
 def spread_axis(title: str, values: Iterable[float], *, zero: bool = True) -> Spec:
-    """Returns an axis on which all values can be told apart: logarithmic where they span much, else from `zero`."""
-    found = list(values)
-    if not found or min(found) <= 0 or max(found) <= 6 * min(found):
+    """Returns an axis that separates all values: logarithmic for a wide span, else linear."""
+    numbers = list(values)
+    if not numbers or min(numbers) <= 0 or max(numbers) <= 6 * min(numbers):
         return {"title": title, "scale": {"zero": zero, "nice": zero, **({} if zero else {"padding": 12})}}
-    low, high = 0.8 * min(found), 1.25 * max(found)
+    low, high = 0.8 * min(numbers), 1.25 * max(numbers)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high < 1e4 * low else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
@@ -146,7 +146,7 @@ def spread_axis(title: str, values: Iterable[float], *, zero: bool = True) -> Sp
 
 
 def tooltip(**fields: str | tuple[str, str]) -> list[Spec]:
-    """Returns what a chart tells under the pointer: titles by field, with a number format where one is given."""
+    """Returns the tooltip of a chart: titles by field, or pairs of title and number format."""
     return [
         {"field": name, "title": title}
         if isinstance(title, str)
@@ -156,7 +156,7 @@ def tooltip(**fields: str | tuple[str, str]) -> list[Spec]:
 
 
 def short_names(names: Iterable[str]) -> list[str]:
-    """Returns names that fit in a chart, long ones without their middle; those that then look alike stay whole.
+    """Returns names that fit in a chart: long names lose their middle, unless two names would look alike.
 
     >>> short_names(["north", "A region with a rather long name, number 3"])
     ['north', 'A region with a r…ng name, number 3']
@@ -169,7 +169,7 @@ def short_names(names: Iterable[str]) -> list[str]:
 
 
 def plain_word(name: str) -> str:
-    """Returns a name that can stand inside an expression's string."""
+    """Returns a name without characters that could end a string inside a Vega expression."""
     return "".join(letter for letter in name if letter.isalnum() or letter in " -_")
 
 
@@ -181,13 +181,13 @@ def _converter() -> Any:
     return vl_convert
 
 
-def _measured(texts: Sequence[tuple[str, str]]) -> list[float]:
-    """Returns the widths of texts, each with its attributes in SVG, as the layout measured them: Vega tells bounds."""
+def _text_widths(texts: Sequence[tuple[str, str]]) -> list[float]:
+    """Returns the widths of texts with their SVG attributes, measured by the bounds of a Vega layout."""
     named = {"font": "font-family", "fontSize": "font-size", "fontStyle": "font-style", "fontWeight": "font-weight"}
     rows = []
     for attributes, text in texts:
-        given = {key: html.unescape(value) for key, value in re.findall(r'([\w:-]+)="([^"]*)"', attributes)}
-        row: ChartRow = {key: given[name] for key, name in named.items() if name in given}
+        values = {key: html.unescape(value) for key, value in re.findall(r'([\w:-]+)="([^"]*)"', attributes)}
+        row: ChartRow = {key: values[name] for key, name in named.items() if name in values}
         rows.append(row | {"fontSize": float(row["fontSize"].removesuffix("px")), "text": html.unescape(text)})
     encoding = {key: {"field": key} for key in (*named, "text")}
     spec = {
@@ -205,23 +205,23 @@ def _measured(texts: Sequence[tuple[str, str]]) -> list[float]:
     return [bar["width"] for bar in frame["items"][1]["items"]]
 
 
-def _drawn(spec: Spec, width: int) -> Spec:
+def _with_width(spec: Spec, width: int) -> Spec:
     return spec | {"width": width} if spec.get("width") == "container" else spec
 
 
 def curve_layers(
     points: Sequence[ChartRow], here: ChartRow, encoding: Spec, *, tips: list[Spec], marked: Sequence[ChartRow] = ()
 ) -> list[Spec]:
-    """Returns a curve of alternatives: its line, a dot at every point of it and of `marked`, a ring around this plan.
+    """Returns a curve of alternatives: a line, a dot at every point, and a ring around the plan.
 
     Args:
-        points: From left to right.
-        here: Where the plan stands.
-        encoding: Its axes, x and y.
-        tips: What is shown of a point under the pointer.
-        marked: More points that are no part of the line.
+        points: The points of the line, from left to right.
+        here: The point of the plan.
+        encoding: The axes x and y.
+        tips: The tooltip of a point.
+        marked: Further points, beside the line.
     """
-    told = {**encoding, "tooltip": tips}
+    hovered = {**encoding, "tooltip": tips}
     dot = {"type": "point", "filled": True, "size": 28, "opacity": 1, "style": "plain"}
     ring = {"type": "point", "filled": False, "size": 220, "strokeWidth": 2.5, "opacity": 1, "style": "here"}
     return [
@@ -230,13 +230,13 @@ def curve_layers(
             "mark": {"type": "line", "style": "plain", "strokeWidth": 2.5},
             "encoding": {**encoding, "order": {"field": encoding["x"]["field"]}},
         },
-        {"data": {"values": [*points, *marked]}, "mark": dot, "encoding": told},
-        {"data": {"values": [here]}, "mark": ring, "encoding": told},
+        {"data": {"values": [*points, *marked]}, "mark": dot, "encoding": hovered},
+        {"data": {"values": [here]}, "mark": ring, "encoding": hovered},
     ]
 
 
 def name_layer(point: ChartRow, style: str, encoding: Spec, *, right: bool, **text: Any) -> Spec:
-    """Returns the `label` of a point beside it: to its left where it stands on the right; `text` is where else."""
+    """Returns the `label` beside a point: on the left of points at the right edge; `text` moves the label further."""
     place = {"align": "right" if right else "left", "dx": 4 if right else 11, **text}
     return {
         "data": {"values": [point]},

@@ -1,4 +1,4 @@
-"""The charts of a plan and of what training learned, each with its figures as a table; for the report and the page."""
+"""The charts of a plan and of training, with their figures as tables, for the report and the page."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,20 +26,20 @@ from fulcrum.views.charts.plan_charts import (
 from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
 from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
 from fulcrum.views.charts.weights_chart import CHOICE_HEADINGS, choice_rows, weights_chart
-from fulcrum.words.numbers import figure, percent, shown_epsilon, with_error
+from fulcrum.words.numbers import epsilon_text, figure, percent, with_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A chart: its specification, and its figures as the rows of a table, made when they are asked for.
+    """A chart: its specification, and its figures as the rows of a table, which are made on demand.
 
     Attributes:
-        key: The name of its place in a page.
-        spec: How it is drawn.
-        headings: Above the columns of its figures.
-        rows: Its figures, as texts.
-        width: Of the plot on paper, in pixels.
-        narrow: How it is drawn where there is less room than `spec` needs.
+        key: The name of the chart's place in a page.
+        spec: The specification.
+        headings: The headings of the table.
+        rows: The figures, as texts.
+        width: The width of the plot on paper, in pixels.
+        narrow: The specification for a page that is too narrow for `spec`.
     """
 
     key: str
@@ -51,12 +51,12 @@ class Drawing:
 
     @property
     def specs(self) -> dict[str, Spec]:
-        """Returns the specifications by the keys that a page's script knows them under."""
+        """Returns the specifications by the keys of the page's script."""
         return {self.key: self.spec} | ({} if self.narrow is None else {f"{self.key}-narrow": self.narrow})
 
 
 def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
-    """Yields the charts of a plan; `points` is the number of divisions that the trade between observers shows."""
+    """Yields the charts of a plan; `points` is the number of divisions in the trade between observers."""
     regions = region_rows(plan)
     injected = plan.injection == "aggregator"
     noise = "noise on the sum" if injected else "noise multiplier"
@@ -84,18 +84,18 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
         key="epsilon",
         spec=epsilon_chart(regions, allocation=plan.allocation, injected=injected, one_group=plan.one_group),
         headings=(regions[0]["tier"], "ε above", "ε inside", "ε above, uniform", "ε inside, uniform"),
-        rows=((row["name"], *(shown_epsilon(row[column]) for column in columns)) for row in regions),
+        rows=((row["name"], *(epsilon_text(row[column]) for column in columns)) for row in regions),
     )
     trades = observer_trade(plan, points=points)
     above, inside = plan.worst_epsilon(), plan.worst_epsilon(SILO)
-    asked = plan.requirement.multiplier
-    one_wish = set(asked) <= {plan.federation.innermost.name, SILO} and all(np.ndim(q) == 0 for q in asked.values())
-    if trades and one_wish:  # else worst epsilons do not say whose promise is kept
+    needs = plan.requirement.multiplier
+    same_target = set(needs) <= {plan.federation.innermost.name, SILO} and all(np.ndim(q) == 0 for q in needs.values())
+    if trades and same_target:  # with several targets the worst epsilon does not show which target is met
         yield Drawing(
             key="trade",
             spec=trade_chart(trades, above=above, inside=inside),
             headings=("worst ε inside", "worst ε above"),
-            rows=((shown_epsilon(trade.inside_at_budget), shown_epsilon(trade.above_at_budget)) for trade in trades),
+            rows=((epsilon_text(trade.inside_at_budget), epsilon_text(trade.above_at_budget)) for trade in trades),
             width=300,
         )
     if trades:
@@ -105,7 +105,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
             headings=("worst ε inside", "noise budget, C²", "of uniform's"),
             rows=(
                 (
-                    shown_epsilon(trade.epsilon_inside),
+                    epsilon_text(trade.epsilon_inside),
                     figure(trade.noise_budget),
                     f"{trade.noise_budget / trades[-1].noise_budget:.1%}",
                 )
@@ -130,11 +130,11 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
 
 
 def weights_drawing(plan: Plan, *, points: int = 13) -> Drawing | None:
-    """Returns what other weights would save, and whom they would quieten; None where there is nothing to choose.
+    """Returns the chart of noise and influence at other weights; None without a choice of weights.
 
     Args:
-        plan: Whose promise all of them keep.
-        points: How many weights from sizes to least noise are shown.
+        plan: The plan; all weights keep its promise.
+        points: The number of weights from sizes to least noise in the chart.
     """
     choices = weight_choices(plan, points=points)
     if not choices:
@@ -149,7 +149,7 @@ def weights_drawing(plan: Plan, *, points: int = 13) -> Drawing | None:
 
 
 def run_drawings(results: Results) -> Iterable[Drawing]:
-    """Yields the charts of what training learned."""
+    """Yields the charts of accuracy and other metrics."""
     run, compared = results.run, results.comparison
     reference = None if run is None else run.reference
     if compared is not None:

@@ -1,9 +1,9 @@
-"""Charts of what a plan trades, reveals and learns: curves between the observers, information by round, accuracy.
+"""Charts of a plan and its training: curves between the observers, information by round, accuracy.
 
 >>> learning_chart([{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.75}])["description"]
 'Test accuracy by round: 0.750 after round 2.'
 
-Each chart carries a `description`, its alternative in words.
+Every chart has a `description`, its alternative in words.
 """
 
 import math
@@ -18,17 +18,17 @@ from fulcrum.planning.comparison import Trade
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.leakage import information_bound, shown_nats
 from fulcrum.views.charts.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_axis, tooltip
-from fulcrum.words.numbers import shown_epsilon, with_error
+from fulcrum.words.numbers import epsilon_text, with_error
 
 _AT_THE_EDGE = 0.015
-"""Of the ceiling: a line that is nearer to 0 cannot be told from the axis."""
+"""Share of the ceiling: a line nearer to 0 looks like the axis."""
 
 
 def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec:
-    """Returns epsilon above against epsilon inside at one noise budget: the smaller the one, the larger the other.
+    """Returns epsilon above against epsilon inside at a fixed noise budget: less inside costs more above.
 
     Args:
-        trades: As `observer_trade` gives them.
+        trades: The divisions of `observer_trade`.
         above: The plan's own worst epsilon above.
         inside: The plan's own worst epsilon inside.
     """
@@ -40,19 +40,19 @@ def trade_chart(trades: Sequence[Trade], *, above: float, inside: float) -> Spec
         y=("above", "worst epsilon above"),
         here={"inside": inside, "above": above},
         description=(
-            f"At this plan's noise budget, the worst epsilon above a region grows from {shown_epsilon(first['above'])} "
-            f"to {shown_epsilon(last['above'])} as the worst epsilon inside falls from "
-            f"{shown_epsilon(first['inside'])} to {shown_epsilon(last['inside'])}. This plan stands at "
-            f"{shown_epsilon(above)} above and {shown_epsilon(inside)} inside."
+            f"At this plan's noise budget, the worst epsilon above a region grows from "
+            f"{epsilon_text(first['above'])} to {epsilon_text(last['above'])} as the worst epsilon inside "
+            f"falls from {epsilon_text(first['inside'])} to {epsilon_text(last['inside'])}. This plan has "
+            f"{epsilon_text(above)} above and {epsilon_text(inside)} inside."
         ),
     )
 
 
 def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spec:
-    """Returns the noise that a target inside needs while the promise above is kept, as a share of what uniform needs.
+    """Returns the noise for a target inside at the same promise above, as a share of the noise of uniform.
 
     Args:
-        trades: As `observer_trade` gives them.
+        trades: The divisions of `observer_trade`.
         inside: The plan's own worst epsilon inside.
         budget: The plan's own noise budget.
     """
@@ -66,8 +66,8 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
         here={"inside": inside, "share": budget / uniform},
         description=(
             f"At the same promise above, noise grows from {points[0]['share']:.0%} of what uniform noise needs to all "
-            f"of it as the worst epsilon inside falls from {shown_epsilon(points[0]['inside'])} to "
-            f"{shown_epsilon(points[-1]['inside'])}. This plan needs {budget / uniform:.0%}."
+            f"of it as the worst epsilon inside falls from {epsilon_text(points[0]['inside'])} to "
+            f"{epsilon_text(points[-1]['inside'])}. This plan needs {budget / uniform:.0%}."
         ),
     )
     for layer in chart["layer"]:
@@ -76,18 +76,19 @@ def price_chart(trades: Sequence[Trade], *, inside: float, budget: float) -> Spe
 
 
 def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
-    """Returns a bound on what is learned of a silo's class concentration after each round: the worst silo, in nats.
+    """Returns, by round and observer, a bound in nats on information about the class concentration of the worst silo.
 
-    The bound is the lateral floor and what the releases add; never above the ceiling, which it reaches at once where a
-    silo has no noise against that observer. Without a declared floor it bounds what the releases add, and not all that
-    is learned. At round 0 stands what is known before: the floor, and what earlier plans released.
+    - With a declared floor the bound is the information floor plus the information of the releases.
+    - Without a declared floor the bound counts the releases alone, not all information of the observer.
+    - The bound is at most the ceiling. A silo without noise against the observer is at the ceiling at once.
+    - Round 0 has the information before the plan: the floor, and the releases of earlier plans.
     """
     lateral, ceiling = np.zeros(len(plan.federation)) if plan.floor is None else plan.floor, information_ceiling(plan)
-    found: list[ChartRow] = []
+    rows: list[ChartRow] = []
     rounds = np.unique(np.linspace(1, plan.rounds, min(points, plan.rounds)).round().astype(int)).tolist()
     for observer, tier in zip(OBSERVERS, (plan.federation.innermost.name, SILO), strict=True):
         floor = lateral + plan.information_before(tier)
-        found.append({"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)})
+        rows.append({"round": 0, "observer": observer, "nats": min(float(floor.max()), ceiling)})
         noise, levels = plan.effective_multiplier(tier), np.unique(floor)
         least = [float(noise[floor == level].min()) for level in levels] if len(levels) < 100 else None
         pairs = (noise, floor) if least is None else (np.array(least), levels)
@@ -100,23 +101,23 @@ def information_rows(plan: Plan, *, points: int = 40) -> list[ChartRow]:
                 bound=plan.target.bound,
                 parameters=plan.parameters,
             )
-            found.append({"round": number, "observer": observer, "nats": float(np.max(nats))})
-    return found
+            rows.append({"round": number, "observer": observer, "nats": float(np.max(nats))})
+    return rows
 
 
 def information_words(rows: Sequence[ChartRow], *, ceiling: float, floor_declared: bool = True) -> list[str]:
-    """Returns in words what cannot be seen: lines that lie at 0, at the ceiling, or on each other.
+    """Returns remarks on lines that a reader cannot see: lines at 0, at the ceiling, or on each other.
 
     Args:
-        rows: As `information_rows` gives them.
-        ceiling: The entropy of what is to be learned, in nats.
-        floor_declared: True where the rows count a floor; without one they count what the releases add.
+        rows: The rows of `information_rows`.
+        ceiling: The entropy of the class concentration, in nats.
+        floor_declared: True for rows with a floor; otherwise the rows count the releases alone.
 
     >>> points = [{"round": number, "observer": "above", "nats": 0.001 * number} for number in range(3)]
     >>> information_words(points, ceiling=3.0)
-    ['The line of the observer above cannot be told from 0 here: it learns at most 0.002 of 3 nats.']
+    ['The line of the observer above looks like 0 here: the observer learns at most 0.002 of 3 nats.']
     """
-    found = []
+    remarks = []
     by_observer = {name: [row for row in rows if row["observer"] == name] for name in OBSERVERS}
     for observer, line in by_observer.items():
         if not line:
@@ -126,22 +127,20 @@ def information_words(rows: Sequence[ChartRow], *, ceiling: float, floor_declare
         whose = f"The line of the observer {observer}"
         if full is not None:
             when = f"from round {full} on" if full else "from the start"
-            found.append(f"{whose} lies at the ceiling {when}: there the bound says nothing.")
+            remarks.append(f"{whose} lies at the ceiling {when}: there the bound says nothing.")
         elif last <= _AT_THE_EDGE * ceiling:
-            learns = "it learns at most" if floor_declared else "the releases add up to"
-            found.append(
-                f"{whose} cannot be told from 0 here: {learns} {shown_nats(last, digits=3)} of {ceiling:.3g} nats."
-            )
+            learns = "the observer learns at most" if floor_declared else "the releases add up to"
+            remarks.append(f"{whose} looks like 0 here: {learns} {shown_nats(last, digits=3)} of {ceiling:.3g} nats.")
         elif least >= (1 - _AT_THE_EDGE) * ceiling:
-            found.append(f"{whose} cannot be told from the ceiling here: the bound hardly says anything.")
+            remarks.append(f"{whose} looks like the ceiling here: the bound says hardly anything.")
     above, inside = ([row["nats"] for row in line] for line in by_observer.values())
-    if above and inside and not found and max(map(abs, np.subtract(above, inside))) <= _AT_THE_EDGE * ceiling:
-        found.append("The lines of both observers lie on each other.")
-    return found
+    if above and inside and not remarks and max(map(abs, np.subtract(above, inside))) <= _AT_THE_EDGE * ceiling:
+        remarks.append("The lines of both observers lie on each other.")
+    return remarks
 
 
 def information_heading(floor_declared: bool) -> str:
-    """Returns what a column or an axis of `information_rows` holds."""
+    """Returns the heading of a column or an axis of `information_rows`."""
     return "nats at most" if floor_declared else "nats that the releases add"
 
 
@@ -154,22 +153,23 @@ def information_chart(
     follows: bool = False,
     above: str = "above its region",
 ) -> Spec:
-    """Returns the information bound by round for both observers, under its ceiling.
+    """Returns the information bound by round for both observers, and its ceiling.
 
     Args:
-        rows: As `information_rows` gives them.
-        ceiling: The entropy of what is to be learned, in nats.
-        target: K, the bound asked for.
-        floor_declared: True where the rows count a floor; without one they count what the releases add.
-        follows: True where the rows count what silos released before the plan.
+        rows: The rows of `information_rows`.
+        ceiling: The entropy of the class concentration, in nats.
+        target: K, the target of the plan.
+        floor_declared: True for rows with a floor; otherwise the rows count the releases alone.
+        follows: True for rows that count the releases of silos before the plan.
         above: The place of the observer above, in words.
     """
     last = max(row["round"] for row in rows)
     over = f"over these {last} rounds and all released before" if follows else f"over {last} rounds"
-    learned = "What is learned of a silo's class concentration" if floor_declared else "What the releases add to what"
-    learned += f" {over}, at most:" if floor_declared else f" is known of a silo's class concentration {over}: up to"
+    learned = f"Information about a silo's class concentration {over}, at most:"
+    if not floor_declared:
+        learned = f"Information that the releases add about a silo's class concentration {over}: up to"
     end = {row["observer"]: shown_nats(row["nats"], digits=3) for row in rows}
-    guides = [{"nats": ceiling, "label": f"ceiling: all there is to learn at {LEVELS} levels, {ceiling:.3g} nats"}]
+    guides = [{"nats": ceiling, "label": f"ceiling: all information at {LEVELS} levels, {ceiling:.3g} nats"}]
     if target is not None:
         guides.append({"nats": target, "label": f"the target, {target:.3g} nats"})
     top = 1.12 * max(ceiling, target or 0.0)  # room for the ceiling's name
@@ -183,7 +183,9 @@ def information_chart(
         "description": (
             f"{learned} {end['above']} nats {above} and {end['inside']} inside it, under a ceiling of {ceiling:.3g} "
             "nats."
-            + "".join(f" {said}" for said in information_words(rows, ceiling=ceiling, floor_declared=floor_declared))
+            + "".join(
+                f" {remark}" for remark in information_words(rows, ceiling=ceiling, floor_declared=floor_declared)
+            )
         ),
         "width": "container",
         "height": 240,
@@ -211,7 +213,7 @@ def information_chart(
 
 
 def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None = None) -> Spec:
-    """Returns accuracy by allocation with a standard error to both sides, where there is one.
+    """Returns accuracy by allocation, with its standard error to both sides if known.
 
     Args:
         rows: With `allocation`, `accuracy`, and `accuracy_se` or None.
@@ -251,12 +253,12 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
 def learning_chart(
     rows: Iterable[Mapping[str, Any]], *, reference: float | None = None, metric: str = "test accuracy"
 ) -> Spec:
-    """Returns accuracy, or another metric, by round with a band of one standard error.
+    """Returns accuracy, or a different metric, by round with a band of a standard error.
 
     Args:
         rows: With `round`, `accuracy`, and `accuracy_se` or None.
         reference: The accuracy without clip and noise.
-        metric: What `accuracy` is, where it is something else.
+        metric: The name of the metric in the field `accuracy`.
     """
     points = [{"round": row["round"], **_accuracy(row)} for row in rows]
     y = {"field": "accuracy", "type": "quantitative", "title": metric, "scale": {"zero": False}}
@@ -288,7 +290,7 @@ def learning_chart(
 
 
 def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], here: ChartRow, description: str) -> Spec:
-    """Returns a curve of alternatives with its ends and this plan marked by name."""
+    """Returns a curve of alternatives, with names at its ends and at the plan."""
     across = {
         "field": x[0],
         "type": "quantitative",
@@ -325,7 +327,7 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
 
 
 def _guide(values: list[ChartRow], encoding: Spec, **text: Any) -> Spec:
-    """Returns lines across a chart, each with its label; `text` is where that stands."""
+    """Returns lines across a chart with their labels; `text` places the labels."""
     return {
         "data": {"values": values},
         "encoding": encoding,

@@ -1,11 +1,11 @@
-"""A federation by region: what there is to draw of each, and epsilon for both observers.
+"""A federation by region: the figures of every region, and the chart of epsilon for both observers.
 
 >>> from fulcrum.planning.planner import plan
 >>> chart = epsilon_chart(region_rows(plan("severe", rounds=10, epsilon=1.0)))
 >>> chart["description"]
 'Worst epsilon by region: up to 1 above it and up to 10.48 inside it; with uniform noise 1 and 2.155.'
 
-Each chart carries a `description`, its alternative in words. Nothing is computed here but where things are drawn.
+Every chart has a `description`, its alternative in words. This module computes positions alone.
 """
 
 import math
@@ -28,19 +28,20 @@ from fulcrum.views.charts.chart_style import (
     spread_axis,
     tooltip,
 )
-from fulcrum.words.numbers import shown_epsilon, span
+from fulcrum.words.numbers import epsilon_text, span
 
 MOST_ROWS = 24
-"""Rows that a drawing by region has; beyond, regions are shown by the tier around them, then the smallest together."""
+"""The most rows of a drawing by region; more regions are drawn by an outer tier, the smallest nodes in a single row."""
 
 
 def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
-    """Returns what there is to draw of each region, in the order of the tree: silos, noise, influence, worst epsilons.
+    """Returns the figures of every region in the order of the tree: silos, noise, influence, worst epsilons.
 
-    Influence is the share of the model, beside the share by size (by number of silos, where sizes are not given).
-    Epsilons are the plan's and, beside them, those of one multiplier for all that keeps the same promise; None where
-    there is no guarantee. A federation of more than `most` regions is shown by its innermost tier of at most that many
-    nodes, or else by the largest nodes of its outermost one.
+    - Influence stands beside the share by size, or by number of silos where sizes are unknown.
+    - The plan's epsilons stand beside the epsilons of a single multiplier for all silos at the same promise. None is no
+      guarantee.
+    - A federation of more than `most` regions is drawn by its innermost tier of at most `most` nodes, or else by the
+      largest nodes of its outermost tier.
     """
     federation = plan.federation
     tier = next((tier for tier in federation.tiers if len(tier.nodes) <= most), federation.tiers[-1])
@@ -53,10 +54,10 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     else:
         noise = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
     silos = np.bincount(node_of, minlength=count)
-    kept = np.sort(np.argsort(-silos, kind="stable")[: count if count <= most else most - 1])
-    place = np.full(count, len(kept))  # what is not kept is drawn together, last
-    place[kept] = np.arange(len(kept))
-    where, rows = place[node_of], len(kept) + (count > most)
+    largest = np.sort(np.argsort(-silos, kind="stable")[: count if count <= most else most - 1])
+    place = np.full(count, len(largest))  # all smaller nodes are drawn together, in the last row
+    place[largest] = np.arange(len(largest))
+    where, rows = place[node_of], len(largest) + (count > most)
     least = np.full(rows, np.inf)
     np.minimum.at(least, where, noise)
     figures = {
@@ -70,17 +71,17 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     influence = np.bincount(where, weights=plan.influence, minlength=rows)
     by_size = np.bincount(where, weights=federation.sizes / federation.sizes.sum(), minlength=rows)
     silos_of, regions_of = np.bincount(where, minlength=rows), np.bincount(place[node_of_region], minlength=rows)
-    found = []
-    for index in _tree_order(federation, tier.name, kept, rows):
-        other = index == len(kept)
+    figures_of_nodes = []
+    for index in _tree_order(federation, tier.name, largest, rows):
+        other = index == len(largest)
         low, high = float(least[index]), float(greatest[index])
-        found.append(
+        figures_of_nodes.append(
             {
-                "name": f"{count - len(kept):,} smaller" if other else tier.nodes[kept[index]],
+                "name": f"{count - len(largest):,} smaller" if other else tier.nodes[largest[index]],
                 "together": other,
                 "tier": tier.name,
                 "inner": federation.innermost.name,
-                "path": [] if other else _path(federation, tier.name, int(kept[index])),
+                "path": [] if other else _path(federation, tier.name, int(largest[index])),
                 "silos": int(silos_of[index]),
                 "regions": int(regions_of[index]),
                 "noise_low": low,
@@ -92,19 +93,20 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
                 **{name: values[index] for name, values in worst.items()},
             }
         )
-    return found
+    return figures_of_nodes
 
 
 def epsilon_chart(
     rows: Sequence[ChartRow], *, allocation: str = "optimal", injected: bool = False, one_group: bool = False
 ) -> Spec:
-    """Returns the worst epsilon of each region for both observers: the plan's beside that of uniform noise.
+    """Returns the chart of the worst epsilon by region for both observers, with the plan's and with uniform noise.
 
     Args:
-        rows: As `region_rows` gives them.
-        allocation: The plan's.
-        injected: Whether aggregators draw the plan's noise; that of uniform noise is the silos' own.
-        one_group: True where all silos are masked as one group, so that the observer above is outside the federation.
+        rows: The rows of `region_rows`.
+        allocation: The plan's allocation.
+        injected: True where aggregators draw the plan's noise; uniform noise is always the silos' own.
+        one_group: True where all silos are masked as a single group, so that the observer above is outside the
+            federation.
     """
     points: list[ChartRow] = []
     bars, none = [], []
@@ -114,8 +116,8 @@ def epsilon_chart(
             mine, uniform = row[observer], row[f"uniform_{observer}"]
             for whose, epsilon in {"uniform": uniform, allocation: mine}.items():
                 if epsilon is not None:
-                    told = {"epsilon": epsilon, "allocation": whose, "shown": shown_epsilon(epsilon)}
-                    points.append(common | told)
+                    label = {"epsilon": epsilon, "allocation": whose, "shown": epsilon_text(epsilon)}
+                    points.append(common | label)
             if mine is None:
                 none.append(common | {"label": "no guarantee"})
             elif uniform is not None:
@@ -141,7 +143,7 @@ def epsilon_chart(
     shape = {
         "field": "allocation",
         "type": "nominal",
-        "legend": None,  # the filled ones are the plan's
+        "legend": None,  # filled points are the plan's
         "sort": None,
         "scale": {"domain": names, "range": ["circle", "diamond"][: len(names)]},
     }
@@ -176,20 +178,20 @@ def epsilon_chart(
         ),
         "width": "container",
         "height": (36 if len(rows) <= 14 else 24) * len(rows),
-        "layer": [layer for layer in layers if layer["data"]["values"]],  # an empty one has no extent
+        "layer": [layer for layer in layers if layer["data"]["values"]],  # a layer without rows has no extent
     }
 
 
 def _whose(tier: str, one_group: bool) -> str:
-    """Returns the expression that names both observers in a legend."""
+    """Returns the Vega expression for the names of both observers in a legend."""
     if one_group:
         return "(datum.label == 'above' ? 'outside' : datum.label) + ' the federation'"
     return f"datum.label + ' the {plain_word(tier)}'"
 
 
-def _tree_order(federation: Topology, tier: str, kept: Any, rows: int) -> list[int]:
-    """Returns the order in which nodes stand under their parents; those drawn together come last."""
-    paths = [tuple(_path(federation, tier, int(node))) for node in kept]
+def _tree_order(federation: Topology, tier: str, nodes: Any, rows: int) -> list[int]:
+    """Returns the order of nodes below their parents; the nodes that are drawn together come last."""
+    paths = [tuple(_path(federation, tier, int(node))) for node in nodes]
     first: dict[tuple[str, ...], int] = {}
     for index, path in enumerate(paths):
         for level in range(len(path)):
@@ -216,7 +218,7 @@ def _epsilons(values: FloatArray) -> list[float | None]:
 
 
 def _most(epsilons: Iterable[float | None]) -> str:
-    """Returns the worst of some epsilons in words."""
+    """Returns the worst of several epsilons in words."""
     values = list(epsilons)
     finite = [value for value in values if value is not None]
-    return shown_epsilon(max(finite) if len(finite) == len(values) else None)
+    return epsilon_text(max(finite) if len(finite) == len(values) else None)

@@ -1,4 +1,4 @@
-"""A federation drawn as a tree: every region with its noise, its influence and a dot for each silo.
+"""A federation drawn as a tree: every region with its noise, its influence and a dot for every silo.
 
 >>> from fulcrum.planning.planner import plan
 >>> from fulcrum.views.charts.region_charts import region_rows
@@ -6,8 +6,8 @@
 >>> tree_chart(rows, name="consortium")["description"].split(". ")[1]
 'The noise multiplier is 23.59 at country-5, the most, and 4.308 at country-1, the least'
 
-There are two drawings of it: one as wide as the page lets it be, and one for phones, whose regions stand below each
-other. Nothing is computed here but where things are drawn.
+Two drawings: a tree as wide as the page, and a stacked tree for phones, with regions below each other. The module
+computes positions alone.
 """
 
 import re
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fulcrum.views.charts.chart_style import NAME_WIDTH, ChartRow, Spec, short_names, tooltip
-from fulcrum.words.alignment import aligned
+from fulcrum.words.alignment import align_figures
 from fulcrum.words.numbers import percent
 
 _DOT, _WIDEST_DOT = 8, 15  # pixels from one silo to the next, at least and at most
@@ -31,12 +31,12 @@ _TELLING = 5e-4  # shares that are nearer to each other are the same in print
 
 
 def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
-    """Returns the federation as a tree, as wide as there is room: more room, more dots for silos.
+    """Returns the federation as a tree as wide as the page: a wider page has more dots for silos.
 
     Args:
-        rows: As `region_rows` gives them.
-        name: The federation's.
-        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
+        rows: The rows of `region_rows`.
+        name: The name of the federation.
+        injected: True where aggregators draw the noise, once for the sum of a region.
     """
     step = 30 if len(rows) <= 14 else 22
     leaf = _ROOT + _TIER * (1 + max(len(row["path"]) for row in rows))
@@ -58,7 +58,7 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
     ]
     top = {"y": _HEAD}
     return {
-        "description": _described(rows, name, injected),
+        "description": _description(rows, name, injected),
         "width": "container",
         "height": (len(rows) - 1) * step + 10,
         "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
@@ -68,7 +68,7 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
         ],
         "usermeta": {
             "least_width": bars_at + _BAR + _GAP + _FEWEST_DOTS * _DOT + _COUNT + 10
-        },  # below, a page draws the stacked one
+        },  # a narrower page draws the stacked tree
         "layer": [
             _layer(
                 links,
@@ -98,12 +98,12 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
 
 
 def stacked_tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -> Spec:
-    """Returns the federation for a narrow page: regions below each other, each with its figures under its name.
+    """Returns the federation for a narrow page: regions below each other, with their figures under their names.
 
     Args:
-        rows: As `region_rows` gives them.
-        name: The federation's.
-        injected: Whether aggregators draw the noise, so that it stands in each region's sum.
+        rows: The rows of `region_rows`.
+        name: The name of the federation.
+        injected: True where aggregators draw the noise, once for the sum of a region.
     """
     shares = _shares(rows)
     leaves = _leaves(rows, short_names(row["name"] for row in rows))
@@ -114,16 +114,16 @@ def stacked_tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = 
             parents.append({"x": 0, "y": at, "label": around})
             at += _PARENT
         before = around
-        said = [f"noise {row['noise_shown']}"]
-        said += [f"{heading} {drawn[field]}" for field, heading in shares.items()]
-        drawn |= {"x": 6, "y": at, "second": at + 19, "third": at + 38, "said": ", ".join(said)}
+        figures = [f"noise {row['noise_shown']}"]
+        figures += [f"{heading} {drawn[field]}" for field, heading in shares.items()]
+        drawn |= {"x": 6, "y": at, "second": at + 19, "third": at + 38, "said": ", ".join(figures)}
         at += _STACKED
     line = {"x": 6, "link": 0}
     ends = [{**line, "order": 0, "y": leaves[0]["y"]}, {**line, "order": 1, "y": leaves[-1]["y"]}]
     tips = _tips(rows[0]["tier"], injected, shares)
     beneath = [{**drawn, "y": drawn["third"]} for drawn in leaves]
     return {
-        "description": _described(rows, name, injected),
+        "description": _description(rows, name, injected),
         "width": "container",
         "height": at - 24,
         "padding": {"left": 2, "right": 5, "top": 40, "bottom": 6},
@@ -145,15 +145,15 @@ _COLOUR: Spec = {"field": "shade", "type": "quantitative", "legend": None, "scal
 
 
 def _shares(rows: Sequence[ChartRow]) -> dict[str, str]:
-    """Returns the columns of shares, headings by field: that by size is told where influence is another."""
-    found = {"influence": "influence"}
+    """Returns the headings of shares by field; the share by size is left out where influence is the same."""
+    shares = {"influence": "influence"}
     if any(abs(row["influence"] - row["by_size"]) > _TELLING for row in rows):
-        found["by_size"] = "by size" if rows[0]["sizes_known"] else "by number"
-    return found
+        shares["by_size"] = "by size" if rows[0]["sizes_known"] else "by number"
+    return shares
 
 
 def _leaves(rows: Sequence[ChartRow], short: Sequence[str]) -> list[ChartRow]:
-    """Returns what is drawn of each region, wherever that is."""
+    """Returns the drawn fields of every region, without a position."""
     most = max(max(row["influence"], row["by_size"]) for row in rows)
     return [
         {key: row[key] for key in ("name", "silos", "noise", "noise_shown", "together")}
@@ -171,7 +171,7 @@ def _leaves(rows: Sequence[ChartRow], short: Sequence[str]) -> list[ChartRow]:
 
 
 def _dot_params(rows: Sequence[ChartRow], dots_at: str) -> list[Spec]:
-    """Returns where dots begin, how many silos one stands for, and how far they are apart in the width there is."""
+    """Returns the parameters of dots: start, silos per dot, and distance, all by the width of the page."""
     largest = max(row["silos"] for row in rows if not row["together"])
     room = f"(width - dots_at - {_COUNT})"
     return [
@@ -182,12 +182,12 @@ def _dot_params(rows: Sequence[ChartRow], dots_at: str) -> list[Spec]:
 
 
 def _dots(leaves: list[ChartRow], tips: list[Spec]) -> list[Spec]:
-    """Returns a row of dots for each region, the number of its silos behind it; regions drawn together have none."""
+    """Returns a row of dots for every region with its number of silos; regions that are drawn together have no dots."""
     single, others = ([drawn for drawn in leaves if drawn["together"] is together] for together in (False, True))
     mark = {"type": "rule", "strokeWidth": 5.5, "strokeCap": "round", "strokeDash": {"expr": "[0, pitch]"}}
     first = {"calculate": "dots_at", "as": "first_dot"}
     last = {"calculate": "dots_at + (ceil(datum.silos / per_dot) - 1) * pitch + 0.01", "as": "last_dot"}
-    found = [
+    layers = [
         _layer(
             single,
             mark,
@@ -200,39 +200,39 @@ def _dots(leaves: list[ChartRow], tips: list[Spec]) -> list[Spec]:
         _text(single, "about", x="last_dot", transform=[last], align="left", dx=10, style="muted"),
     ]
     if others:
-        found.append(_text(others, "about", x="first_dot", transform=[first], align="left", dx=-3, style="muted"))
-    return found
+        layers.append(_text(others, "about", x="first_dot", transform=[first], align="left", dx=-3, style="muted"))
+    return layers
 
 
 def _silos_head(place: ChartRow) -> Spec:
-    """Returns the heading above the dots, `place` pixels from where they begin."""
-    said = "per_dot > 1 ? 'silos, a dot for ' + format(per_dot, ',') : 'silos, a dot for each'"
-    mark = {"type": "text", "text": {"expr": said}, "align": "left", "style": "muted"}
+    """Returns the heading above the dots, `place` pixels from the first dot."""
+    heading = "per_dot > 1 ? 'silos, a dot for ' + format(per_dot, ',') : 'silos, a dot for each'"
+    mark = {"type": "text", "text": {"expr": heading}, "align": "left", "style": "muted"}
     return _layer([place], mark, x="at", transform=[{"calculate": "dots_at + datum.x", "as": "at"}])
 
 
 def _bars(leaves: list[ChartRow], *, marked: bool) -> list[Spec]:
-    """Returns a bar of influence for each region; where it is not its share by size, a stroke marks that."""
+    """Returns a bar of influence for every region; with `marked`, a stroke at its share by size."""
     bar, stroke = (
         [{"calculate": f"datum.bar_at + bar * datum.{field}", "as": "to"}] for field in ("length", "length_by_size")
     )
     mark = {"type": "rule", "strokeWidth": 9, "style": "plain"}
-    found = [_layer(leaves, mark, x="bar_at", x2={"field": "to"}, transform=bar)]
+    layers = [_layer(leaves, mark, x="bar_at", x2={"field": "to"}, transform=bar)]
     if marked:
         mark = {"type": "tick", "orient": "vertical", "size": 17, "thickness": 2, "style": "strong"}
-        found.append(_layer(leaves, mark, x="to", transform=stroke))
-    return found
+        layers.append(_layer(leaves, mark, x="to", transform=stroke))
+    return layers
 
 
 def _layer(
     values: list[ChartRow], mark: Spec, *, x: str = "x", transform: Sequence[Spec] = (), **encoding: Any
 ) -> Spec:
-    """Returns a layer whose rows hold what it reads, and nothing else."""
+    """Returns a layer; its rows hold the fields of the layer alone, so that pages stay small."""
     placed = {"x": _at(x), "y": _at("y"), **encoding}
     read = set(re.findall(r"(?<='field': ')\w+(?=')|(?<=datum\.)\w+", f"{placed} {transform}"))
     rows = [{field: value for field, value in row.items() if field in read} for row in values]
-    made = {"data": {"values": rows}, "mark": mark, "encoding": placed}
-    return made | {"transform": list(transform)} if transform else made
+    layer = {"data": {"values": rows}, "mark": mark, "encoding": placed}
+    return layer | {"transform": list(transform)} if transform else layer
 
 
 def _text(
@@ -244,19 +244,19 @@ def _text(
     tips: list[Spec] | None = None,
     **mark: Any,
 ) -> Spec:
-    told = {} if tips is None else {"tooltip": tips}
-    return _layer(values, {"type": "text", **mark}, x=x, transform=transform, text={"field": field}, **told)
+    hover = {} if tips is None else {"tooltip": tips}
+    return _layer(values, {"type": "text", **mark}, x=x, transform=transform, text={"field": field}, **hover)
 
 
 def _text_at(leaves: list[ChartRow], field: str, at: int, **mark: Any) -> Spec:
-    """Returns a column of figures that end at a place."""
-    shown = aligned([drawn[field] for drawn in leaves])
+    """Returns a column of figures that end at the position `at`."""
+    shown = align_figures([drawn[field] for drawn in leaves])
     values = [{"x": at, "y": drawn["y"], field: text} for drawn, text in zip(leaves, shown, strict=True)]
     return _text(values, field, align="right", **mark)
 
 
 def _at(field: str) -> Spec:
-    """Returns a place in pixels."""
+    """Returns the encoding of a position in pixels."""
     return {"field": field, "type": "quantitative", "scale": None}
 
 
@@ -268,25 +268,25 @@ def _noise_word(injected: bool) -> str:
     return "noise on the sum" if injected else "noise multiplier"
 
 
-def _described(rows: Sequence[ChartRow], name: str, injected: bool) -> str:
+def _description(rows: Sequence[ChartRow], name: str, injected: bool) -> str:
     least, most = (choose(rows, key=lambda row: float(row["noise"])) for choose in (min, max))
-    loudest, quietest = (choose(rows, key=lambda row: row["influence"] / row["by_size"]) for choose in (max, min))
+    most_gained, most_lost = (choose(rows, key=lambda row: row["influence"] / row["by_size"]) for choose in (max, min))
     by = "by size" if rows[0]["sizes_known"] else "by number of silos"
-    said = (
+    sentences = (
         f"{name} as a tree of {len(rows)} {rows[0]['tier']} nodes. The {_noise_word(injected)} is "
         f"{most['noise_shown']} at {most['name']}, the most, and {least['noise_shown']} at {least['name']}, the least. "
     )
     if "by_size" not in _shares(rows):
-        return said + f"Every one has its share of the model {by}."
-    return said + (
-        f"{loudest['name']} has {percent(loudest['influence'])} of the model where {by} it would have "
-        f"{percent(loudest['by_size'])}; {quietest['name']} has {percent(quietest['influence'])} in place of "
-        f"{percent(quietest['by_size'])}."
+        return sentences + f"Every {rows[0]['tier']} has its influence {by}."
+    return sentences + (
+        f"{most_gained['name']} has {percent(most_gained['influence'])} of the model, and {by} would have "
+        f"{percent(most_gained['by_size'])}; {most_lost['name']} has {percent(most_lost['influence'])} in place of "
+        f"{percent(most_lost['by_size'])}."
     )
 
 
 def _branches(rows: Sequence[ChartRow], name: str, leaf: int, step: int) -> tuple[list[ChartRow], list[ChartRow]]:
-    """Returns the nodes above the rows, the root first, and the lines that join everything, each of four points."""
+    """Returns the nodes above the rows, the root first, and the lines between all nodes, of four points each."""
     beneath: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
         for level in range(len(row["path"]) + 1):

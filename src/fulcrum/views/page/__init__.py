@@ -1,6 +1,6 @@
-"""The page that one plays with: its questions and answers, its web server, and the processes that work for it.
+"""The interactive page: its questions and answers, its web server, and its worker processes.
 
-Change it for another control of the page.
+Change this folder for another control of the page.
 
 Imports from: base, core, rules, readers, planning, words, views, views.charts, views.report, views.terminal.
 """

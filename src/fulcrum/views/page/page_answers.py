@@ -1,4 +1,4 @@
-"""What the page of `fulcrum serve` asks and is answered: a federation and settings in, figures and charts out.
+"""The questions and answers of the page of `fulcrum serve`: federation and settings in, figures and charts out.
 
 >>> from fulcrum.readers.profiles import profile
 >>> answer = PageAnswer.to(PageQuestion(federation=roster_of(profile("consortium")), settings=PageSettings()))
@@ -33,11 +33,11 @@ from fulcrum.views.page.page_settings import PageSettings, Text
 from fulcrum.views.terminal.silo_columns import SiloColumn, silo_figures
 from fulcrum.words.numbers import figure, percent
 
-_TRADES = 9  # divisions between the observers: half of the report's, for the page to follow a slider
+_TRADES = 9  # divisions between the observers: half of the report's, so that the page keeps up with a slider
 
 
 class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A change by hand: its kind, the regions it concerns, and a new name or number where it needs one."""
+    """A change by hand: its kind, its regions, and a new name or number."""
 
     kind: Literal["merge", "split", "remove", "add", "rename", "silos", "records"]
     regions: Annotated[list[str], msgspec.Meta(max_length=2 * REGIONS_SHOWN)] = []
@@ -45,18 +45,18 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     number: float = 0.0
 
     def note(self, federation: Topology) -> str:
-        """Returns whom this edit of a federation moves to another outer node, in a sentence; mostly nothing."""
+        """Returns a sentence on silos that the edit moves to another outer node; empty without such silos."""
         if self.kind != "merge":
             return ""
-        told = [
+        moved = [
             f"{move.silos:,} {'silo' if move.silos == 1 else 'silos'} of {move.region} moved from {move.left} to "
             f"{move.joined}"
             for move in moves_of_merge(federation, self.regions)
         ]
-        return f"{'; '.join(told)}." if told else ""
+        return f"{'; '.join(moved)}." if moved else ""
 
     def of(self, federation: Topology) -> Topology:
-        """Returns the federation after this edit."""
+        """Returns the federation after the edit."""
         if self.kind == "merge":
             return merge_regions(federation, self.regions)
         if self.kind == "add":
@@ -78,9 +78,9 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the page asks: its federation, its settings, and an edit to be made first.
+    """A question of the page: its federation, its settings, and an edit to apply first.
 
-    `whole` asks for all that follows from the federation alone, too.
+    With `whole` the answer repeats the parts that follow from the federation alone.
     """
 
     federation: Roster
@@ -89,28 +89,28 @@ class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     whole: bool = False
 
     def before(self) -> Topology:
-        """Returns the federation that the page holds."""
+        """Returns the federation of the page, before the edit."""
         if len(self.federation.silos) > MOST_SILOS:
             raise too_many_silos(len(self.federation.silos))
         return federation_of(self.federation)
 
-    def federated(self) -> Topology:
-        """Returns the federation asked about, after the edit if there is one."""
+    def federation_after(self) -> Topology:
+        """Returns the federation after the edit, or unchanged without an edit."""
         return self.before() if self.edit is None else self.edit.of(self.before())
 
 
 class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What the page shows; `head` and `regions` are HTML.
+    """The content of the page; `head` and `regions` are HTML.
 
     Attributes:
         head: The claim, the figures and the warnings.
-        saving: Against uniform, for a line beside an edit.
+        saving: The saving against uniform, for a line beside an edit.
         budget: The noise, for the same line.
         charts: Specifications by key.
-        columns: By silo, what the plan decides.
-        figures: By region of the table, its noise and its share of the model.
-        note: Whom an edit moved.
-        regions: The table of regions to edit, where it may have changed.
+        columns: The columns of the table by silo that the plan decides.
+        figures: Noise and influence of every region in the table.
+        note: A sentence on silos that an edit moved.
+        regions: The table of regions to edit; None for an unchanged table.
         federation: The federation after an edit.
     """
 
@@ -133,28 +133,28 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
         """
         before = question.before()
         federation = before if question.edit is None else question.edit.of(before)
-        made = question.settings.plan(federation)
+        plan = question.settings.plan(federation)
         edited = question.edit is not None
         return cls(
-            head=head(made),
-            saving=percent(made.model_saving),
-            budget=figure(made.model_noise),
+            head=head(plan),
+            saving=percent(plan.model_saving),
+            budget=figure(plan.model_noise),
             charts={
-                key: spec for drawing in plan_drawings(made, points=_TRADES) for key, spec in drawing.specs.items()
+                key: spec for drawing in plan_drawings(plan, points=_TRADES) for key, spec in drawing.specs.items()
             },
-            columns=silo_figures(made),
-            figures=region_figures(made),
+            columns=silo_figures(plan),
+            figures=region_figures(plan),
             note="" if question.edit is None else question.edit.note(before),
-            regions=regions(made) if edited or question.whole else None,
+            regions=regions(plan) if edited or question.whole else None,
             federation=roster_of(federation) if edited else None,
         )
 
 
 class LateAnswer(msgspec.Struct, kw_only=True):
-    """What the page asks for once a slider rests, since it takes longer than a slider may.
+    """The slow parts of the page, which the page asks for once a slider rests.
 
     Attributes:
-        weights: Noise against voice as a specification; None where there is nothing to choose.
+        weights: The chart of noise against influence; None without a choice of weights.
         advice: Items for the list of advice, as HTML.
     """
 
@@ -168,15 +168,15 @@ class LateAnswer(msgspec.Struct, kw_only=True):
         Raises:
             FulcrumError: The federation or the settings are wrong, in one line.
         """
-        made = question.settings.plan(question.federated())
-        quick = question.settings.weighs_quickly(made.federation)
-        drawing = weights_drawing(made, points=_weights_shown(made)) if quick else None
-        return cls(weights=None if drawing is None else drawing.spec, advice=late_advice(made))
+        plan = question.settings.plan(question.federation_after())
+        quick = question.settings.weighs_quickly(plan.federation)
+        drawing = weights_drawing(plan, points=_number_of_weights(plan)) if quick else None
+        return cls(weights=None if drawing is None else drawing.spec, advice=late_advice(plan))
 
 
-def _weights_shown(made: Plan) -> int:
-    """Returns how many weights from sizes to least noise are worked out: fewer where each takes longer."""
-    several, silos = len(made.requirement.multiplier) > 1, len(made.federation)
+def _number_of_weights(plan: Plan) -> int:
+    """Returns the number of weights from sizes to least noise in the chart: fewer for federations that take longer."""
+    several, silos = len(plan.requirement.multiplier) > 1, len(plan.federation)
     if several and silos > 200:
         return 2
     return 7 if silos <= 2_000 else 4

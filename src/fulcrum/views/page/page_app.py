@@ -1,6 +1,6 @@
-"""The page of `fulcrum serve` as a web application: every answer follows from its question, and nothing is kept.
+"""The page of `fulcrum serve` as a web application without memory: every answer follows from its question.
 
-No cookies, and nothing is written to disk. `page_guard` stands before it.
+The application sets no cookies and writes no files. `page_guard` checks every request first.
 """
 
 import threading
@@ -19,7 +19,7 @@ from fulcrum.readers.spreadsheets.column_names import MOST_COLUMNS
 from fulcrum.rules.rule_registry import known_rules
 from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import javascript_bundle, theme
-from fulcrum.views.html import inline_json, rendered, script, style
+from fulcrum.views.html import inline_json, render, script, style
 from fulcrum.views.page.page_answers import too_many_silos
 from fulcrum.views.page.page_guard import FAILED, LARGEST_BODY, Guard, Refusal
 from fulcrum.views.page.page_head import head
@@ -38,7 +38,7 @@ _WORKERS = 4
 
 _REASONS = {
     404: "there is nothing here. Open /",
-    405: "this is not asked for in that way. Open /",
+    405: "this address does not take that method. Open /",
     500: FAILED,
 }
 
@@ -50,13 +50,13 @@ def application(
     settings: PageSettings | None = None,
     notes: Sequence[str] = (),
 ) -> Guard:
-    """Returns the application whose page starts with a federation.
+    """Returns the application with a page that starts with a federation.
 
     Args:
-        federation: What the page shows first.
-        hosts: Names that the server answers to, as `hosts_of` gives them.
-        settings: What its sliders and choices say first.
-        notes: How the federation was read.
+        federation: The first federation of the page.
+        hosts: The names of the server, of `hosts_of`.
+        settings: The first settings of sliders and choices.
+        notes: Notes on doubtful columns of the federation's file.
 
     Raises:
         MissingExtraError: Starlette or vl-convert-python is not installed.
@@ -99,25 +99,25 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
             kind, headers = "application/json", {}
         return Response(reply.body, status_code=reply.status, headers={"Content-Type": kind, **headers})
 
-    async def shown(request: Request) -> Response:
+    async def serve_file(request: Request) -> Response:
         if request.url.path in files:
             kind, content = files[request.url.path]
             return Response(content, headers={"Content-Type": kind})
-        workers.prepare()  # a browser that was sent the page asks at once
+        workers.prepare()  # the browser asks its first question at once
         return Response(page, headers={"Content-Type": "text/html; charset=utf-8"})
 
     async def read(request: Request) -> Response:
-        body, told = await _body(request, "application/octet-stream"), request.query_params
-        columns = tuple(told.getlist("column")[:MOST_COLUMNS])
-        return await respond(request, Job(kind="read", body=body, name=told.get("name", ""), columns=columns))
+        body, query = await _body(request, "application/octet-stream"), request.query_params
+        columns = tuple(query.getlist("column")[:MOST_COLUMNS])
+        return await respond(request, Job(kind="read", body=body, name=query.get("name", ""), columns=columns))
 
-    async def planned(request: Request) -> Response:
+    async def answer_plan(request: Request) -> Response:
         return await respond(request, Job(kind="plan", body=await _body(request, "application/json")))
 
-    async def later(request: Request) -> Response:
+    async def answer_late(request: Request) -> Response:
         return await respond(request, Job(kind="later", body=await _body(request, "application/json")))
 
-    async def downloaded(request: Request) -> Response:
+    async def download(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in DOWNLOADS:
             raise HTTPException(404)
@@ -125,10 +125,10 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
         attached = {"Content-Disposition": f'attachment; filename="{name}"'}
         return await respond(request, job, DOWNLOADS[name][0], **attached)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
             return _json({"error": str(error)}, status=error.status)
-        if isinstance(error, ClientDisconnect):  # nobody is there to be told
+        if isinstance(error, ClientDisconnect):  # no reader waits for the reply
             return _json({"error": "the request was not sent whole"}, status=400)
         status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
         return _json({"error": _REASONS.get(status, "the request is wrong")}, status=status, headers=headers)
@@ -139,32 +139,32 @@ def _routes(page: bytes, workers: Workers) -> "Starlette":
 
     return Starlette(
         routes=[
-            *(Route(path, shown, methods=["GET"]) for path in ("/", *files)),
+            *(Route(path, serve_file, methods=["GET"]) for path in ("/", *files)),
             Route("/read", read, methods=["POST"]),
-            Route("/plan", planned, methods=["POST"]),
-            Route("/later", later, methods=["POST"]),
-            Route("/download/{name}", downloaded, methods=["POST"]),
+            Route("/plan", answer_plan, methods=["POST"]),
+            Route("/later", answer_late, methods=["POST"]),
+            Route("/download/{name}", download, methods=["POST"]),
         ],
-        exception_handlers={HTTPException: refused, Refusal: refused, ClientDisconnect: refused, Exception: refused},
+        exception_handlers={HTTPException: refuse, Refusal: refuse, ClientDisconnect: refuse, Exception: refuse},
     )
 
 
 def _page(federation: Topology, settings: PageSettings, notes: Sequence[str]) -> bytes:
     if len(federation) > MOST_SILOS:
         raise too_many_silos(len(federation))
-    made = settings.plan(federation)
+    plan = settings.plan(federation)
     data = {
         "federation": roster_of(federation),
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "largest": LARGEST_BODY,
         "notes": notes,
     }
-    shown = rendered(
+    page = render(
         "serve.html",
         name=federation.name,
         settings=settings,
-        head=head(made),
-        regions=regions(made),
+        head=head(plan),
+        regions=regions(plan),
         allocations=ALLOCATIONS,
         accountants=ACCOUNTANTS,
         recipes=RECIPES,
@@ -174,11 +174,11 @@ def _page(federation: Topology, settings: PageSettings, notes: Sequence[str]) ->
         version=package_version(),
         data=inline_json(data),
     )
-    return shown.encode()
+    return page.encode()
 
 
 async def _body(request: "Request", kind: str) -> bytes:
-    """Returns the body of a request of that kind, which no form of another site's page can send."""
+    """Returns the body of a request with a content type that no form of another site's page can send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
         raise Refusal(415, f"the request must be of the kind {kind}")
     return await request.body()

@@ -1,7 +1,7 @@
-"""Who may ask the page, under which names of the server, and how much; what every response says.
+"""The guard of the page: checks the host, the origin and the size of every request, and sets the headers of responses.
 
-Whoever was led here by another page, or under another name than the server's own, is refused. A browser is told to load
-nothing from elsewhere.
+A request from another site's page, or under a host name that is not the server's own, is refused. The headers forbid a
+browser to load content from other servers.
 """
 
 import ipaddress
@@ -33,16 +33,16 @@ HEADERS: Mapping[str, str] = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-"""What every response says, whatever it is."""
+"""The headers of every response."""
 
 FAILED = "the server failed. Its log says why"
-"""What is said of a failure that is no fault of the request."""
+"""The reply to a failure of the server."""
 
 _log = logging.getLogger(__name__)
 
 
 class Refusal(Exception):  # noqa: N818, not a mistake of ours
-    """A request that is answered with a status and one line."""
+    """A refused request, answered with a status and a single line."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -50,15 +50,17 @@ class Refusal(Exception):  # noqa: N818, not a mistake of ours
 
 
 class Guard:
-    """Stands before the application: who may ask, how much, and what every answer says.
+    """Checks every request before the application, and adds `HEADERS` to every response.
 
-    Refused with one line of JSON: a host that is not the server's own, so that no other name can be pointed here; a
-    request for work from another site's page; a body that is too large, whatever its header says of it. Every response
-    carries `HEADERS`.
+    Requests refused with a line of JSON:
+
+    - a host that is not the server's own: otherwise DNS rebinding could point a foreign name at the server;
+    - a request for work from another site's page;
+    - a body that is too large, counted as the body arrives and not by its header.
 
     Args:
-        application: What answers.
-        hosts: Names of this server, in lower case.
+        application: The guarded application.
+        hosts: Names of the server, in lower case.
     """
 
     def __init__(self, application: Application, *, hosts: Container[str]) -> None:
@@ -66,12 +68,12 @@ class Guard:
         self.hosts = hosts
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answers a request."""
         if scope["type"] != "http":
             return
         started = False
 
-        async def sent(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -82,20 +84,20 @@ class Guard:
 
         try:
             self._admit(scope)
-            await self.application(scope, _limited(receive), sent)
+            await self.application(scope, _limit_body(receive), send_with_headers)
         except Refusal as refusal:
             if not started:
-                await _tell(sent, refusal.status, str(refusal))
+                await _tell(send_with_headers, refusal.status, str(refusal))
         except Exception:
             _log.exception("a request failed")
             if not started:
-                await _tell(sent, 500, FAILED)
+                await _tell(send_with_headers, 500, FAILED)
 
     def _admit(self, scope: Message) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "").lower()
         if _without_port(host) not in self.hosts:
-            raise Refusal(400, "this server is not called that. Open the address that fulcrum serve printed")
+            raise Refusal(400, "this server has another name. Open the address that fulcrum serve printed")
         if scope["method"] in ("GET", "HEAD"):
             return
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
@@ -106,7 +108,7 @@ class Guard:
 
 
 def loopback(host: str) -> bool:
-    """Says whether an address can be reached from this machine alone.
+    """Checks that an address can be reached from this machine alone.
 
     >>> loopback("127.0.0.1"), loopback("localhost"), loopback("0.0.0.0"), loopback("example.org")
     (True, True, False, False)
@@ -118,7 +120,7 @@ def loopback(host: str) -> bool:
 
 
 def everywhere(host: str) -> bool:
-    """Says whether a server at an address listens on every address of its machine.
+    """Checks that a server at an address listens on every address of its machine.
 
     >>> everywhere("0.0.0.0"), everywhere("::"), everywhere("127.0.0.1")
     (True, True, False)
@@ -129,47 +131,47 @@ def everywhere(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosts:
-    """Names that a server answers to, in lower case, and whether it also answers to any numeric address.
+    """The names of a server, in lower case; with `addresses` also every numeric address.
 
-    A page elsewhere can point a name of its own here, and then read what it is answered; an address it cannot.
+    A foreign page can point a name of its own at the server and then read the answers, but not a numeric address.
     """
 
     names: frozenset[str]
     addresses: bool = False
 
     def __contains__(self, host: object) -> bool:
-        """Says whether a host, without its port, is one of them."""
+        """Checks that a host, without its port, is a name or address of the server."""
         return host in self.names or (self.addresses and isinstance(host, str) and _address(host) is not None)
 
 
 def hosts_of(host: str, names: Iterable[str] = ()) -> Hosts:
-    """Returns what a server at `host` answers to: that, this machine's own names, and the names given.
+    """Returns the names of a server at `host`: the host itself, local names, and the given names.
 
-    One that listens everywhere also answers to any numeric address and to the name of its machine.
+    A server on every address of its machine also answers to any numeric address and to the name of the machine.
 
     >>> "192.168.1.7" in hosts_of("0.0.0.0"), "example.org" in hosts_of("0.0.0.0")
     (True, False)
     >>> "example.org" in hosts_of("0.0.0.0", ["Example.org"])
     True
     """
-    found = {"localhost", "127.0.0.1", "[::1]", *names}
-    found |= {socket.gethostname(), socket.getfqdn()} if everywhere(host) else {f"[{host}]" if ":" in host else host}
-    return Hosts(names=frozenset(name.lower() for name in found if name), addresses=everywhere(host))
+    hosts = {"localhost", "127.0.0.1", "[::1]", *names}
+    hosts |= {socket.gethostname(), socket.getfqdn()} if everywhere(host) else {f"[{host}]" if ":" in host else host}
+    return Hosts(names=frozenset(name.lower() for name in hosts if name), addresses=everywhere(host))
 
 
-def _limited(receive: Receive) -> Receive:
-    """Returns a `receive` that refuses a body once it is too large, whatever its header says."""
-    met = 0
+def _limit_body(receive: Receive) -> Receive:
+    """Returns a `receive` that refuses a body beyond the largest size, counted as the body arrives."""
+    size = 0
 
-    async def received() -> Message:
-        nonlocal met
+    async def receive_part() -> Message:
+        nonlocal size
         message = await receive()
-        met += len(message.get("body", b""))
-        if met > LARGEST_BODY:
+        size += len(message.get("body", b""))
+        if size > LARGEST_BODY:
             raise Refusal(413, _too_large())
         return message
 
-    return received
+    return receive_part
 
 
 async def _tell(send: Send, status: int, reason: str) -> None:
@@ -180,7 +182,7 @@ async def _tell(send: Send, status: int, reason: str) -> None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns the numeric address that a host is, with or without brackets; None for a name."""
+    """Returns the numeric address of a host, with or without brackets; None for a name."""
     try:
         return ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
     except ValueError:
@@ -193,4 +195,4 @@ def _without_port(host: str) -> str:
 
 
 def _too_large() -> str:
-    return f"that is larger than the {LARGEST_BODY // 1_000_000} MB that the page takes. Use: fulcrum plan"
+    return f"the request is larger than the {LARGEST_BODY // 1_000_000} MB that the page takes. Use: fulcrum plan"

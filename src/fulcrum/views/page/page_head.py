@@ -1,7 +1,7 @@
-"""The first screen of the page: what is promised, what that means against both observers, and what could be done.
+"""The first screen of the page: the promise, the verdict on both observers, and advice with buttons.
 
 >>> from fulcrum.planning.planner import plan
->>> [warning, *_] = spoken(advice_on(plan("consortium", rounds=10, epsilon=1.0)))
+>>> [warning, *_] = page_advice(advice_on(plan("consortium", rounds=10, epsilon=1.0)))
 >>> [offer.label for offer in warning.offers]
 ['Promise 1 inside']
 """
@@ -16,12 +16,12 @@ from fulcrum.planning.advice import Advice, advice_on, advice_on_merges
 from fulcrum.planning.engine_limits import refusals
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.weight_tradeoff import own_choice
-from fulcrum.views.html import promise, rendered
+from fulcrum.views.html import promise, render
 from fulcrum.words.numbers import figure
 from fulcrum.words.verdict import verdict
 
 MOST_SILOS_MERGED = 2_000
-"""Silos up to which the page looks for merges where weights are not by size: each is planned for anew."""
+"""The most silos for which the page looks for merges with weights that are not by size: every merge is planned anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class Offer:
     """A button that follows advice.
 
     Attributes:
-        setting: The control that it changes, or "merge".
-        value: What it changes it to, in JSON.
-        label: What stands on it.
+        setting: The control of the button, or "merge".
+        value: The new value of the control, in JSON.
+        label: The text of the button.
     """
 
     setting: str
@@ -40,58 +40,60 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpokenAdvice:
-    """Advice in words of the page, with a button for each way to follow it."""
+class PageAdvice:
+    """Advice in words of the page, with a button for every way to follow the advice."""
 
     warning: bool
     text: str
     offers: tuple[Offer, ...]
 
 
-def head(made: Plan) -> str:
-    """Returns the first screen as HTML: the verdict, the claim, the figures, and what to think about."""
-    own, by_size = own_choice(made), _by_size(made)
-    return rendered(
+def head(plan: Plan) -> str:
+    """Returns the first screen as HTML: the verdict, the claim, the figures, and advice."""
+    own, by_size = own_choice(plan), _by_size(plan)
+    return render(
         "serve_head.html",
-        **promise(made),
-        verdict=verdict(made),
-        advice=[*_on_deploying(made), *spoken(advice_on(made, merges=by_size))],
+        **promise(plan),
+        verdict=verdict(plan),
+        advice=[*_on_deploying(plan), *page_advice(advice_on(plan, merges=by_size))],
         own=own,
         by_size=by_size,
     )
 
 
-def late_advice(made: Plan) -> str:
-    """Returns the advice that `head` leaves out as HTML, since a slider cannot wait for it: merges at other weights."""
-    if _by_size(made) or len(made.federation) > MOST_SILOS_MERGED:
+def late_advice(plan: Plan) -> str:
+    """Returns advice on merges at other weights as HTML; `head` leaves slow advice out to keep up with a slider."""
+    if _by_size(plan) or len(plan.federation) > MOST_SILOS_MERGED:
         return ""
-    return rendered("serve_hints.html", advice=spoken(advice_on_merges(made)))
+    return render("serve_hints.html", advice=page_advice(advice_on_merges(plan)))
 
 
-def spoken(advice: Iterable[Advice]) -> list[SpokenAdvice]:
-    """Returns advice as the page says it: its controls take the place of the command line's options."""
+def page_advice(advice: Iterable[Advice]) -> list[PageAdvice]:
+    """Returns advice with the controls of the page in place of the command line's options."""
     return [
-        SpokenAdvice(
-            warning=one.warning,
-            text=one.finding if one.offers else one.text,
+        PageAdvice(
+            warning=piece.warning,
+            text=piece.finding if piece.offers else piece.text,
             offers=tuple(
                 Offer(setting=setting, value=msgspec.json.encode(value).decode(), label=_label(setting, value))
-                for setting, value in one.offers
+                for setting, value in piece.offers
             ),
         )
-        for one in advice
+        for piece in advice
     ]
 
 
-def _on_deploying(made: Plan) -> list[SpokenAdvice]:
-    """Says what NVIDIA FLARE would refuse of a deployment plan, while regions and silos can still be changed."""
-    found = refusals(made) if made.purpose == "deployment" else ()
-    return [SpokenAdvice(warning=True, text=f"NVIDIA FLARE will refuse this plan: {why}.", offers=()) for why in found]
+def _on_deploying(plan: Plan) -> list[PageAdvice]:
+    """Returns warnings of deployment plans that NVIDIA FLARE refuses, while regions and silos can still be changed."""
+    reasons = refusals(plan) if plan.purpose == "deployment" else ()
+    return [
+        PageAdvice(warning=True, text=f"NVIDIA FLARE will refuse this plan: {reason}.", offers=()) for reason in reasons
+    ]
 
 
-def _by_size(made: Plan) -> bool:
-    """Whether regions count by their sizes, and what a merge saves is known at once."""
-    return made.weights_rule == "sizes" and made.server_rule.adds_up
+def _by_size(plan: Plan) -> bool:
+    """Checks that influence is by size, so that the saving of a merge follows without a new plan."""
+    return plan.weights_rule == "sizes" and plan.server_rule.adds_up
 
 
 def _label(setting: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The regions of the page's federation as a table to edit, with what the plan gives each of them."""
+"""The regions of the page's federation as a table to edit, with noise and influence of every region."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from fulcrum.core.remaining_noise import largest_by
 from fulcrum.core.topology import Topology
 from fulcrum.planning.plan import Plan
 from fulcrum.readers.editing import MOST_SILOS
-from fulcrum.views.html import rendered
+from fulcrum.views.html import render
 from fulcrum.words.numbers import percent, span
 
 REGIONS_SHOWN = 60
-"""Regions that can be edited in the page; the largest, where there are more."""
+"""The most regions in the table; a federation with more shows its largest regions."""
 
 
-def regions(made: Plan) -> str:
-    """Returns the table of regions to edit as HTML, the largest where there are many."""
-    federation = made.federation
+def regions(plan: Plan) -> str:
+    """Returns the table of regions to edit as HTML, at most the `REGIONS_SHOWN` largest regions."""
+    federation = plan.federation
     inner, outer = federation.innermost, federation.tiers[1:]
     silos = np.bincount(inner.parent_of)
     records = np.bincount(inner.parent_of, weights=federation.sizes)
@@ -31,10 +31,10 @@ def regions(made: Plan) -> str:
             "noise": noise,
             "influence": influence,
         }
-        for node, (noise, influence) in zip(_shown(federation), region_figures(made), strict=True)
+        for node, (noise, influence) in zip(_regions_in_table(federation), region_figures(plan), strict=True)
     ]
     more = len(inner.nodes) - len(rows)
-    return rendered(
+    return render(
         "serve_regions.html",
         rows=rows,
         inner=inner.name,
@@ -44,28 +44,29 @@ def regions(made: Plan) -> str:
     )
 
 
-def region_figures(made: Plan) -> list[tuple[str, str]]:
-    """Returns for each region of the table its noise multiplier and its share of the model, as they are shown."""
-    federation = made.federation
+def region_figures(plan: Plan) -> list[tuple[str, str]]:
+    """Returns noise multiplier and influence of every region in the table, as texts."""
+    federation = plan.federation
     inner = federation.innermost
-    most = largest_by(inner.parent_of, made.noise_multiplier, len(inner.nodes))
+    most = largest_by(inner.parent_of, plan.noise_multiplier, len(inner.nodes))
     least = np.full(len(inner.nodes), np.inf)
-    np.minimum.at(least, inner.parent_of, made.noise_multiplier)
-    influence = made.node_influence(inner.name)
+    np.minimum.at(least, inner.parent_of, plan.noise_multiplier)
+    influence = plan.node_influence(inner.name)
     return [
-        (span(float(least[node]), float(most[node])), percent(float(influence[node]))) for node in _shown(federation)
+        (span(float(least[node]), float(most[node])), percent(float(influence[node])))
+        for node in _regions_in_table(federation)
     ]
 
 
-def _shown(federation: Topology) -> list[int]:
+def _regions_in_table(federation: Topology) -> list[int]:
     """Returns the regions of the table, in the order of the federation."""
     silos = np.bincount(federation.innermost.parent_of)
-    found: list[int] = np.sort(np.argsort(-silos, kind="stable")[:REGIONS_SHOWN]).tolist()
-    return found
+    regions: list[int] = np.sort(np.argsort(-silos, kind="stable")[:REGIONS_SHOWN]).tolist()
+    return regions
 
 
 def _outer(federation: Topology, node: int) -> str:
-    """Returns where a region lies, from its country outward."""
+    """Returns the nodes around a region, from its country outward."""
     path = []
     for tier in federation.tiers[1:]:
         node = int(tier.parent_of[node])

@@ -1,4 +1,4 @@
-"""The web server beneath the page: where it listens, how much it takes at once, when it gives a connection up."""
+"""The web server of the page: its socket, its limit of connections, and its deadlines."""
 
 import socket
 from typing import TYPE_CHECKING, Any
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     import uvicorn
 
 MOST_CONNECTIONS = 64
-"""Connections that are served at once."""
+"""The most connections at a time."""
 
 MOST_WAITING = MOST_CONNECTIONS // 2
-"""Connections among them that may be without a whole request."""
+"""The most connections at a time without a complete request."""
 
 PATIENCE = 5.0
-"""Seconds that a connection may take for a request or for an answer, however short it is."""
+"""Seconds for a request or an answer of any length."""
 
 SLOWEST = 200_000
-"""Bytes in each further second."""
+"""Bytes that must pass in every further second."""
 
 
 def missing_extra() -> MissingExtraError:
-    """Returns what is said where the packages of the page are not installed."""
+    """Returns the error for missing packages of the page."""
     return MissingExtraError("page.extra-missing")
 
 
 def web_server(application: Any) -> "uvicorn.Server":
-    """Returns a server of an application; its `run` takes the sockets that it listens on.
+    """Returns a server of an application; the method `run` takes the listening sockets.
 
     Raises:
         MissingExtraError: Uvicorn is not installed.
@@ -41,7 +41,7 @@ def web_server(application: Any) -> "uvicorn.Server":
         uvicorn.Config(
             application,
             http=connection_class(patience=PATIENCE, slowest=SLOWEST, most_waiting=MOST_WAITING),
-            log_config=None,  # Uvicorn's would close the handlers that whoever runs this process has set up
+            log_config=None,  # Uvicorn's would close log handlers of a surrounding program
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -55,7 +55,11 @@ def web_server(application: Any) -> "uvicorn.Server":
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens, or raises with the reason in one line."""
+    """Returns a listening socket.
+
+    Raises:
+        ParameterError: The address cannot be used.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)

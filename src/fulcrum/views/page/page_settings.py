@@ -1,8 +1,8 @@
-"""What the sliders and choices of the page say, and the plan that meets it.
+"""The settings of the page's sliders and choices, and the plan for them.
 
 >>> from fulcrum.readers.profiles import profile
->>> made = PageSettings(weights="least-noise").plan(profile("severe"))
->>> round(made.noise_budget, 2), made.weights_rule
+>>> plan = PageSettings(weights="least-noise").plan(profile("severe"))
+>>> round(plan.noise_budget, 2), plan.weights_rule
 (0.14, 'least-noise')
 """
 
@@ -22,13 +22,13 @@ from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN, different_needs
 from fulcrum.readers.editing import MOST_SILOS
 
 MOST_ROUNDS = 100_000
-"""Rounds that the page asks for at most."""
+"""The most rounds of a question."""
 
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 
 
 class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the sliders and choices say; None is left to the recipe."""
+    """The values of sliders and choices; None leaves the value to the recipe."""
 
     rounds: int = 10
     epsilon: float = 1.0
@@ -47,10 +47,10 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     purpose: Purpose = "research"
 
     def plan(self, federation: Topology) -> Plan:
-        """Returns the plan that meets these settings.
+        """Returns the plan for the settings.
 
         Raises:
-            ParameterError: A setting is wrong, or would keep the page waiting too long.
+            ParameterError: A setting is wrong, or the plan would take minutes.
         """
         self._check(federation)
         epsilon = {federation.innermost.name: self.epsilon}
@@ -75,7 +75,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         )
 
     def _check(self, federation: Topology) -> None:
-        check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would run what it names
+        check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would let a request run any code
         check_known("recipe", self.recipe, RECIPES)
         limits = {"rounds": (1, MOST_ROUNDS), "colluders": (0, MOST_SILOS), "dropouts": (0, MOST_SILOS)}
         for name, (low, high) in limits.items():
@@ -83,8 +83,8 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 raise ParameterError("page.setting-range", name=name, low=low, high=high)
         clip_norm = RECIPES[self.recipe].clip_norm if self.clip_norm is None else self.clip_norm
         if self.parameters is None and clip_norm == "auto":
-            whose = f"the recipe {self.recipe!r} clips by the noise" if self.clip_norm is None else "clip norm 'auto'"
-            raise ParameterError("page.clip-norm-needs-parameters", reason=whose)
+            reason = f"the recipe {self.recipe!r} clips by the noise" if self.clip_norm is None else "clip norm 'auto'"
+            raise ParameterError("page.clip-norm-needs-parameters", reason=reason)
         if self.parameters is None and self.purpose == "deployment":
             raise ParameterError("page.deployment-needs-parameters")
         if self.epsilon_inside is None:
@@ -95,7 +95,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise ParameterError("page.weights-least-noise-slow", most=MOST_SILOS_BETWEEN)
 
     def weighs_quickly(self, federation: Topology) -> bool:
-        """Returns True where weights of least noise take seconds, not minutes."""
+        """Checks that weights of least noise take seconds, not minutes."""
         if self.epsilon_inside is None:
             return True
         return different_needs(federation, most=max(self.epsilon, self.epsilon_inside)) <= MOST_SILOS_BETWEEN

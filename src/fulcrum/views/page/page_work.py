@@ -1,4 +1,4 @@
-"""The work behind the page: from the body of a request to the body of a response, without a web server.
+"""The work of the page: from the body of a request to the body of a response, without a web server.
 
 >>> reply = answer(Job(kind="plan", body=b"{}"))
 >>> reply.status, reply.body
@@ -27,10 +27,10 @@ from fulcrum.views.page.page_guard import FAILED
 from fulcrum.views.report.html_report import report
 
 DOWNLOADS: Mapping[str, tuple[str, Callable[[Plan], bytes]]] = {
-    "plan.json": ("application/json", lambda made: to_json(made.content())),
-    "plan.csv": ("text/csv; charset=utf-8", lambda made: export_plan(made, "csv").encode()),
-    "federation.csv": ("text/csv; charset=utf-8", lambda made: federation_csv(made.federation).encode()),
-    "report.html": ("text/html; charset=utf-8", lambda made: report(made).encode()),
+    "plan.json": ("application/json", lambda plan: to_json(plan.content())),
+    "plan.csv": ("text/csv; charset=utf-8", lambda plan: export_plan(plan, "csv").encode()),
+    "federation.csv": ("text/csv; charset=utf-8", lambda plan: federation_csv(plan.federation).encode()),
+    "report.html": ("text/html; charset=utf-8", lambda plan: report(plan).encode()),
 }
 """The downloads by name: media type, and a function of the plan."""
 
@@ -41,7 +41,7 @@ _DEEP_KEY = re.compile(
         b"KEY", rb"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
     ),
     re.MULTILINE,
-)  # deeper than tier, region, silo and what is said of it: nothing the reader knows, and a table a part to the parser
+)  # the parser makes a table for every part of a key; no key of a federation has more than four parts
 
 _log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class Reply(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def answer(job: Job) -> Reply:
-    """Returns the reply to a job. Fulcrum's own errors become refusals of a single line, all others go to the log."""
+    """Returns the reply to a job. Fulcrum's own errors become refusals of a single line; any other error is logged."""
     try:
-        return Reply(status=200, body=_done(job))
+        return Reply(status=200, body=_reply_body(job))
     except FulcrumError as error:
         return Reply.refusal(422, str(error))
     except MemoryError:
@@ -87,23 +87,23 @@ def answer(job: Job) -> Reply:
         return Reply.refusal(500, FAILED)
 
 
-def _done(job: Job) -> bytes:
+def _reply_body(job: Job) -> bytes:
     if job.kind == "read":
         reading = read_upload(job.body, job.name, parse_column_options(job.columns))
         return msgspec.json.encode({"federation": roster_of(reading.federation), "notes": reading.notes})
-    question = asked(job.body)
+    question = read_question(job.body)
     if job.kind == "plan":
         return msgspec.json.encode(PageAnswer.to(question))
     if job.kind == "later":
         return msgspec.json.encode(LateAnswer.to(question))
-    return DOWNLOADS[job.name][1](question.settings.plan(question.federated()))
+    return DOWNLOADS[job.name][1](question.settings.plan(question.federation_after()))
 
 
-def asked(body: bytes) -> PageQuestion:
+def read_question(body: bytes) -> PageQuestion:
     """Returns the question in a request's body.
 
     Raises:
-        ParameterError: It is not JSON, or not a question.
+        ParameterError: The body is not JSON, or not a question.
     """
     try:
         return msgspec.json.decode(body, type=PageQuestion)
@@ -114,33 +114,33 @@ def asked(body: bytes) -> PageQuestion:
 
 
 def read_upload(data: bytes, name: str, columns: Mapping[str, Sequence[str]] | None = None) -> FederationReading:
-    """Returns the federation of a file that a page sent, and how it was read; its name is never opened as a path.
+    """Returns the federation of an uploaded file, with notes on its columns. The name is never opened as a path.
 
     Args:
-        data: The file.
-        name: What it is called.
-        columns: What was said of its columns, as `read_federation` takes it.
+        data: The content of the file.
+        name: The name of the file.
+        columns: The user's words on the columns, as for `read_federation`.
 
     Raises:
-        FederationError: It cannot be read, or holds too many silos.
+        FederationError: The file cannot be read, or has too many silos.
     """
     bare = PurePosixPath(name.replace("\\", "/")).name[-100:]
     file = bare if bare.isprintable() and bare else "the file"
     if file != bare:
         raise FederationError("page.file-name-unprintable")
     lines = max(data.count(b"\n"), data.count(b"\r"))
-    if lines > 2 * MOST_SILOS:  # before anything is parsed
+    if lines > 2 * MOST_SILOS:  # counted before parsing, which costs more
         raise FederationError("page.file-too-many-lines", file=file, lines=lines, most=MOST_SILOS)
     if file.lower().endswith(".toml"):
         _check_toml(data, file)
-    found = reading_of_bytes(data, file, columns=columns)
-    if len(found.federation) > MOST_SILOS:
-        raise FederationError.at(file, too_many_silos(len(found.federation)))
-    return found
+    reading = reading_of_bytes(data, file, columns=columns)
+    if len(reading.federation) > MOST_SILOS:
+        raise FederationError.at(file, too_many_silos(len(reading.federation)))
+    return reading
 
 
 def _check_toml(data: bytes, file: str) -> None:
-    """Refuses what would take the parser minutes: it walks a dotted key once for each of its parts."""
+    """Checks for TOML that takes the parser minutes: the parser walks a dotted key once for every part."""
     if len(data) > _LARGEST_TOML:
         raise FederationError("page.file-too-large", file=file, megabytes=_LARGEST_TOML // 1_000_000)
     for number, line in enumerate(data.split(b"\n"), 1):

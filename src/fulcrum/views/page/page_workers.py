@@ -50,7 +50,7 @@ class Workers:
         """Starts a process, unless a process runs."""
         with self._lock:
             if not self._all:
-                self._idle.append(self._started())
+                self._idle.append(self._start())
 
     def answer(self, job: Job, left: Callable[[], bool] = lambda: False) -> Reply:
         """Returns the reply to a job.
@@ -60,9 +60,9 @@ class Workers:
             left: Returns True once the browser has left.
         """
         if left():
-            return _unwanted()
+            return _refuse_abandoned()
         with self._lock:
-            worker = self._idle.pop() if self._idle else self._started()
+            worker = self._idle.pop() if self._idle else self._start()
         try:
             return worker.answer(job, left)
         finally:
@@ -79,7 +79,7 @@ class Workers:
             _end_all(self._all)
             self._idle.clear()
 
-    def _started(self) -> "_Worker":
+    def _start(self) -> "_Worker":
         worker = _Worker(self._deadline)
         self._all.add(worker)
         return worker
@@ -111,21 +111,21 @@ class _Worker:
         self.is_ready = False
         try:
             if not self._has_begun and self._replies.get(timeout=_LONGEST_START) is None:
-                return _lost()
+                return _refuse_ended()
             write_message(cast(IO[bytes], self._process.stdin), job)
         except (queue.Empty, OSError):
-            return _lost()
+            return _refuse_ended()
         self._has_begun, begun = True, time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
                 reply = self._replies.get(timeout=_INTERVAL)
                 self.is_ready = reply is not None
-                return _lost() if reply is None else reply
+                return _refuse_ended() if reply is None else reply
             seconds = time.monotonic() - begun
             if seconds > self._deadline:
-                return _late(self._deadline)
+                return _refuse_late(self._deadline)
             if seconds > _GRACE and left():
-                return _unwanted()
+                return _refuse_abandoned()
 
     def end(self) -> None:
         """Ends the process."""
@@ -143,16 +143,16 @@ class _Worker:
         self._replies.put(None)
 
 
-def _late(deadline: float) -> Reply:
+def _refuse_late(deadline: float) -> Reply:
     reason = f"this takes longer than the {deadline:g} s that the page gives a question. Use: fulcrum plan"
     return Reply.refusal(503, reason)
 
 
-def _unwanted() -> Reply:
+def _refuse_abandoned() -> Reply:
     return Reply.refusal(400, "nobody waits for this")
 
 
-def _lost() -> Reply:
+def _refuse_ended() -> Reply:
     return Reply.refusal(503, "the process that worked on this ended. Ask again, or use: fulcrum plan")
 
 

@@ -1,6 +1,6 @@
-"""The report: one HTML file to read, print and sign, with the answers that a registry asks for.
+"""The report: an HTML file to read, print and sign, with the answers for a registry.
 
-Change it for another part of the report.
+Change this folder for another part of the report.
 
 Imports from: base, core, planning, server, words, audit, views, views.charts, views.terminal.
 """

@@ -1,12 +1,12 @@
-"""The facts that a deployment must state beyond its figures: the questions of NIST SP 800-226, answered or owned up to.
+"""The questions of NIST SP 800-226 to a deployment, with their answers or marked as unanswered.
 
 >>> from fulcrum.planning.planner import plan
->>> asked = questions_of(plan("consortium", rounds=10, epsilon=1.0), Answers())
->>> len(asked), [question.number for question in asked if question.unanswered]
+>>> questions = questions_of(plan("consortium", rounds=10, epsilon=1.0), Answers())
+>>> len(questions), [question.number for question in questions if question.unanswered]
 (16, [1, 5, 7, 9, 10, 12, 14, 15, 16])
 
-A plan answers some of the questions. A small TOML file asks people for the other answers, and each is shown as
-unanswered until it is given. `SOURCE` names the text that the questions follow: the draft, not the final publication.
+A plan answers some of the questions. A small TOML file asks people for the remaining answers; a missing answer is shown
+as unanswered. `SOURCE` names the text behind the questions: the draft, not the final publication.
 """
 
 import math
@@ -38,34 +38,34 @@ SOURCE = (
     "doi 10.6028/NIST.SP.800-226. The questions follow its initial public draft of December 2023; they were not "
     "compared with the final text."
 )
-"""The publication, and the text of it that the questions follow."""
+"""The publication, and its draft, which the questions follow."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Fulcrum cannot know, as people answered it; an empty text is no answer.
+    """People's answers to questions that a plan cannot answer; an empty text is no answer.
 
     Attributes:
         format: `fulcrum.dossier/1`.
-        name: Of the model or study.
-        curators: Who publishes it.
-        curator_type: What they are: Company, Government, Nonprofit, Academic.
-        intended_use: What the model is for.
-        description: What it is.
-        region: Whom the data describes, or whose law applies.
+        name: Name of the model or study.
+        curators: Publishers of the model.
+        curator_type: Kind of publishers: Company, Government, Nonprofit, Academic.
+        intended_use: Purpose of the model.
+        description: Description of the model.
+        region: People that the data describes, or the applicable law.
         sector: Healthcare, Technology, Education, Government, Finance.
-        publication_date: When it is first published, YYYY-MM-DD.
-        registry_authors: Who filled this in.
-        sources: Where more is to be read.
-        why_this_epsilon: Why the epsilon is acceptable, above all where it is large.
-        harms_beyond_the_unit: Whom it may harm although a silo's dataset is protected.
-        other_releases: What else was released from the same data, and whether it is protected.
-        preprocessing: What was done to the data before training, and how settings were chosen.
-        utility: How good the model is for its use, with its uncertainty.
+        publication_date: Date of the first publication, YYYY-MM-DD.
+        registry_authors: Authors of these answers.
+        sources: Further reading.
+        why_this_epsilon: Reason why the epsilon is acceptable, above all a large epsilon.
+        harms_beyond_the_unit: People whom the model may harm although each silo's dataset is protected.
+        other_releases: Further releases from the same data, and their protection.
+        preprocessing: Preparation of the data before training, and the choice of settings.
+        utility: Quality of the model for its use, with its uncertainty.
         bias: Systemic, human and statistical bias in data and model.
-        trust: Who the subjects, curators and consumers are, and why whom they trust is to be trusted.
-        security: How records and keys are kept, at rest and in use.
-        access_control: Who may reach them.
-        minimisation: What is not collected, and what is deleted when.
+        trust: Subjects, curators and consumers, the parties that they trust, and the reasons for that trust.
+        security: Protection of records and keys, at rest and in use.
+        access_control: People with access to records and keys.
+        minimisation: Data that is not collected, and data that is deleted, with dates.
     """
 
     format: str = FORMAT
@@ -93,14 +93,14 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question, and what is known.
+    """A question and its answer.
 
     Attributes:
-        number: From 1.
-        text: What is asked.
-        answer: What the plan and people say; `UNANSWERED` where nobody says anything.
-        unanswered: Whether people were asked and did not say.
-        asks_for: The field of `Answers` that people say it in; empty where they are not asked.
+        number: The number of the question, from 1.
+        text: The question.
+        answer: The answer of the plan and of people; `UNANSWERED` without both.
+        unanswered: True where people's answer is missing.
+        asks_for: The field of `Answers` with people's answer; empty for a question to the plan alone.
     """
 
     number: int
@@ -111,35 +111,35 @@ class Question:
 
     @property
     def answered_in_part(self) -> bool:
-        """Whether the plan says something and people did not."""
+        """Returns True for a question with the plan's answer and without people's answer."""
         return self.unanswered and self.answer != UNANSWERED
 
 
 def read_answers(path: str | Path) -> Answers:
-    """Reads a TOML file of answers."""
+    """Returns the answers of a TOML file."""
     try:
-        found = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
+        answers = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
     except OSError as error:
         raise DataError("answers.file-unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise DataError("answers.file-wrong", file=path, reason=str(error)) from None
-    if found.format != FORMAT:
-        raise DataError("answers.format-unknown", file=path, format=found.format, expected=FORMAT)
-    return found
+    if answers.format != FORMAT:
+        raise DataError("answers.format-unknown", file=path, format=answers.format, expected=FORMAT)
+    return answers
 
 
 def answers_template() -> str:
-    """Returns a TOML file that asks for everything and answers nothing."""
-    told = _attribute_lines(Answers.__doc__ or "")
-    lines = [f'format = "{FORMAT}"', "", "# What Fulcrum cannot know. An empty text is shown as unanswered."]
+    """Returns a TOML file with every question and empty answers."""
+    comments = _attribute_lines(Answers.__doc__ or "")
+    lines = [f'format = "{FORMAT}"', "", "# Answers that a plan cannot give. An empty text is shown as unanswered."]
     for name in Answers.__struct_fields__[1:]:
         empty = "[]" if isinstance(getattr(Answers(), name), list) else '""'
-        lines += ["", f"# {told.get(name, name)}", f"{name} = {empty}"]
+        lines += ["", f"# {comments.get(name, name)}", f"{name} = {empty}"]
     return "\n".join(lines) + "\n"
 
 
 def _attribute_lines(doc: str) -> dict[str, str]:
-    """Returns what a docstring says of each attribute."""
+    """Returns the lines of a docstring on attributes, by name."""
     pairs = [line.strip().split(": ", 1) for line in doc.partition("Attributes:")[2].splitlines() if ": " in line]
     return dict(pairs)
 
@@ -147,15 +147,15 @@ def _attribute_lines(doc: str) -> dict[str, str]:
 def questions_of(
     plan: Plan, answers: Answers, *, audit: Audit | None = None, results: Results | None = None
 ) -> list[Question]:
-    """Returns the questions, answered from a plan, what people said, an audit and a run, where there are these."""
+    """Returns the questions with answers from a plan, people's answers, an audit and a run."""
     deployed, guarantee = plan.purpose == "deployment", guarantee_of(plan)
     times = "twice" if plan.unit.sensitivity == 2 else f"{plan.unit.sensitivity:g} times"
-    asked: list[tuple[str, str, str, bool]] = [
+    questions: list[tuple[str, str, str, bool]] = [
         (
             "What is epsilon, and why is it acceptable?",
             guarantee.promise if deployed else f"{guarantee.promise} {_PROTECTS_NOBODY}",
             "why_this_epsilon",
-            verdict(plan).level != LEVELS[0],  # a small one speaks for itself
+            verdict(plan).level != LEVELS[0],  # a small epsilon needs no reason
         ),
         ("Which variant of differential privacy, with which parameter of its own?", _variant(plan), "", False),
         ("What is delta, and that of any conversion?", _delta(plan), "", False),
@@ -163,7 +163,7 @@ def questions_of(
             "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
             f"The unit is a {plan.unit.protected}. Neighbouring federations {guarantee.adjacency}. A silo contributes "
             f"one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another dataset moves "
-            f"it by at most {times} that norm. {_BUDGET[deployed]}",
+            f"the update by at most {times} that norm. {_BUDGET[deployed]}",
             "",
             False,
         ),
@@ -173,7 +173,7 @@ def questions_of(
         (
             "What is the mechanism, and what is the evidence that it is right?",
             f"The Gaussian mechanism{', on a lattice' if deployed else ''}, drawn by {_who(plan)}. Its proof is in the "
-            f"documentation of Fulcrum; fulcrum verify recomputes the plan's figures. {_audited(audit)}",
+            f"documentation of Fulcrum; fulcrum verify recomputes the plan's figures. {_audit_words(audit)}",
             "",
             False,
         ),
@@ -183,7 +183,7 @@ def questions_of(
             "utility",
             results is None or results.run is None or results.run.accuracy is None,
         ),
-        ("What systemic, human and statistical bias is there?", _voice(plan), "bias", True),
+        ("What systemic, human and statistical bias is there?", _influence_words(plan), "bias", True),
         (
             "Who may ask what, and how often?",
             "Nobody asks queries: each silo releases one update a round, and the model of every round is known to all "
@@ -202,48 +202,49 @@ def questions_of(
         ("Who has access?", "", "access_control", True),
         ("What is not collected, and what is deleted?", "", "minimisation", True),
     ]
-    found = []
-    for number, (text, said, field, needed) in enumerate(asked, 1):
-        given = getattr(answers, field) if field else ""
-        answer = " ".join(part for part in (said, given) if part) or UNANSWERED
-        found.append(Question(number=number, text=text, answer=answer, unanswered=needed and not given, asks_for=field))
-    return found
+    result = []
+    for number, (text, of_plan, field, needed) in enumerate(questions, 1):
+        of_people = getattr(answers, field) if field else ""
+        answer = " ".join(part for part in (of_plan, of_people) if part) or UNANSWERED
+        missing = needed and not of_people
+        result.append(Question(number=number, text=text, answer=answer, unanswered=missing, asks_for=field))
+    return result
 
 
 _PROTECTS_NOBODY = "The plan only aims at that: it is for research, its noise is seeded, and it protects nobody."
 
 _BUDGET = {
-    True: "The budget never starts anew: each silo's ledger keeps what it spent under every plan, and refuses a "
+    True: "The budget never starts anew: each silo's ledger records the spending under every plan, and refuses a "
     "release beyond the plan's total.",
-    False: "A plan for research is in no ledger: nothing stops a silo from releasing more.",
+    False: "A plan for research has no ledger: nothing stops a silo from releasing more.",
 }
-"""By whether a plan is deployed."""
+"""The answer on the budget; True for a deployment plan."""
 
 _CHANNELS = {
     True: "Releases are integers on a lattice, and their noise comes from a cryptographic source. An update that is "
-    "not finite, or that training fails to make, is released as zero plus noise, so that no error shows it. Timing "
-    "is not covered: training, clipping and sampling do not take constant time, and how long a silo takes to answer "
-    "is seen.",
+    "not finite, or that training fails to make, is released as zero plus noise, so that no error reveals the failure. "
+    "Timing is not covered: training, clipping and sampling do not take constant time, and the time that a silo takes "
+    "to answer is visible.",
     False: "This is a plan for research: its noise is seeded floating point, and protects nobody.",
 }
 
 
 def _variant(plan: Plan) -> str:
-    """Returns the variant, and mu for both observers; what `renyi` proves of lattice noise is concentrated DP alone."""
+    """Returns the variant, and mu for both observers. For lattice noise `renyi` proves concentrated DP alone."""
     variant = {
         "exact": "mu, of Gaussian differential privacy",
         "renyi": "mu, where mu squared over 2 is the rho of zero-concentrated differential privacy",
     }[plan.accountant]
-    above, inside = (_shown_shift(plan.worst_shift(tier)) for tier in (None, SILO))
+    above, inside = (_shift_text(plan.worst_shift(tier)) for tier in (None, SILO))
     place = "outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}"
     return (
         f"Approximate differential privacy, from Gaussian noise. The parameter of its own is {variant}: over all "
         f"rounds{_and_before(plan)} at most {above} for any silo against the observer {place}, and {inside} against "
-        f"the one inside it. Epsilon follows from mu and delta by the accountant {plan.accountant}."
+        f"the observer inside it. Epsilon follows from mu and delta by the accountant {plan.accountant}."
     )
 
 
-def _shown_shift(shift: float) -> str:
+def _shift_text(shift: float) -> str:
     return figure(display_epsilon(shift)) if math.isfinite(shift) else "without bound"
 
 
@@ -256,21 +257,21 @@ def _delta(plan: Plan) -> str:
     at = "Epsilon is computed from mu at this delta, and nothing else is converted."
     if reserve:
         at = (
-            f"Of it {reserve:.2g} is kept back for what lattice noise costs; epsilon is computed from mu at the rest, "
-            "and nothing else is converted."
+            f"Of this delta {reserve:.2g} is reserved for the cost of lattice noise; epsilon is computed from mu at "
+            "the rest, and nothing else is converted."
         )
     return f"{plan.delta:g}, over all rounds{_and_before(plan).rstrip(',')}. {at}"
 
 
 def _composition(plan: Plan) -> str:
     before = (
-        "What silos released before is counted in."
+        "Earlier releases of the silos are counted in."
         if plan.continues_previous_plan
-        else "The plan counts nothing that was released before it."
+        else "The plan counts no earlier releases."
     )
     return (
         f"Gaussian releases add up in mu squared, over the {plan.rounds:,} rounds of this plan. {before} The "
-        "epsilons that are stated are the total."
+        "stated epsilons are the total."
     )
 
 
@@ -278,15 +279,17 @@ def _who(plan: Plan) -> str:
     return "every silo for itself" if plan.injection == "silo" else "trusted aggregators"
 
 
-def _audited(audit: Audit | None) -> str:
+def _audit_words(audit: Audit | None) -> str:
     if audit is None:
-        return "It was not audited."
-    found = f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"
-    notes = audit.notes[1:] if audit.verdict == VIOLATED else audit.notes  # the first: that nothing is proven
+        return "The plan was not audited."
+    result = f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"
+    notes = (
+        audit.notes[1:] if audit.verdict == VIOLATED else audit.notes
+    )  # the first note says that no audit proves privacy
     return " ".join(
         [
             f"An audit with Fulcrum {audit.version} played {len(audit.findings)} observers by up to {audit.trials:,} "
-            f"replays each; at a confidence of {confidence_words(audit)} its verdict is {found}.",
+            f"replays each; at a confidence of {confidence_words(audit)} its verdict is {result}.",
             *notes,
         ]
     )
@@ -302,10 +305,10 @@ def _utility(plan: Plan, results: Results | None) -> str:
     return f"{noise} Accuracy on {run.task} is {with_error(run.accuracy, run.accuracy_se)} over {seeds}."
 
 
-def _voice(plan: Plan) -> str:
+def _influence_words(plan: Plan) -> str:
     inner = plan.federation.innermost.name
     shares = plan.node_influence(inner)
     return (
-        f"Influence on the model by {inner} goes from {shares.min():.2%} to {shares.max():.2%}; those with least of it "
-        "may be served least."
+        f"The influence of a {inner} on the model ranges from {shares.min():.2%} to {shares.max():.2%}. The model may "
+        f"serve {inner}s with the least influence worst."
     )

@@ -1,12 +1,12 @@
-"""A plan as one HTML file to read, print and sign: what is promised, to whom, at what price, and on what it rests.
+"""A plan as an HTML file to read, print and sign: promise, observers, cost and assumptions.
 
 >>> from fulcrum.planning.planner import plan
 >>> page = report(plan("consortium", rounds=10, epsilon=1.0))
 >>> "88.0%" in page, "//cdn" in page
 (True, False)
 
-The file asks nothing of any network: charts, script and style stand in it, and its content security policy admits
-nothing else. Without scripts it shows the same charts as pictures and the first silos as a plain table.
+The file needs no network: charts, script and style are inside, and its content security policy admits nothing else. A
+browser without scripts shows the same charts as pictures and the first silos as a plain table.
 """
 
 import base64
@@ -34,11 +34,11 @@ from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import STILL_FONT, Spec, javascript_bundle, svg, theme
 from fulcrum.views.charts.drawings import Drawing, plan_drawings, run_drawings, weights_drawing
 from fulcrum.views.charts.plan_charts import information_rows, information_words
-from fulcrum.views.html import inline_json, inline_script, promise, rendered, script, style
+from fulcrum.views.html import inline_json, inline_script, promise, render, script, style
 from fulcrum.views.report.dossier import SOURCE, Answers, questions_of
 from fulcrum.views.terminal.audit_tables import audit_drawing, audit_section
 from fulcrum.views.terminal.silo_columns import first_rows, silo_table
-from fulcrum.words.alignment import aligned
+from fulcrum.words.alignment import align_figures
 from fulcrum.words.numbers import figure
 from fulcrum.words.recipe_words import recipe_name, recipe_words, weights_name
 from fulcrum.words.recorded_commands import recorded_command
@@ -46,9 +46,9 @@ from fulcrum.words.reproduction import reproducing_commands
 from fulcrum.words.verdict import verdict
 
 PRINTED_ROWS = 1_000
-"""Silos that paper, and a browser without scripts, show of the table."""
+"""The most silos in the table on paper and without scripts."""
 
-_PHONE = 330  # pixels that a phone has for a picture
+_PHONE = 330  # width of a picture on a phone, in pixels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +71,19 @@ def report(
     answers: Answers | None = None,
     written: date | None = None,
 ) -> str:
-    """Returns the report of a plan as a page of HTML that needs nothing beside itself.
+    """Returns the report of a plan as a page of HTML without any further file.
 
     Args:
-        plan: What to report. A plan whose signature was checked (`read_signed_plan`) is reported with its issuer.
-        run: A folder that training under this plan wrote, for the accuracies.
-        audit: What attacks on this plan measured.
-        answers: What people say of the deployment, for the questions that a plan alone does not answer.
-        written: The date that the report bears; by default that of SOURCE_DATE_EPOCH, or today's. The same plan, run
-            and date give the same bytes.
+        plan: The plan. A plan with a checked signature (`read_signed_plan`) is reported with its issuer.
+        run: The folder of a run under the plan, for its accuracies.
+        audit: The results of attacks on the plan.
+        answers: People's answers to questions that a plan cannot answer.
+        written: The date of the report; by default the date of SOURCE_DATE_EPOCH, or today. The same plan, run and date
+            give the same bytes.
 
     Raises:
         MissingExtraError: vl-convert-python is not installed.
-        DataError: The folder holds no results, or results or audit are of another plan.
+        DataError: The folder has no results, or results or audit belong to a different plan.
     """
     issuer = plan.issuer if isinstance(plan, VerifiedPlan) else ""
     plan = with_figures(plan)
@@ -106,7 +106,7 @@ def report(
         "script": inline_script(script("report.js")),
         "style": Markup(style("report.css")),  # noqa: S704, ours alone
     }
-    return rendered(
+    return render(
         "report.html",
         **promise(plan),
         written=day,
@@ -148,29 +148,29 @@ def report(
 
 
 def _today() -> date:
-    """Returns the date of SOURCE_DATE_EPOCH, seconds since 1970, where builds are to be reproduced; else today's."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given is None:
+    """Returns the date of SOURCE_DATE_EPOCH, the seconds since 1970 of a reproducible build; otherwise today."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    if seconds is None:
         return datetime.now(UTC).date()
     try:
-        return datetime.fromtimestamp(int(given), UTC).date()
+        return datetime.fromtimestamp(int(seconds), UTC).date()
     except (ValueError, OverflowError, OSError):
-        raise ParameterError("report.source-date-epoch", seconds=given) from None
+        raise ParameterError("report.source-date-epoch", seconds=seconds) from None
 
 
 def _training_commands(results: Results | None) -> list[str]:
-    """Returns the commands that trained what is shown, or says how it was trained where no command did."""
-    found = []
+    """Returns the commands of the trained runs in the report; a comment for a run without a command."""
+    commands = []
     for trained in () if results is None else (results.run, results.comparison):
         if trained is not None:
             seeds = f", seeds {', '.join(map(str, trained.seeds))}" if trained.seeds else ""
             by_hand = f"# trained on {in_one_line(trained.task)} without the command line{seeds}"
-            found.append(recorded_command(trained.command, into="run") if trained.command else by_hand)
-    return found
+            commands.append(recorded_command(trained.command, into="run") if trained.command else by_hand)
+    return commands
 
 
 def _audit_command(audit: Audit | None) -> str:
-    """Returns the command that made the audit that is shown, or says how it was made where no command did."""
+    """Returns the command of the audit in the report; a comment for an audit without a command."""
     if audit is None:
         return ""
     by_hand = f"# audited without the command line: {audit.trials:,} replays, seed {audit.seed}"
@@ -178,22 +178,22 @@ def _audit_command(audit: Audit | None) -> str:
 
 
 def _deployed_rounds(results: Results | None) -> list[tuple[str, ...]]:
-    """Returns what became of every round of a deployed run: headings, then rows; empty where it was none."""
+    """Returns the table of rounds of a deployed run: headings, then rows; empty for a run in process."""
     run = None if results is None else results.run
     if run is None or run.engine == "embedded" or not run.rounds:
         return []
     rows = run.round_rows()
-    columns = [aligned([_shown(row[heading]) for row in rows]) for heading in rows[0]]
+    columns = [align_figures([_printable_cell(row[heading]) for row in rows]) for heading in rows[0]]
     return [tuple(rows[0]), *zip(*columns, strict=True)]
 
 
-def _shown(value: object) -> str:
-    """Returns what was measured, or who withheld, as text."""
+def _printable_cell(value: object) -> str:
+    """Returns a measured figure, or the names of withholding regions, as text."""
     return figure(value) if isinstance(value, (int, float)) else str(value or "")
 
 
 def _figure(drawing: Drawing) -> Figure:
-    columns = [aligned(column) for column in zip(*drawing.rows, strict=True)]
+    columns = [align_figures(column) for column in zip(*drawing.rows, strict=True)]
     return Figure(
         key=drawing.key,
         spec=drawing.spec,
@@ -205,15 +205,15 @@ def _figure(drawing: Drawing) -> Figure:
 
 
 def _picture(spec: Spec, width: int) -> Markup:
-    # A picture speaks through its figure's caption and table, so its marks need no names of their own. Its font is the
-    # one it was measured in, which the style sheet names once.
+    # Caption and table are the accessible text of a picture, so its marks need no names. The style sheet names the font
+    # of the layout once.
     drawn = svg(spec, width=width, font=STILL_FONT)
     bare = re.sub(r' (?:aria-[a-z]+|role|font-family)="[^"]*"', "", drawn)
     return Markup(bare.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1))  # noqa: S704
 
 
 def _policy(inlined: Mapping[str, Markup]) -> str:
-    """Returns the content security policy: the page's own scripts and style by their hashes, and nothing else."""
+    """Returns the content security policy: the page's own scripts and style by their hashes alone."""
 
     def sources(*names: str) -> str:
         hashes = (hashlib.sha256(str(inlined[name]).encode()).digest() for name in names)

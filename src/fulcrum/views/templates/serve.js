@@ -1,4 +1,4 @@
-/* The script of the page of `fulcrum serve`: it holds the federation and the settings, asks the server, and swaps in what it is told. */
+/* The script of the page of `fulcrum serve`: it holds the federation and the settings, asks the server, and shows the answers. */
 (() => {
   const { byId, data, drawCharts, fillTable, followTheme, buildTable } = fulcrum;
   const PAUSE = 500; // milliseconds without another answer, before one is told
@@ -196,7 +196,7 @@
     }
   }
 
-  /* Noise against voice, and some advice, take longer than a slider may: they are asked for once all rests. */
+  /* Noise against influence, and some advice, are too slow for a moving slider: the page asks for them once all controls rest. */
   function askLater() {
     const controller = new AbortController();
     const timer = setTimeout(async () => {

@@ -1,4 +1,4 @@
-"""An audit as a terminal shows it."""
+"""An audit in the terminal."""
 
 from rich.console import RenderableType
 
@@ -13,7 +13,7 @@ from fulcrum.views.terminal.audit_tables import (
     property_rows,
     reasons_of,
     record_rows,
-    shown_rows,
+    table_rows,
     verdict_lines,
 )
 from fulcrum.views.terminal.screen import facts, remarks, table
@@ -21,14 +21,14 @@ from fulcrum.views.terminal.table_columns import Column
 
 
 def audit_picture(audit: Audit) -> list[RenderableType]:
-    """Returns the audit as a terminal shows it."""
+    """Returns the tables and remarks of an audit for the terminal."""
     title = f"{audit.federation}: {len(audit.findings)} observers played by replay"
-    note = "ε ≥ is what was proven: whatever the mechanism, and on a Gaussian trade-off."
-    picture = [table(title, COLUMNS, shown_rows(audit), note=note), facts(verdict_lines(audit))]
+    note = "ε ≥ is a proven lower bound: any holds for any mechanism, Gauss for a Gaussian trade-off."
+    picture = [table(title, COLUMNS, table_rows(audit), note=note), facts(verdict_lines(audit))]
     if audit.probes:
         picture.append(
             table(
-                "Noise that real parts drew, their updates taken off",
+                "Noise of real parts, after subtraction of their updates",
                 (
                     Column(key="of", heading="what", figures=False),
                     Column(key="node", heading="whose", figures=False),
@@ -43,7 +43,7 @@ def audit_picture(audit: Audit) -> list[RenderableType]:
         title = "A silo's class concentration, as observers estimate it"
         picture.append(table(title, PROPERTY_COLUMNS, property_rows(audit), note=property_note(audit)))
     if audit.records:
-        title = "One record of a silo, for the observer inside, who knows all its other records"
+        title = "One record of a silo, against the observer inside, who knows all other records of the silo"
         picture.append(table(title, RECORD_COLUMNS, record_rows(audit), note=RECORD_NOTE))
     picture.append(remarks([*reasons_of(audit), *((False, note) for note in audit.notes)]))
     return picture

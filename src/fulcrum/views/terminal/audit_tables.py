@@ -1,9 +1,9 @@
-"""What a person sees of an audit, wherever it is drawn: rows, sentences, and a chart of measured epsilons.
+"""An audit for people, in terminal and report: rows, sentences, and a chart of measured epsilons.
 
 >>> from fulcrum.audit.replays.canary_game import audit
 >>> from fulcrum.planning.planner import plan
->>> found = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1)
->>> audit_rows(found)[0]["where"], audit_chart(found)["width"]
+>>> result = audit(plan("isic-paper", rounds=2, epsilon=1.0), trials=2_000, seed=1)
+>>> audit_rows(result)[0]["where"], audit_chart(result)["width"]
 ('region-1', 'container')
 """
 
@@ -18,14 +18,14 @@ from fulcrum.rounding import display_epsilon
 from fulcrum.views.charts.chart_style import ChartRow, Spec, short_names, spread_axis, tooltip
 from fulcrum.views.charts.drawings import Drawing
 from fulcrum.views.terminal.table_columns import Column
-from fulcrum.words.numbers import figure, shown_epsilon
+from fulcrum.words.numbers import epsilon_text, figure
 
 VERDICT_WORDS = {
-    VIOLATED: "the claim is broken. Release nothing under this plan until it is known why",
-    LOOSER: "claims hold against these attacks, some of them with room to spare",
-    CONSISTENT: "nothing that was measured speaks against what the plan claims",
+    VIOLATED: "the claim is broken. Release nothing under this plan until the reason is known",
+    LOOSER: "all claims hold against these attacks, some claims with room to spare",
+    CONSISTENT: "no measurement speaks against the claims of the plan",
 }
-"""What to do, by verdict."""
+"""The meaning of every verdict."""
 
 COLUMNS = (
     Column(key="who", heading="observer", figures=False),
@@ -35,7 +35,7 @@ COLUMNS = (
     Column(key="noise", heading="noise\n%"),
     Column(key="says", heading="verdict", figures=False),
 )
-"""Lower bounds: whatever the mechanism, and on a Gaussian trade-off; noise as a share of the plan's width."""
+"""Lower bounds for any mechanism, and for a Gaussian trade-off; noise as a share of the plan's width."""
 
 PROPERTY_COLUMNS = (
     Column(key="node", heading="region", figures=False),
@@ -49,8 +49,9 @@ PROPERTY_COLUMNS = (
 )
 
 _PROPERTY_NOTE = (
-    "floor: knows the silo's group and no update. sums: sees the region's sums. all: knows every other silo's records "
-    "besides; its nats are proven (≥), and bounded (≤) by what the releases add together with the floor of the prior."
+    "Observers: floor knows the silo's group and no release; sums sees the sums of the region; all also knows the "
+    "records of every other silo. The nats of all are proven (≥), and bounded (≤) by the information of the releases "
+    "plus the information floor of the prior."
 )
 
 RECORD_COLUMNS = (
@@ -63,42 +64,43 @@ RECORD_COLUMNS = (
 )
 
 RECORD_NOTE = (
-    "told apart: how often the record was told from another, one half being blind guessing; allowed: by the epsilon of "
-    "the silo's whole dataset. resemblance: the cosine of the record reconstructed and the true one."
+    "told apart: the rate at which the record was told from another record; blind guessing has one half. allowed: the "
+    "largest rate that the epsilon of the silo's whole dataset allows. resemblance: the cosine between the "
+    "reconstructed and the true record."
 )
 
 _NO_GUARANTEE = "none"
-"""What stands where an epsilon would."""
+"""The text in place of an infinite epsilon."""
 
 _MOST_CHARTED = 40
-"""Findings that one chart shows."""
+"""The most findings in a chart."""
 
 
 def audit_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Returns what was found, one row an observer."""
+    """Returns the findings, a row for every observer."""
     return [
         {
-            "where": found.node,
-            "tier": found.tier,
-            "observer": observer_of(found),
-            "silo": found.silo,
-            "stated": found.stated,
-            "exact": found.exact,
-            "renyi": found.renyi,
-            "assumption_free": found.assumption_free,
-            "gaussian": found.gaussian,
-            "reach": found.reach,
-            "noise": None if found.noise_ratio is None else round(100 * found.noise_ratio, 2),
-            "trials": found.trials,
-            "verdict": found.verdict,
-            "reasons": " ".join(found.reasons),
+            "where": finding.node,
+            "tier": finding.tier,
+            "observer": observer_of(finding),
+            "silo": finding.silo,
+            "stated": finding.stated,
+            "exact": finding.exact,
+            "renyi": finding.renyi,
+            "assumption_free": finding.assumption_free,
+            "gaussian": finding.gaussian,
+            "reach": finding.reach,
+            "noise": None if finding.noise_ratio is None else round(100 * finding.noise_ratio, 2),
+            "trials": finding.trials,
+            "verdict": finding.verdict,
+            "reasons": " ".join(finding.reasons),
         }
-        for found in audit.findings
+        for finding in audit.findings
     ]
 
 
-def shown_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Returns the rows as a table shows them: who in one column, and verdicts in one word."""
+def table_rows(audit: Audit) -> list[dict[str, Any]]:
+    """Returns the rows of the table: place and observer in a single column, and verdicts in a single word."""
     return [
         row
         | {
@@ -116,28 +118,28 @@ def shown_rows(audit: Audit) -> list[dict[str, Any]]:
 
 
 def _rounded_down(bound: float | None) -> str:
-    """Returns a lower bound to three digits, never above it."""
+    """Returns a lower bound rounded down to three digits."""
     if bound is None or bound < 1e-3:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(bound)) - 2)
     return f"{math.floor(bound / unit) * unit:.3g}"
 
 
-def observer_of(found: Finding) -> str:
-    """Returns who attacks: from where, or above with how many who collude or are missing."""
-    inside = found.observer == INSIDE  # where sums are masked, that is somebody who colludes
-    with_whom = [INSIDE] if inside else [f"{found.colluders} colluding"] if found.colluders else []
-    with_whom += [f"{found.missing} missing"] if found.missing else []
-    return ", ".join(with_whom) or found.observer
+def observer_of(finding: Finding) -> str:
+    """Returns the attacker in words: its place, and the numbers of colluding and missing silos."""
+    inside = finding.observer == INSIDE  # with masked sums the observer inside includes colluding silos
+    with_whom = [INSIDE] if inside else [f"{finding.colluders} colluding"] if finding.colluders else []
+    with_whom += [f"{finding.missing} missing"] if finding.missing else []
+    return ", ".join(with_whom) or finding.observer
 
 
 def confidence_words(audit: Audit) -> str:
-    """Returns how sure an audit is, never rounded up to certainty."""
+    """Returns the confidence of an audit, never rounded up to certainty."""
     return f"{100 * audit.confidence:.10g}% for all bounds and verdicts together"
 
 
 def verdict_lines(audit: Audit) -> list[tuple[str, str]]:
-    """Returns the verdict, and how sure it is."""
+    """Returns the lines on verdict, confidence and replays."""
     rate = 1 - audit.confidence
     lines = [
         ("verdict", f"{audit.verdict}: {VERDICT_WORDS[audit.verdict]}"),
@@ -151,53 +153,56 @@ def verdict_lines(audit: Audit) -> list[tuple[str, str]]:
         ),
     ]
     if audit.verdict == VIOLATED:
-        by_chance = f"at most {100 * rate:.2g}% say so by chance"
-        lines.append(("next", f"run it again with another seed: of audits of a sound mechanism {by_chance}"))
+        by_chance = f"at most {100 * rate:.2g}% are violated by chance"
+        lines.append(("next", f"repeat the audit with another seed: of all audits of a sound mechanism {by_chance}"))
     return lines
 
 
 def property_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Returns how well concentrations were estimated, a row for each region and noise, errors by observer."""
+    """Returns the errors of estimated concentrations by observer, a row for every region and noise."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in audit.properties:
+    for estimate in audit.properties:
         row = rows.setdefault(
-            (one.node, one.arm), {"node": one.node, "arm": one.arm, "blind": f"{one.blind_error:.3f}"}
+            (estimate.node, estimate.arm),
+            {"node": estimate.node, "arm": estimate.arm, "blind": f"{estimate.blind_error:.3f}"},
         )
-        row[one.observer] = f"{one.error:.3f}"
-        if one.observer == "all":
-            most = one.nats_at_most
+        row[estimate.observer] = f"{estimate.error:.3f}"
+        if estimate.observer == "all":
+            most = estimate.nats_at_most
             row |= {
-                "nats_at_least": f"{one.nats_at_least:.3f}",
+                "nats_at_least": f"{estimate.nats_at_least:.3f}",
                 "nats_at_most": "" if most is None else shown_nats(most),
             }
     return list(rows.values())
 
 
 def property_note(audit: Audit) -> str:
-    """Returns what the table of concentrations means, and how its plans count silos and use their sums."""
+    """Returns the meaning of the table of concentrations, and weights and server of its plans."""
     plans = {
-        one.arm: f"{one.arm}: weights {one.weights}, server {one.server}." for one in audit.properties if one.noise
+        estimate.arm: f"{estimate.arm}: weights {estimate.weights}, server {estimate.server}."
+        for estimate in audit.properties
+        if estimate.noise
     }
     return " ".join([_PROPERTY_NOTE, *plans.values()])
 
 
 def record_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Returns what was learned of single records."""
+    """Returns the results of attacks on single records."""
     return [
         {
-            "node": one.node,
-            "epsilon": _NO_GUARANTEE if one.epsilon is None else one.epsilon,
-            "right": f"{one.right_at_least:.3f}–{one.right_at_most:.3f}",
-            "allowed": "" if one.allowed is None else f"{one.allowed:.3f}",
-            "resemblance": f"{one.resemblance:.2f}",
-            "bare_resemblance": f"{one.bare_resemblance:.2f}",
+            "node": record.node,
+            "epsilon": _NO_GUARANTEE if record.epsilon is None else record.epsilon,
+            "right": f"{record.right_at_least:.3f}–{record.right_at_most:.3f}",
+            "allowed": "" if record.allowed is None else f"{record.allowed:.3f}",
+            "resemblance": f"{record.resemblance:.2f}",
+            "bare_resemblance": f"{record.bare_resemblance:.2f}",
         }
-        for one in audit.records
+        for record in audit.records
     ]
 
 
 def probe_rows(audit: Audit) -> list[dict[str, Any]]:
-    """Returns the tests of what real parts drew."""
+    """Returns the tests of noise that real parts drew."""
     return [
         {
             "of": probe.of,
@@ -212,64 +217,64 @@ def probe_rows(audit: Audit) -> list[dict[str, Any]]:
 
 
 def reasons_of(audit: Audit) -> list[tuple[bool, str]]:
-    """Returns why, the gravest first; where many say the same the first few do."""
-    found = [
-        (one.verdict == VIOLATED, f"{one.node}, {observer_of(one)}: {' '.join(one.reasons)}")
-        for one in audit.findings
-        if one.reasons
+    """Returns the reasons of the verdict, violations first, at most eight."""
+    reasons = [
+        (result.verdict == VIOLATED, f"{result.node}, {observer_of(result)}: {' '.join(result.reasons)}")
+        for result in audit.findings
+        if result.reasons
     ]
-    found += [
-        (one.verdict == VIOLATED, f"{one.of}, {one.node}: {' '.join(one.reasons)}")
-        for one in audit.probes
-        if one.reasons
+    reasons += [
+        (result.verdict == VIOLATED, f"{result.of}, {result.node}: {' '.join(result.reasons)}")
+        for result in audit.probes
+        if result.reasons
     ]
-    found += [
+    reasons += [
         (
             True,
-            f"{one.node}, {one.arm}: {one.nats_at_least:.3f} nats at least were learned of silo {one.silo!r}, and "
-            f"{shown_nats(one.nats_at_most or 0.0)} are allowed.",
+            f"{result.node}, {result.arm}: {result.nats_at_least:.3f} nats at least were learned about silo "
+            f"{result.silo!r}, and {shown_nats(result.nats_at_most or 0.0)} are allowed.",
         )
-        for one in audit.properties
-        if one.verdict == VIOLATED
+        for result in audit.properties
+        if result.verdict == VIOLATED
     ]
-    found += [
+    reasons += [
         (
             True,
-            f"{one.node}: one record of silo {one.silo!r} was told from another in {one.right_at_least:.1%} of games "
-            f"at least, and {one.allowed or 0.0:.1%} are allowed.",
+            f"{result.node}: one record of silo {result.silo!r} was told from another in at least "
+            f"{result.right_at_least:.1%} of games, and {result.allowed or 0.0:.1%} are allowed.",
         )
-        for one in audit.records
-        if one.verdict == VIOLATED
+        for result in audit.records
+        if result.verdict == VIOLATED
     ]
-    found.sort(key=lambda line: not line[0])
-    more = len(found) - 8
-    return [*found[:8], *([(False, f"{more} more reasons are in --format json.")] if more > 0 else [])]
+    reasons.sort(key=lambda line: not line[0])
+    more = len(reasons) - 8
+    return [*reasons[:8], *([(False, f"{more} more reasons are in --format json.")] if more > 0 else [])]
 
 
 def audit_section(audit: Audit) -> dict[str, Any]:
-    """Returns what a report shows of an audit: verdict, tables and notes, in words."""
+    """Returns the section of a report on an audit: verdict, tables and notes, as texts."""
     return {
         "verdict": audit.verdict,
         "meaning": VERDICT_WORDS[audit.verdict],
         "lines": verdict_lines(audit),
         "headings": tuple(column.heading.replace("\n", " ") for column in COLUMNS),
-        "rows": [tuple(_shown(row, column) for column in COLUMNS) for row in shown_rows(audit)],
+        "rows": [tuple(_printable_cell(row, column) for column in COLUMNS) for row in table_rows(audit)],
         "probes": [
             (row["of"], row["node"], f"{row['values']:,}", row["noise"], row["verdict"]) for row in probe_rows(audit)
         ],
         "properties": [tuple(str(row[column.key]) for column in PROPERTY_COLUMNS) for row in property_rows(audit)],
         "property_headings": tuple(column.heading.replace("\n", " ") for column in PROPERTY_COLUMNS),
         "property_note": property_note(audit),
-        "records": [tuple(_shown(row, column) for column in RECORD_COLUMNS) for row in record_rows(audit)],
+        "records": [tuple(_printable_cell(row, column) for column in RECORD_COLUMNS) for row in record_rows(audit)],
         "record_headings": tuple(column.heading.replace("-\n", "").replace("\n", " ") for column in RECORD_COLUMNS),
         "record_note": RECORD_NOTE,
         "reasons": [text for _, text in reasons_of(audit)],
         "notes": list(audit.notes),
-        "observers": {observer_of(found): observer_words(audit)[found.observer] for found in audit.findings},
+        "observers": {observer_of(finding): observer_words(audit)[finding.observer] for finding in audit.findings},
     }
 
 
-def _shown(row: dict[str, Any], column: Column) -> str:
+def _printable_cell(row: dict[str, Any], column: Column) -> str:
     value = row[column.key]
     if value is None:
         return ""
@@ -277,35 +282,35 @@ def _shown(row: dict[str, Any], column: Column) -> str:
 
 
 def audit_drawing(audit: Audit) -> Drawing:
-    """Returns the chart with its figures, for a page."""
+    """Returns the chart of an audit with its figures, for a page."""
     section = audit_section(audit)
     return Drawing(key="audit", spec=audit_chart(audit), headings=section["headings"], rows=section["rows"])
 
 
 def audit_chart(audit: Audit) -> Spec:
-    """Returns measured beside claimed epsilons, a line for each observer: what is proven, up to what is claimed."""
-    charted = [found for found in audit.findings if found.exact is not None][:_MOST_CHARTED]
-    names = short_names(f"{found.node}, {observer_of(found)}" for found in charted)
+    """Returns the chart of measured and claimed epsilons, a line for every observer from proven to claimed."""
+    charted = [finding for finding in audit.findings if finding.exact is not None][:_MOST_CHARTED]
+    names = short_names(f"{finding.node}, {observer_of(finding)}" for finding in charted)
     bars: list[ChartRow] = []
     points: list[ChartRow] = []
-    for number, (found, name) in enumerate(zip(charted, names, strict=True)):
-        common = {"name": name, "number": number, "verdict": found.verdict, "silo": found.silo}
+    for number, (finding, name) in enumerate(zip(charted, names, strict=True)):
+        common = {"name": name, "number": number, "verdict": finding.verdict, "silo": finding.silo}
         measured = {
-            "claimed": found.exact,
-            "at least, Gaussian": found.gaussian,
-            "at least, any mechanism": found.assumption_free,
+            "claimed": finding.exact,
+            "at least, Gaussian": finding.gaussian,
+            "at least, any mechanism": finding.assumption_free,
         }
         points += [
             common
             | {
                 "what": what,
                 "epsilon": epsilon,
-                "shown": shown_epsilon(epsilon) if what == "claimed" else _rounded_down(epsilon),
+                "shown": epsilon_text(epsilon) if what == "claimed" else _rounded_down(epsilon),
             }
             for what, epsilon in measured.items()
             if epsilon is not None and (epsilon > 0 or what == "claimed")
         ]
-        bars.append(common | {"epsilon": found.lower_bound or 0.0, "to": found.exact})
+        bars.append(common | {"epsilon": finding.lower_bound or 0.0, "to": finding.exact})
     kinds = ["claimed", "at least, Gaussian", "at least, any mechanism"]
     x = {
         "field": "epsilon",
@@ -327,12 +332,12 @@ def audit_chart(audit: Audit) -> Spec:
         "scale": {"domain": kinds},
     }
     tips = tooltip(name="observer", silo="silo attacked", what="epsilon", shown="is", verdict="verdict")
-    worst = max(charted, key=lambda found: (found.lower_bound or 0.0) / (found.exact or 1.0), default=None)
-    told = ""
+    worst = max(charted, key=lambda finding: (finding.lower_bound or 0.0) / (finding.exact or 1.0), default=None)
+    closest = ""
     if worst is not None:
         nearest = f"{worst.node}, {observer_of(worst)}"
-        bound, claim = _rounded_down(worst.lower_bound), shown_epsilon(worst.exact)
-        told = f" The nearest to its claim is {nearest}: {bound} of {claim}."
+        measured_share = f"{_rounded_down(worst.lower_bound)} of {epsilon_text(worst.exact)}"
+        closest = f" The nearest to its claim is {nearest}: {measured_share}."
     layers: list[Spec] = [
         {
             "data": {"values": [bar for bar in bars if bar["epsilon"] > 0]},
@@ -346,7 +351,7 @@ def audit_chart(audit: Audit) -> Spec:
         },
     ]
     return {
-        "description": f"Measured beside claimed epsilon by observer; the verdict is {audit.verdict}.{told}",
+        "description": f"Measured beside claimed epsilon by observer; the verdict is {audit.verdict}.{closest}",
         "width": "container",
         "height": 22 * max(len(charted), 1),
         "layer": [layer for layer in layers if layer["data"]["values"]],

@@ -1,4 +1,4 @@
-"""A plan, a comparison and the checks of a plan as tables in the terminal; no figure is computed here."""
+"""A plan, a comparison and the checks of a plan as tables in the terminal; the module computes no figure of its own."""
 
 import math
 import shlex
@@ -32,26 +32,26 @@ from fulcrum.words.numbers import figure, span, with_error
 from fulcrum.words.recipe_words import proviso
 from fulcrum.words.verdict import Verdict, verdict
 
-_SAME_VOICE = 0.005  # of a share: less is lost in print
-_SAME_SHARE = 1e-9  # of a budget: sums round
+_SAME_INFLUENCE = 0.005  # of a share: a smaller difference does not show in print
+_SAME_SHARE = 1e-9  # of a budget: the rounding of sums
 
 
 def comparison_columns(trained: bool) -> list[Column]:
-    """Returns the columns of a comparison; training makes room for what was learnt."""
-    found = [
+    """Returns the columns of a comparison, with accuracies for trained rows."""
+    first = [
         Column(key="allocation", heading="allocation", figures=False),
         Column(key="noise_budget", heading="noise\nbudget"),
     ]
     if trained:
         return [
-            *found,
+            *first,
             Column(key="epsilon_above_worst", heading="worst ε\nabove", epsilon=True),
             Column(key="epsilon_inside_worst", heading="worst ε\ninside", epsilon=True),
             Column(key="accuracy_shown", heading="accuracy"),
             Column(key="gain_shown", heading="gain, points"),
         ]
     return [
-        *found,
+        *first,
         Column(key="times_optimal", heading="×\noptimal"),
         Column(key="epsilon_above_worst", heading="ε above\nworst", epsilon=True),
         Column(key="epsilon_above_mean", heading="\nmean", epsilon=True),
@@ -60,51 +60,52 @@ def comparison_columns(trained: bool) -> list[Column]:
     ]
 
 
-def voice_columns(federation: Topology, trained: bool) -> list[Column]:
-    """Returns the columns of who has less voice, and of what that costs those who have least."""
+def influence_columns(federation: Topology, trained: bool) -> list[Column]:
+    """Returns the columns of the least represented region, with the worst accuracy of any region for trained rows."""
     inner = federation.innermost.name
-    found = [
+    columns = [
         Column(key="allocation", heading="allocation", figures=False),
-        Column(key="influence_shown", heading=f"voice of the quietest {inner}"),
+        Column(key="influence_shown", heading=f"influence of the least represented {inner}"),
     ]
-    return [*found, Column(key="worst_region_shown", heading=f"accuracy of the worst {inner}")] if trained else found
+    worst = Column(key="worst_region_shown", heading=f"accuracy of the worst {inner}")
+    return [*columns, worst] if trained else columns
 
 
 def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Rows as a person wants them: times the optimum, accuracies and gains with their standard errors."""
-    found = []
+    """Returns the rows of a comparison as texts, accuracies and gains with their standard errors."""
+    texts = []
     for row in rows:
-        shown = asdict(row) | {
+        text = asdict(row) | {
             "times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}",
             "influence_shown": f"{row.least_influence:.2f}",
         }
         if isinstance(row, TrainedComparison):
-            shown["accuracy_shown"] = with_error(row.accuracy, row.accuracy_se)
-            shown["worst_region_shown"] = with_error(row.worst_region, row.worst_region_se)
-            shown["gain_shown"] = with_error(100 * row.gain, 100 * row.gain_se, "+.2f")
-        found.append(shown)
-    return found
+            text["accuracy_shown"] = with_error(row.accuracy, row.accuracy_se)
+            text["worst_region_shown"] = with_error(row.worst_region, row.worst_region_se)
+            text["gain_shown"] = with_error(100 * row.gain, 100 * row.gain_se, "+.2f")
+        texts.append(text)
+    return texts
 
 
-def learned(rows: Sequence[TrainedComparison]) -> str:
-    """Returns what training under every row comes to, in one sentence that a person can keep."""
-    called = {
-        "uniform": "one noise for all gets {} right",
+def training_sentence(rows: Sequence[TrainedComparison]) -> str:
+    """Returns the accuracies of all rows in a sentence."""
+    wording = {
+        "uniform": "one multiplier for all gets {} right",
         "optimal": "the paper's optimum {}",
         "joint": "noise, weights and server chosen together {}",
     }
     right = {row.allocation: f"{100 * row.accuracy:.0f}" for row in rows}
-    told = [words.format(right[name]) for name, words in called.items() if name in right]
-    told.append(f"training without privacy {100 * rows[0].reference:.0f}")
-    return f"At the same target, of 100 test records {', '.join(told)}."
+    parts = [words.format(right[name]) for name, words in wording.items() if name in right]
+    parts.append(f"training without privacy {100 * rows[0].reference:.0f}")
+    return f"At the same target, of 100 test records {', '.join(parts)}."
 
 
-def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
-    """Returns the picture of a plan: its regions, its guarantee, its cost, its advice."""
-    inner, multiplier, injected = made.federation.innermost, made.noise_multiplier, made.aggregator_noise_multiplier
-    profile = exposure_of(made.federation, colluders=made.colluders, dropouts=made.dropouts)
-    noise = np.sqrt(made.node_noise(inner.name))
-    influence, by_size = made.node_influence(inner.name), made.weights_rule == "sizes" and made.server_rule.adds_up
+def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
+    """Returns the picture of a plan: its regions, guarantee, cost and advice."""
+    inner, multiplier, injected = plan.federation.innermost, plan.noise_multiplier, plan.aggregator_noise_multiplier
+    profile = exposure_of(plan.federation, colluders=plan.colluders, dropouts=plan.dropouts)
+    noise = np.sqrt(plan.node_noise(inner.name))
+    influence, by_size = plan.node_influence(inner.name), plan.weights_rule == "sizes" and plan.server_rule.adds_up
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
         members = inner.parent_of == index
@@ -117,8 +118,8 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
                 if injected is None
                 else float(noise[index]),
                 "influence": f"{influence[index]:.1%}",
-                "above": float(made.epsilon_above[members].max()),
-                "inside": float(made.epsilon_inside[members].max()),
+                "above": float(plan.epsilon_above[members].max()),
+                "inside": float(plan.epsilon_inside[members].max()),
             }
         )
     columns = (
@@ -130,139 +131,139 @@ def plan_picture(made: Plan, output: Path | None) -> list[RenderableType]:
         Column(key="above", heading="ε above", epsilon=True),
         Column(key="inside", heading="ε inside", epsilon=True),
     )
-    found = verdict(made)
+    judgement = verdict(plan)
     summary = [
-        ("guarantee", guarantee_of(made).promise),
-        ("verdict", found.sentence + (f" These are {found.basis}." if made.purpose == "deployment" else "")),
-        ("noise budget", _on_noise(made)),
-        ("saving", f"{made.model_saving:.2%} against uniform; {_attainable(made)}"),
+        ("guarantee", guarantee_of(plan).promise),
+        ("verdict", judgement.sentence + (f" These are {judgement.basis}." if plan.purpose == "deployment" else "")),
+        ("noise budget", _on_noise(plan)),
+        ("saving", f"{plan.model_saving:.2%} against uniform; {_attainable(plan)}"),
     ]
     if not by_size:
-        summary.append(("weights", weights_in_words(made)))
-    if made.floor is not None:
-        learned = float((made.mechanism_information + made.floor).max())
-        said = f"at most {shown_nats(learned)} nats of a silo's class concentration ({made.target.bound})"
-        if not made.floor_declared:
-            said = f"the releases add up to {shown_nats(learned)} nats ({made.target.bound}); no floor was declared"
-        summary.append(("information", said))
+        summary.append(("weights", weights_in_words(plan)))
+    if plan.floor is not None:
+        learned = float((plan.mechanism_information + plan.floor).max())
+        words = f"at most {shown_nats(learned)} nats about a silo's class concentration (bound {plan.target.bound})"
+        if not plan.floor_declared:
+            words = f"the releases add up to {shown_nats(learned)} nats (bound {plan.target.bound}); no floor declared"
+        summary.append(("information", words))
     if output is not None:
         summary.append(("written to", f"{output}; check it with: fulcrum verify {shlex.quote(str(output))}"))
-    title = f"{made.federation.name}: {len(made.federation):,} silos, allocation {made.allocation}"
+    title = f"{plan.federation.name}: {len(plan.federation):,} silos, allocation {plan.allocation}"
     picture = [
-        table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists them all"),
+        table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists all of them"),
         facts(summary),
     ]
-    told = [*_refusals(made), *_warnings(made, found)]
-    for advice in advice_on(made):
+    notes = [*_refusals(plan), *_warnings(plan, judgement)]
+    for advice in advice_on(plan):
         measured = ""
-        if advice.kind == "signal" and made.parameters is not None:
-            measured = f" {learnt_at(signal_to_noise(made, made.parameters))}"
-        told.append((advice.warning, advice.text + measured))
-    if (others := other_weights(made)) is not None:
-        told.append((False, others.sentence))
-    picture.append(remarks([*told, (False, purpose_in_words(made, output))]))
+        if advice.kind == "signal" and plan.parameters is not None:
+            measured = f" {learnt_at(signal_to_noise(plan, plan.parameters))}"
+        notes.append((advice.warning, advice.text + measured))
+    if (others := other_weights(plan)) is not None:
+        notes.append((False, others.sentence))
+    picture.append(remarks([*notes, (False, purpose_in_words(plan, output))]))
     return picture
 
 
-def purpose_in_words(made: Plan, output: Path | None = None) -> str:
-    """Says what a plan is for, and which command comes next on the way to a plan that silos deploy."""
+def purpose_in_words(plan: Plan, output: Path | None = None) -> str:
+    """Returns a sentence on the purpose of a plan and on the next command towards deployment."""
     file = "plan.json" if output is None else shlex.quote(str(output))
-    if made.purpose == "deployment":
+    if plan.purpose == "deployment":
         return f"This is a plan for deployment. Sign it with: fulcrum sign {file} --key issuer.key"
     options = ["--purpose deployment"]
-    options += ["--parameters N, the number of trained parameters"] if made.parameters is None else []
-    options += ["--injection silo"] if made.injection != "silo" else []
+    options += ["--parameters N, the number of trained parameters"] if plan.parameters is None else []
+    options += ["--injection silo"] if plan.injection != "silo" else []
     return (
         "This is a plan for research: it protects nobody, and no issuer signs it. For a plan to deploy, add "
         f"{' and '.join(options)}."
     )
 
 
-def _refusals(made: Plan) -> list[tuple[bool, str]]:
-    """Says what deploying would refuse, while the federation can still be changed."""
-    if made.purpose != "deployment":
+def _refusals(plan: Plan) -> list[tuple[bool, str]]:
+    """Returns warnings of engines that refuse to deploy the plan, while the federation can still be changed."""
+    if plan.purpose != "deployment":
         return []
-    masked = made.aggregation == "masked"
-    engine, found = ("flower", refusals_on_flower(made)) if masked else ("nvflare", refusals(made))
-    told = [(True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.") for reason in found]
-    if masked and not told:
+    masked = plan.aggregation == "masked"
+    engine, reasons = ("flower", refusals_on_flower(plan)) if masked else ("nvflare", refusals(plan))
+    warnings = [(True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.") for reason in reasons]
+    if masked and not warnings:
         return [(False, "Masked sums run on Flower: `fulcrum deploy flower`.")]
-    return told
+    return warnings
 
 
-def _warnings(made: Plan, found: Verdict) -> list[tuple[bool, str]]:
-    """Warns of observers that are nearly always right, unless advice warns of them with a remedy of its own."""
-    told = any(advice.kind == "curious-aggregator" for advice in advice_on(made))
+def _warnings(plan: Plan, judgement: Verdict) -> list[tuple[bool, str]]:
+    """Returns a warning of observers that are nearly always right, unless advice warns of them with a remedy."""
+    has_advice = any(advice.kind == "curious-aggregator" for advice in advice_on(plan))
     options = {"above": "--epsilon", "inside": "--epsilon-inside"}
-    warned = [
+    observers = [
         observer.observer
-        for observer in found.observers
-        if observer.level == "warning" and not (told and observer is found.inside)
+        for observer in judgement.observers
+        if observer.level == "warning" and not (has_advice and observer is judgement.inside)
     ]
-    if not warned:
+    if not observers:
         return []
-    whom, remedy = (" and ".join(words) for words in (warned, (options[observer] for observer in warned)))
+    whom, remedy = (" and ".join(words) for words in (observers, (options[observer] for observer in observers)))
     return [
         (True, f"Hardly any protection is promised against observers {whom}. Ask for a smaller epsilon with {remedy}.")
     ]
 
 
-def _on_noise(made: Plan) -> str:
-    """Says how much noise enters the model, beside one multiplier for all."""
-    noise = f"{figure(made.model_noise)} C²{proviso(made, 'region')}"
-    return f"{noise}, uniform would need {figure(made.uniform_model_noise)}"
+def _on_noise(plan: Plan) -> str:
+    """Returns a sentence on the noise in the model, beside the noise of a single multiplier for all."""
+    noise = f"{figure(plan.model_noise)} C²{proviso(plan, 'region')}"
+    return f"{noise}, uniform would need {figure(plan.uniform_model_noise)}"
 
 
-def _attainable(made: Plan) -> str:
-    """Says what an allocation can save at this plan's targets; it has the dispersion's name where it is that."""
-    if math.isclose(made.attainable_saving, made.dispersion, abs_tol=_SAME_SHARE):
-        return f"dispersion {made.dispersion:.2%}"
-    counted = "" if made.server_rule.adds_up else " in the sums"
-    return f"no allocation saves more than {made.attainable_saving:.2%}{counted}"
+def _attainable(plan: Plan) -> str:
+    """Returns words on the largest saving of any allocation, called dispersion if equal to the dispersion."""
+    if math.isclose(plan.attainable_saving, plan.dispersion, abs_tol=_SAME_SHARE):
+        return f"dispersion {plan.dispersion:.2%}"
+    counted = "" if plan.server_rule.adds_up else " in the sums"
+    return f"no allocation saves more than {plan.attainable_saving:.2%}{counted}"
 
 
 def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
-    """Says who stands above and inside the regions of plans that are set side by side."""
+    """Returns sentences on the observers above and inside, for plans that are compared."""
     if aggregation != "masked":
-        return f"Above: who sees the sums of a {inner}. Inside: who sees one update."
+        return f"Above: an observer of the sums of a {inner}. Inside: an observer of single updates."
     helpers = "1 silo" if colluders <= 1 else f"{colluders} silos"
     return (
-        f"Above: who sees the sums of a {inner}. Inside: the server together with {helpers} of the {inner}. Of one "
-        f"masked group there is the global sum alone: above is who sees it from outside the federation, inside the "
-        f"server together with {helpers} of each {inner}."
+        f"Above: an observer of the sums of a {inner}. Inside: the server together with {helpers} of the {inner}. A "
+        f"plan with a single masked group has the global sum alone: above is then an observer of that sum outside the "
+        f"federation, and inside the server together with {helpers} of each {inner}."
     )
 
 
 def scaled_rows(plans: Mapping[str, Plan]) -> str:
-    """Says of which plans, by name of their row, the noise budget is a variance times a factor of the server's rule."""
-    scaled = {name: made for name, made in plans.items() if made.server_rule.noise_factor() != 1}
-    return "".join(f"; {name}: {proviso(made, 'region').strip()}" for name, made in scaled.items())
+    """Returns a note on plans with a noise budget that is a variance times a factor of the server rule."""
+    scaled = {name: plan for name, plan in plans.items() if plan.server_rule.noise_factor() != 1}
+    return "".join(f"; {name}: {proviso(plan, 'region').strip()}" for name, plan in scaled.items())
 
 
-def weights_in_words(made: Plan) -> str:
-    """Says what silos count for, and who has less voice than by size."""
-    inner = made.federation.innermost
-    voice = made.node_influence(inner.name) / region_shares(made.federation)
-    least = int(np.argmin(np.round(voice, 9)))  # of equals, the first
-    rule, server = made.server_rule, ""
+def weights_in_words(plan: Plan) -> str:
+    """Returns words on the weights, and on the region with the least of its influence by size."""
+    inner = plan.federation.innermost
+    relative = plan.node_influence(inner.name) / region_shares(plan.federation)
+    least = int(np.argmin(np.round(relative, 9)))  # of equals, the first
+    rule, server = plan.server_rule, ""
     if not rule.adds_up:
-        pooled = "" if rule.region_factors() is None else f": these are the shares{proviso(made, 'region')}"
+        pooled = "" if rule.region_factors() is None else f": these are the shares{proviso(plan, 'region')}"
         server = f", and the server {rule.clause}{pooled}"
-    share = "share by size" if made.federation.sizes_known else "share by number of silos"
-    whose = f"{inner.name} {inner.nodes[least]!r} has {voice[least]:.2g} times its {share}"
-    if voice[least] > 1 - _SAME_VOICE:
+    share = "share by size" if plan.federation.sizes_known else "share by number of silos"
+    whose = f"{inner.name} {inner.nodes[least]!r} has {relative[least]:.2g} times its {share}"
+    if relative[least] > 1 - _SAME_INFLUENCE:
         whose = f"every {inner.name} has its {share}"
-    return f"{made.weights_rule}{server}; {whose}"
+    return f"{plan.weights_rule}{server}; {whose}"
 
 
-def show_plan(made: Plan, output: Path | None, style: str) -> None:
-    """Prints a plan: its picture, its file, or its table by silo."""
+def show_plan(plan: Plan, output: Path | None, style: str) -> None:
+    """Prints a plan: as a picture, as its file, or as its table by silo."""
     if style == "csv":
-        sys.stdout.write(export_plan(made, "csv"))
+        sys.stdout.write(export_plan(plan, "csv"))
     elif style == "json":
-        sys.stdout.write(printable_json(to_json(made.content())))
+        sys.stdout.write(printable_json(to_json(plan.content())))
     else:
-        show(Result(data=None, rows=(), picture=plan_picture(made, output)), style)
+        show(Result(data=None, rows=(), picture=plan_picture(plan, output)), style)
 
 
 def show_checks(
@@ -274,9 +275,15 @@ def show_checks(
     remark: str = "",
     also: Mapping[str, Any] | None = None,
 ) -> int:
-    """Prints what was recomputed, and returns the exit code: 1 if a check fails, `otherwise` saying what to do then.
+    """Prints checks, and returns the exit code: 1 if a check fails.
 
-    What else there is to say of it, `also`, stands in JSON alone, a `remark` below the table alone.
+    Args:
+        title: The title of the table.
+        checks: The checks.
+        style: The format.
+        otherwise: The advice after a failed check.
+        remark: A line below the table alone.
+        also: Further fields in JSON alone.
     """
     rows = [asdict(check) for check in checks]
     failed = sum(not check.holds for check in checks)

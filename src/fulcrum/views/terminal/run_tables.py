@@ -1,4 +1,4 @@
-"""A run on a federation as the terminal shows it: what came of each round, and what was measured after it."""
+"""A run on a federation in the terminal: sums and metrics of every round."""
 
 from rich.console import RenderableType
 
@@ -8,7 +8,7 @@ from fulcrum.views.terminal.table_columns import Column
 
 
 def round_table(title: str, run: RunResult) -> RenderableType:
-    """Returns the picture of a run's rounds."""
+    """Returns the table of a run's rounds."""
     rows = run.round_rows()
     headings = {"regions": "regions summed", "silos": "silos in them"}
     keys = list(rows[0]) if rows else list(ROUND_COLUMNS)

@@ -1,7 +1,7 @@
 """Results on stdout: as a table for people, as JSON, or as CSV.
 
-A result is its data (for JSON), its rows (for CSV) and a picture (for people); what is too long for a screen is cut
-in the picture alone. Every text goes through `printable`.
+A result is its data (for JSON), its rows (for CSV) and a picture (for people). The picture alone is cut to a screen's
+length. Every text goes through `printable`.
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 from rich import box
@@ -25,21 +25,23 @@ from rich.table import Table
 from rich.text import Text
 
 from fulcrum.csv_text import csv_text
-from fulcrum.errors import check_known, listing
+from fulcrum.errors import listing
 from fulcrum.rounding import display_epsilon
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import figure, printable
 
-FORMATS = ("table", "json", "csv")
+Format: TypeAlias = Literal["table", "json", "csv"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+"""The formats of a result: for people, or for programs."""
 
 ROWS_SHOWN = 30
-"""Rows of a table that a screen takes."""
+"""The most rows of a table on a screen."""
 
 QUIET_FOR = 10.0
-"""Seconds that long work stays silent at most, where nobody is watching and its result tells the rest."""
+"""The most seconds without a line about long work, if no terminal is open and the result lists the rounds."""
 
-# Characters that a terminal obeys: controls but for tab and line feed, and those that turn the direction of writing.
-# Not `printable`: CSV is read by programs too, and a name keeps its blanks and joiners of any script.
+# Characters that a terminal obeys: controls except tab and line feed, and marks that turn the direction of writing.
+# `printable` would also escape blanks and joiners of foreign scripts, which programs that read CSV need unchanged.
 _ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 _NARROWEST = 60
@@ -48,18 +50,18 @@ _GAP = 3
 """Characters between two columns."""
 
 _NAME_WIDTHS = (24, 12)
-"""Characters that names have at least, while headings take more lines; and then, so that figures fit."""
+"""The least width of names: first while headings take more lines, and then so that figures fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a command found.
+    """The result of a command.
 
     Attributes:
-        data: For JSON: plain lists, mappings, strings and numbers.
-        rows: For CSV.
-        fields: The columns of the CSV, where there may be no rows to tell.
-        picture: For people.
+        data: The result for JSON: plain lists, mappings, strings and numbers.
+        rows: The result for CSV.
+        fields: The columns of the CSV, for a result that may have no rows.
+        picture: The result for people.
     """
 
     data: Any
@@ -68,13 +70,8 @@ class Result:
     picture: Sequence[RenderableType] = field(default_factory=tuple)
 
 
-def check_format(name: str) -> None:
-    """Raises `ParameterError` for an unknown format, before any work is done."""
-    check_known("format", name, FORMATS)
-
-
 def show(result: Result, style: str) -> None:
-    """Prints a result to stdout in one of `FORMATS`."""
+    """Prints a result to stdout in a format of `FORMATS`."""
     if style == "json":
         encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
         sys.stdout.write(printable_json(encoded) + "\n")
@@ -87,14 +84,14 @@ def show(result: Result, style: str) -> None:
 
 
 def printable_json(encoded: bytes) -> str:
-    r"""Returns JSON with every character that a terminal may obey escaped; JSON itself escapes few of them.
+    r"""Returns JSON with escapes for all characters that a terminal may obey; JSON itself escapes few of these.
 
     >>> print(printable_json('"\u202e é"'.encode()))
     "\u202e é"
     """
     return re.sub(
         r"[^\n -~]",
-        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1],
+        lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1],
         encoded.decode(),
     )
 
@@ -106,19 +103,21 @@ def table(
     *,
     note: str = "",
     total: int | None = None,
-    elsewhere: str = "see them all with --format csv",
+    elsewhere: str = "--format csv lists all of them",
 ) -> RenderableType:
-    """Returns the picture of some rows, cut to what fits on a screen.
+    """Returns the picture of a table, cut to `ROWS_SHOWN` rows.
 
     Args:
-        title: What the table shows.
-        columns: Its columns.
-        rows: Its rows, or the first of them.
-        note: A line below it.
-        total: How many rows there are, where not all were given.
-        elsewhere: Where the rows that do not fit are to be seen.
+        title: The title.
+        columns: The columns.
+        rows: The rows, or the first rows.
+        note: A line below the table.
+        total: The number of all rows; by default the number of given rows.
+        elsewhere: A hint at the rows that were cut.
     """
-    cells = [[_text(_cell(row.get(column.key), column.epsilon)) for column in columns] for row in rows[:ROWS_SHOWN]]
+    cells = [
+        [_text(_printable_cell(row.get(column.key), column.epsilon)) for column in columns] for row in rows[:ROWS_SHOWN]
+    ]
     headings = [Text("\n".join(map(printable, column.heading.split("\n")))) for column in columns]
     widths = _widths(columns, headings, cells)
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=sum(widths) + _GAP * len(widths) - 1)
@@ -144,7 +143,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
 
 
 def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
-    """Returns the picture of remarks, each a warning or not."""
+    """Returns the picture of remarks; True marks a warning."""
     drawn = Table.grid(padding=(0, 1))
     for warning, text in lines:
         drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
@@ -153,7 +152,7 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Shows on stderr that work is under way, where someone is watching."""
+    """Shows on stderr that work is under way, if stderr is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -164,7 +163,7 @@ def working(what: str) -> Iterator[None]:
 
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on stderr how many of how many are done; yields a callable to be told so."""
+    """Shows progress on stderr; yields a callable that takes the numbers of finished and of all parts."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done, total: console.print(_text(f"{what}: {done} of {total}"))
@@ -176,9 +175,9 @@ def counting(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def phases() -> Iterator[Callable[[str, int, int], None]]:
-    """Shows on stderr how far each phase of some work is, once it has begun: a bar, or at most twenty lines.
+    """Shows the progress of every phase on stderr: a bar in a terminal, otherwise at most twenty lines.
 
-    Yields a callable to be told the phase, how many are done, and of how many.
+    Yields a callable that takes the phase, and the numbers of finished and of all parts.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -204,7 +203,7 @@ def phases() -> Iterator[Callable[[str, int, int], None]]:
 
 @contextmanager
 def steps(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows on stderr what is being done now; yields a callable to be told each step in words."""
+    """Shows the current step on stderr; yields a callable that takes a step in words."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda step: console.print(_text(f"{what}: {step}"))
@@ -219,13 +218,13 @@ def steps(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class RoundProgress:
-    """How far training is, told as lines: to be called after each round, and `within` a long one.
+    """The progress of training as lines: call the object after every round, and `within` during a long round.
 
     Args:
-        what: What is being done.
-        rounds: How many there are.
-        listed: As of `progress`.
-        metric: What is measured.
+        what: The work in words.
+        rounds: The number of rounds.
+        listed: As for `progress`.
+        metric: The name of the metric.
     """
 
     def __init__(self, what: str, rounds: int, *, listed: bool, metric: str = "accuracy") -> None:
@@ -234,13 +233,13 @@ class RoundProgress:
         self._begun = self._told = time.monotonic()
 
     def __call__(self, done: int, accuracies: Sequence[Any]) -> None:
-        """Tells that a round is done, and the accuracies of everything in training."""
+        """Writes a line about a finished round, with the accuracies of all models in training."""
         if self._listed and self._silent_for() < QUIET_FOR:
             return
         self._tell(f"round {done} of {self._rounds}, {self._metric} {_mean(accuracies):.3f}")
 
     def within(self, done: float) -> None:
-        """Tells how many rounds are done, parts of one included, where no line was told for a while."""
+        """Writes a line about a part of a round, after `QUIET_FOR` seconds without a line."""
         if self._silent_for() < QUIET_FOR or not 0 < done < self._rounds:
             return
         left = (time.monotonic() - self._begun) * (self._rounds - done) / done
@@ -256,7 +255,7 @@ class RoundProgress:
 
 
 class _RoundBar(RoundProgress):
-    """The same as a bar, where someone is watching."""
+    """The progress of training as a bar in a terminal."""
 
     def __init__(self, what: str, rounds: int, bar: Progress) -> None:
         super().__init__(what, rounds, listed=False)
@@ -271,14 +270,14 @@ class _RoundBar(RoundProgress):
 
 @contextmanager
 def progress(what: str, rounds: int, *, listed: bool = False, metric: str = "accuracy") -> Iterator[RoundProgress]:
-    """Shows on stderr how far training is: a bar where someone is watching, else one line a round.
+    """Shows the progress of training on stderr: a bar in a terminal, otherwise a line for every round.
 
     Args:
-        what: What is being done.
-        rounds: How many there are.
-        listed: Whether the result lists the rounds. Then, where nobody is watching, a round is told only once
-            `QUIET_FOR` seconds have passed without a line, so that a log of both streams has each round once.
-        metric: What is measured after a round, in words.
+        what: The work in words.
+        rounds: The number of rounds.
+        listed: True for a result that lists the rounds. Without a terminal a line about a round then comes only after
+            `QUIET_FOR` seconds without a line, so that a log of both streams has every round once.
+        metric: The name of the metric.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -299,7 +298,7 @@ def _screen_width() -> int:
 
 
 def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence[Sequence[Text]]) -> list[int]:
-    """Returns how wide each column is: headings and texts take more lines where the screen is narrow, figures never."""
+    """Returns the widths of columns: on a narrow screen headings and texts take more lines, figures never."""
     widest = [max((row[index].cell_len for row in cells), default=0) for index in range(len(columns))]
     words = [max(map(cell_len, heading.plain.split()), default=0) for heading in headings]
     widths = [
@@ -317,7 +316,7 @@ def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence
 
 
 def _mean(accuracies: Sequence[Any]) -> float:
-    return sum(float(found.mean()) for found in accuracies) / len(accuracies)
+    return sum(float(accuracy.mean()) for accuracy in accuracies) / len(accuracies)
 
 
 def _duration(seconds: float) -> str:
@@ -329,16 +328,16 @@ def _duration(seconds: float) -> str:
 
 
 def tell_at_once(note: str) -> None:
-    """Writes to stderr, in one line, what should be known before long work is done."""
+    """Writes a note to stderr at once, before long work begins."""
     Console(stderr=True).print(_text(note), soft_wrap=True)
 
 
 def _text(text: str, style: str = "") -> Text:
-    """A text as it is read: no order to the terminal in it, and no markup."""
+    """Returns a text without markup and without characters that a terminal obeys."""
     return Text(printable(text), style=style)
 
 
-def _cell(value: Any, epsilon: bool) -> str:
+def _printable_cell(value: Any, epsilon: bool) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -360,7 +359,7 @@ def _csv(result: Result) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """Returns the data with infinities as None: JSON has no word for them, and null is no guarantee."""
+    """Returns the data with None for infinities: JSON has no infinity, and null means no guarantee."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):

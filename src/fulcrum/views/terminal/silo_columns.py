@@ -1,4 +1,4 @@
-"""The table by silo in columns, compact enough for a page to hold 10^5 of them."""
+"""The table by silo as columns, compact enough for 10^5 silos in a page."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,18 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import display_epsilon
-from fulcrum.words.alignment import aligned, decimals
+from fulcrum.words.alignment import align_figures, decimals
 
 SiloColumn: TypeAlias = dict[str, Any]
 
 
 def silo_table(plan: Plan) -> dict[str, Any]:
-    """Returns the table by silo as columns, compact enough for 10^5 of them.
+    """Returns the table by silo as columns, compact enough for 10^5 silos in a page.
 
-    A column has a heading, a kind (text, number or epsilon) and its values; where few values repeat, `values` are the
-    distinct ones and `codes` says which stands in each row. Epsilons are rounded up to four digits, None is no
-    guarantee; other figures have six. `places` is the most digits after a point in a column of figures.
+    - A column has a heading, a kind (text, number or epsilon) and its values.
+    - In a column with few distinct values, `values` holds the distinct values and `codes` their index by row.
+    - Epsilons are rounded up to four digits, and None is no guarantee. Figures of the kind number have six digits.
+    - `places` is the most digits after a point in a column of figures.
     """
     federation = plan.federation
     columns: list[SiloColumn] = [{"heading": "silo", "kind": "text", "values": federation.silo_names.tolist()}]
@@ -38,7 +39,7 @@ def silo_table(plan: Plan) -> dict[str, Any]:
 
 
 def silo_figures(plan: Plan) -> list[SiloColumn]:
-    """Returns the columns of the table by silo that the plan decides: noise, influence and both epsilons."""
+    """Returns the columns by silo that follow from the plan: noise, influence and both epsilons."""
     federation = plan.federation
     if plan.aggregator_noise_multiplier is None:
         columns = [_numbers("noise multiplier", plan.noise_multiplier)]
@@ -54,20 +55,22 @@ def silo_figures(plan: Plan) -> list[SiloColumn]:
 
 
 def first_rows(table: Mapping[str, Any], most: int) -> list[list[tuple[str, str]]]:
-    """Returns the first rows of a table as text, for a browser without scripts: kind and text of each cell."""
-    found = []
+    """Returns the first rows of a table for a browser without scripts: kind and text of every cell."""
+    lines = []
     for row in range(min(table["rows"], most)):
         cells = []
         for column in table["columns"]:
             value = column["values"][column["codes"][row] if "codes" in column else row]
             text = _cell_text(value, column["kind"])
-            cells.append((column["kind"], aligned([text], places=column["places"])[0] if "places" in column else text))
-        found.append(cells)
-    return found
+            cells.append(
+                (column["kind"], align_figures([text], places=column["places"])[0] if "places" in column else text)
+            )
+        lines.append(cells)
+    return lines
 
 
 def _numbers(heading: str, values: FloatArray, *, epsilon: bool = False, digits: int = 6) -> SiloColumn:
-    """Returns a column of figures, the repeated ones once."""
+    """Returns a column of figures, with repeated figures stored once."""
     distinct, codes = np.unique(values, return_inverse=True)
     shown = [_cell_value(value, epsilon, digits) for value in distinct.tolist()]
     kind = "epsilon" if epsilon else "number"

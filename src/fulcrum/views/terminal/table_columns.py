@@ -1,13 +1,17 @@
-"""The columns of a table, wherever it is drawn."""
+"""The columns of tables in terminal and report."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a picture: its key in the rows, its heading, and whether it holds figures, or epsilons.
+    """A column of a table.
 
-    Epsilons are rounded up: what is shown must be true. No figure is folded or cut.
+    Attributes:
+        key: The key of the column in the rows.
+        heading: The heading.
+        figures: True for numbers, which are aligned right and never folded or cut.
+        epsilon: True for epsilons, which are rounded up so that a printed guarantee is true.
     """
 
     key: str

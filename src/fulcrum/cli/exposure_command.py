@@ -1,9 +1,9 @@
-"""The command that shows how exposed regions are."""
+"""The command that shows the exposure of regions."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fulcrum.cli.federations import ColumnOption, given_federation, told_of_coalitions
+from fulcrum.cli.federations import ColumnOption, federation_argument, note_on_coalitions
 from fulcrum.cli.options import (
     ColludersOption,
     DropoutsOption,
@@ -18,7 +18,7 @@ from fulcrum.cli.options import (
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import Topology
 from fulcrum.planning.theory.exposure import exposure_of
-from fulcrum.views.terminal.screen import Result, check_format, facts, show, table, working
+from fulcrum.views.terminal.screen import Result, facts, show, table, working
 from fulcrum.views.terminal.table_columns import Column
 
 if TYPE_CHECKING:
@@ -37,25 +37,26 @@ def exposure(
     least_influence: LeastInfluenceOption = 0.0,
     style: FormatOption = "table",
 ) -> int:
-    """Show how exposed each region is, and what a uniform multiplier wastes."""
-    check_format(style)
-    reading = given_federation(federation, column)
+    """Show the exposure of each region, and the noise that a uniform multiplier wastes."""
+    reading = federation_argument(federation, column)
     with working("Computing exposures"):
-        found = reading.federation
-        asked = {
+        topology = reading.federation
+        choices = {
             "recipe": recipe,
             "weights": word_or_number(weights),
             "server": server,
             "least_influence": least_influence,
         }
-        chosen = any(value not in ("paper", None, 0.0) for value in asked.values())
-        chosen = chosen or found.declared_weights is not None
-        made = _asked_alike(found, asked, colluders, dropouts) if chosen else None
-        found = found if made is None else made.federation
-        profiles = [exposure_of(found, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in found.tiers]
-    notes = [*reading.notes, *told_of_coalitions(found, colluders=colluders, dropouts=dropouts)]
-    influence = found.weights if made is None else made.influence
-    inner = found.innermost.name
+        chosen = any(value not in ("paper", None, 0.0) for value in choices.values())
+        chosen = chosen or topology.declared_weights is not None
+        plan = _plan_with_equal_targets(topology, choices, colluders, dropouts) if chosen else None
+        topology = topology if plan is None else plan.federation
+        profiles = [
+            exposure_of(topology, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in topology.tiers
+        ]
+    notes = [*reading.notes, *note_on_coalitions(topology, colluders=colluders, dropouts=dropouts)]
+    influence = topology.weights if plan is None else plan.influence
+    inner = topology.innermost.name
     rows = [
         {
             "tier": profile.tier,
@@ -71,7 +72,7 @@ def exposure(
         for index, (name, share) in enumerate(
             zip(
                 profile.nodes,
-                sum_by(found.membership(profile.tier), influence, len(profile.nodes)),
+                sum_by(topology.membership(profile.tier), influence, len(profile.nodes)),
                 strict=True,
             )
         )
@@ -81,14 +82,14 @@ def exposure(
         Column(key="silos", heading="silos"),
         Column(key="effective_size", heading="effective size"),
         Column(key="exposure", heading="exposure"),
-        *([] if made is None else [Column(key="influence_shown", heading="influence")]),
+        *([] if plan is None else [Column(key="influence_shown", heading="influence")]),
     ]
     lost = [
         f"{count} of each {inner} {how}" for count, how in ((colluders, "colluding"), (dropouts, "missing")) if count
     ]
     against = "".join(f", {part}" for part in lost)
-    added_up = "" if made is None or made.server_rule.adds_up else " where sums are added up"
-    told = [
+    added_up = "" if plan is None or plan.server_rule.adds_up else " where sums are added up"
+    summary = [
         (
             f"dispersion of {profile.tier}",
             f"{profile.dispersion:.2%} of a uniform budget is waste{added_up}, "
@@ -96,29 +97,29 @@ def exposure(
         )
         for profile in profiles
     ]
-    if made is not None:
+    if plan is not None:
         from fulcrum.views.terminal.plan_tables import weights_in_words
 
-        told.append(("weights", weights_in_words(made)))
+        summary.append(("weights", weights_in_words(plan)))
     picture = [
         table(
-            f"{found.name}: {len(found):,} silos in {len(found.innermost.nodes):,} {inner}s{against}",
+            f"{topology.name}: {len(topology):,} silos in {len(topology.innermost.nodes):,} {inner}s{against}",
             columns,
             [row | {"influence_shown": f"{row['influence']:.1%}"} for row in rows if row["tier"] == inner],
         ),
-        facts(told),
+        facts(summary),
     ]
     tiers = [
         {"tier": profile.tier, "dispersion": profile.dispersion, "noise_factor": profile.noise_factor}
         for profile in profiles
     ]
     data = {
-        "federation": found.name,
-        "silos": len(found),
+        "federation": topology.name,
+        "silos": len(topology),
         "colluders": colluders,
         "dropouts": dropouts,
-        "weights": "sizes" if made is None else made.weights_rule,
-        "server": "sum" if made is None else made.server,
+        "weights": "sizes" if plan is None else plan.weights_rule,
+        "server": "sum" if plan is None else plan.server,
         "tiers": tiers,
         "nodes": rows,
         "notes": notes,
@@ -127,12 +128,12 @@ def exposure(
     return 0
 
 
-def _asked_alike(federation: Topology, asked: dict[str, Any], colluders: int, dropouts: int) -> "Plan":
-    """Returns a plan with these weights and this server that asks the same of every silo.
+def _plan_with_equal_targets(federation: Topology, choices: dict[str, Any], colluders: int, dropouts: int) -> "Plan":
+    """Returns a plan with the chosen weights and server, and the same target for every silo.
 
-    What silos count for and how exposed they are does not depend on how much that is.
+    Influence and exposure do not depend on the value of the target.
     """
-    from fulcrum.planning.planner import plan  # nobody waits for it who asks for neither
+    from fulcrum.planning.planner import plan  # imported late: without such options the command needs no solver
 
     return plan(
         replace(federation, preferences=None),
@@ -141,5 +142,5 @@ def _asked_alike(federation: Topology, asked: dict[str, Any], colluders: int, dr
         clip_norm=1.0,
         colluders=colluders,
         dropouts=dropouts,
-        **asked,
+        **choices,
     )

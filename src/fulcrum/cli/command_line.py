@@ -1,16 +1,16 @@
-"""The command line: which commands there are, and what becomes of mistakes.
+"""The list of commands, and the handling of a user's mistakes.
 
-A command's module is imported when the command is called, so that nobody waits for the others. What a command says of
-itself in the list of commands therefore stands here, and is the first line of its docstring.
+The module of a command is imported when the command is called, so that a user waits for no other module. The help of
+every command in the list of commands is therefore written here, and repeats the first line of the command's docstring.
 
-Results go to stdout, progress and errors to stderr. A mistake of the user's is one line and exit code 2; a plan that
-does not verify is exit code 1.
+Results go to stdout, progress and errors to stderr. A mistake of the user is a single line and exit code 2; a plan with
+a failing check is exit code 1.
 """
 
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import (
     App,
@@ -21,7 +21,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from fulcrum.errors import FulcrumError
+from fulcrum.errors import FulcrumError, ParameterError, check_known
 from fulcrum.version import package_version
 
 
@@ -36,15 +36,15 @@ app = App(
     result_action="return_value",
 )
 app.command(
-    "fulcrum.cli.exposure:exposure",
+    "fulcrum.cli.exposure_command:exposure",
     name="exposure",
-    help="Show how exposed each region is, and what a uniform multiplier wastes.",
+    help="Show the exposure of each region, and the noise that a uniform multiplier wastes.",
     help_epilogue=_example("exposure hospitals.csv"),
 )
 app.command(
     "fulcrum.cli.floor:floor",
     name="floor",
-    help="Show what a silo's group reveals of it with no update sent, and whether a bound says anything.",
+    help="Show the information floor, the information about a silo without any release, and the worth of a bound.",
     help_epilogue=_example("floor hospitals.csv --information 2.2"),
 )
 app.command(
@@ -62,7 +62,7 @@ app.command(
 app.command(
     "fulcrum.cli.plans:diff",
     name="diff",
-    help="Say what changed from one plan to another, and for whom.",
+    help="Show the differences between two plans, and the affected silos.",
     help_epilogue=_example("diff plan.json next.json"),
 )
 app.command(
@@ -74,7 +74,7 @@ app.command(
 app.command(
     "fulcrum.cli.compare:compare_command",
     name="compare",
-    help="Put every allocation side by side at the same target, and train each with --train.",
+    help="Compare every allocation at the same target, and train all of them with --train.",
     help_epilogue=_example("compare hospitals.csv --rounds 10 --epsilon 1 --train"),
 )
 app.command(
@@ -98,31 +98,31 @@ app.command(
 app.command(
     "fulcrum.cli.audit:audit_command",
     name="audit",
-    help="Attack a plan as each observer would, and put the epsilon measured beside the one claimed.",
+    help="Attack a plan as each observer would, and put the measured beside the claimed epsilon.",
     help_epilogue=_example("audit plan.json -o audit"),
 )
 app.command(
     "fulcrum.cli.report:report_command",
     name="report",
-    help="Write a plan as one HTML file to read, print and sign; it asks nothing of any network.",
+    help="Write a plan as one HTML file to read, print and sign; the file needs no network.",
     help_epilogue=_example("report plan.json --run run -o report.html"),
 )
 app.command(
     "fulcrum.cli.page:serve_command",
     name="serve",
-    help="Serve a page to change a federation in and see at once what follows; end it with Ctrl-C.",
+    help="Serve a page for changes to a federation, with the new plan at once; end the server with Ctrl-C.",
     help_epilogue=_example("serve hospitals.csv --open"),
 )
 app.command(
     "fulcrum.cli.silos:keygen",
     name="keygen",
-    help="Make a key pair: to sign plans and releases with, or to open what silos seal to a region.",
+    help="Make a key pair: to sign plans and releases, or to open messages that silos seal to a region.",
     help_epilogue=_example("keygen issuer"),
 )
 app.command(
     "fulcrum.cli.silos:sign",
     name="sign",
-    help="Sign a plan for deployment, so that silos know who issued it.",
+    help="Sign a plan for deployment, as proof of its issuer to silos.",
     help_epilogue=_example("sign plan.json --key issuer"),
 )
 app.command(
@@ -134,7 +134,7 @@ app.command(
 app.command(
     "fulcrum.cli.silos:replan_command",
     name="replan",
-    help="Plan the remaining rounds from the budget that each silo has left.",
+    help="Plan the remaining rounds from the rest of every silo's privacy budget, by the ledgers.",
     help_epilogue=_example("replan plan.json --federation hospitals.csv --ledgers state -o next.json"),
 )
 
@@ -142,16 +142,16 @@ site = App(name="site", help="Prepare a site before it is started.")
 site.command(
     "fulcrum.cli.silos:init_site_command",
     name="init",
-    help="Make the ledger and the other records of a site, once, before it is started.",
+    help="Make the ledger and further records of a site, once, before the first start.",
     help_epilogue=_example("site init kits/lille"),
 )
 app.command(site)
 
-ledger = App(name="ledger", help="Show, verify or convert what a silo has spent.")
+ledger = App(name="ledger", help="Show, verify or convert the ledger of a silo.")
 ledger.command(
     "fulcrum.cli.silos:show_ledger",
     name="show",
-    help="Show every release of a silo and what it has spent against each observer.",
+    help="Show every release of a silo, and the epsilon spent against each observer.",
     help_epilogue=_example("ledger show lille.ledger"),
 )
 ledger.command(
@@ -163,7 +163,7 @@ ledger.command(
 ledger.command(
     "fulcrum.cli.silos:convert_ledger_command",
     name="convert",
-    help="Write a ledger of an earlier version anew; the old one releases nothing any more.",
+    help="Write a ledger of an earlier version anew; the old ledger allows no further release.",
     help_epilogue=_example("ledger convert old/lille.ledger state/lille.ledger --plan plan.json"),
 )
 app.command(ledger)
@@ -187,13 +187,13 @@ up = App(name="up", help="Run a plan as a federation of processes on this machin
 up.command(
     "fulcrum.cli.nvflare:up_nvflare",
     name="nvflare",
-    help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop them all at the end.",
+    help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop all processes at the end.",
     help_epilogue=_example("up nvflare plan.json -o federation"),
 )
 up.command(
     "fulcrum.cli.flower:up_flower",
     name="flower",
-    help="Run a plan on Flower with every site a process on this machine, and stop them all at the end.",
+    help="Run a plan on Flower with every site a process on this machine, and stop all processes at the end.",
     help_epilogue=_example("up flower plan.json -o federation"),
 )
 app.command(up)
@@ -207,11 +207,11 @@ simulated.command(
 )
 app.command(simulated)
 
-follow = App(name="follow", help="Start a deployed plan, or resume it, and follow it to its last round.")
+follow = App(name="follow", help="Start or resume a deployed plan, and follow the plan to its last round.")
 follow.command(
     "fulcrum.cli.nvflare:follow_nvflare",
     name="nvflare",
-    help="Submit the job to a running federation and follow it; one that broke off goes on from its checkpoint.",
+    help="Submit the job to a running federation and follow its rounds; an interrupted job resumes.",
     help_epilogue=_example("follow nvflare kits -o run"),
 )
 app.command(follow)
@@ -253,7 +253,7 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
 
 
 def _json_format(arguments: Sequence[str]) -> bool:
-    """Checks whether a command line asks for JSON.
+    """Checks a command line for the format JSON.
 
     >>> _json_format(["plan", "--format", "json"]), _json_format(["plan", "--format=json"]), _json_format(["plan"])
     (True, True, False)
@@ -263,7 +263,7 @@ def _json_format(arguments: Sequence[str]) -> bool:
 
 
 def _error_line(error: FulcrumError, *, as_json: bool) -> str:
-    """Returns the one line that stderr gets for an error, with its line break."""
+    """Returns the line on stderr for an error, with a line break."""
     from fulcrum.words.numbers import printable
 
     if not as_json:
@@ -293,9 +293,28 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
             return FulcrumError("cli.option-repeated", option=token.keyword, several=several)
         case CoercionError() if isinstance(error.__cause__, FulcrumError):
             return error.__cause__
+        case CoercionError(token=token, target_type=target) if token is not None and get_origin(target) is Literal:
+            return _choice_error(token.keyword or "", token.value, get_args(target))
     return FulcrumError("cli.usage", reason=str(error))
 
 
+_NOUNS = {"--to": "export", "--kind": "kind of key"}
+"""The noun in an error by option, where the noun is not the name of the option."""
+
+
+def _choice_error(option: str, word: str, choices: Sequence[str]) -> FulcrumError:
+    """Returns the error for a word that is no choice of an option.
+
+    >>> str(_choice_error("--size-law", "declare", ["declared", "lognormal"]))
+    "unknown size law 'declare'. Known: declared, lognormal. Did you mean 'declared'?"
+    """
+    try:
+        check_known(_NOUNS.get(option, option.lstrip("-").replace("-", " ")), word, choices)
+    except ParameterError as error:
+        return error
+    return FulcrumError("cli.usage", reason=f"{option} {word}")
+
+
 def main() -> None:
-    """The entry point of the command `fulcrum`."""
+    """Runs the command `fulcrum` and exits with its exit code."""
     sys.exit(run())

@@ -1,6 +1,6 @@
 """A plan as an entry of the Deployments Registry (opendp/deployments-registry-data), in YAML.
 
-Its fields are those that entries of September 2026 have.
+The fields are those of entries in September 2026.
 
 >>> from fulcrum.planning.planner import plan
 >>> entry = registry_entry(plan("consortium", rounds=10, epsilon=1.0), Answers(name="Readmissions"))
@@ -8,8 +8,8 @@ Its fields are those that entries of September 2026 have.
 ('readmissions', {'epsilon': 1.0, 'delta': 1e-05})
 >>> check_shape(entry)
 
-The registry has one epsilon and no field for the other observer: the epsilon given is the worst above a region, or
-outside the federation where all silos are masked as one group, and both stand in its details.
+The registry has a single epsilon for a single observer. The entry's epsilon is the worst epsilon above a region, or
+outside the federation if all silos are masked as a single group; the details have both epsilons.
 """
 
 import json
@@ -67,14 +67,14 @@ SHAPE: dict[str, Any] = {
         "administrative": {"sources": str, "notes": str, "registry_authors": [str]},
     },
 }
-"""The shape of an entry: kinds, allowed words, or what an object or a list holds."""
+"""The shape of an entry: types, allowed words, and the content of objects and lists."""
 
 
 def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) -> dict[str, Any]:
-    """Returns a plan as an entry; what nobody said is unanswered, and the entry is a draft."""
-    asked = {question.number: _said(question) for question in questions_of(plan, answers, audit=audit)}
+    """Returns a plan as a draft entry; missing answers are marked as unanswered."""
+    answered = {question.number: _full_answer(question) for question in questions_of(plan, answers, audit=audit)}
     name = answers.name or plan.federation.name
-    told = {
+    basics = {
         field: getattr(answers, field) or UNANSWERED for field in ("intended_use", "description", "region", "sector")
     }
     entry = {
@@ -85,15 +85,15 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
             "basic": {
                 "name": name,
                 "data_curators": [
-                    {"data_curator_name": one, "data_curator_type": answers.curator_type or UNANSWERED}
-                    for one in answers.curators or [UNANSWERED]
+                    {"data_curator_name": curator, "data_curator_type": answers.curator_type or UNANSWERED}
+                    for curator in answers.curators or [UNANSWERED]
                 ],
-                "intended_use": told["intended_use"],
+                "intended_use": basics["intended_use"],
                 "data_product_type": "Machine learning model",
-                "data_product_region": told["region"],
-                "description": told["description"],
+                "data_product_region": basics["region"],
+                "description": basics["description"],
                 "publication_date": answers.publication_date or UNANSWERED,
-                "data_product_sector": told["sector"],
+                "data_product_sector": basics["sector"],
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
@@ -104,31 +104,31 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
             },
             "privacy_loss": {
                 "privacy_unit": f"{plan.unit.name.capitalize()}-level: a {plan.unit.protected}",
-                "privacy_unit_details": asked[4],
+                "privacy_unit_details": answered[4],
                 "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
-                "privacy_parameters_details": f"{asked[1]} The epsilon of this entry is the first of these, against "
-                f"{guarantee_of(plan).whom(plan.federation.innermost.name)}. {asked[2]} Delta: {asked[3]}",
+                "privacy_parameters_details": f"{answered[1]} The epsilon of this entry is the first of these, against "
+                f"{guarantee_of(plan).whom(plan.federation.innermost.name)}. {answered[2]} Delta: {answered[3]}",
             },
             "deployment_model": {
                 "model_name": "Federated",
                 "model_name_details": _model(plan),
-                "actors": asked[12],
+                "actors": answered[12],
                 "release_type": "Many releases",
-                "release_type_details": f"Each silo releases once a round, over {plan.rounds:,} rounds. {asked[6]}",
+                "release_type_details": f"Each silo releases once a round, over {plan.rounds:,} rounds. {answered[6]}",
                 "data_source_type": "Static",
                 "data_source_type_details": "Each silo trains on one dataset in all rounds; its guarantee covers that "
                 "dataset as a whole.",
                 "access_type": "Non-interactive",
-                "access_type_details": asked[11],
+                "access_type_details": answered[11],
             },
             "accounting": {
-                "post_processing": f"{recipe_words(plan)[-1]} It reads released sums and no records.",
-                "composition": asked[6],
+                "post_processing": f"{recipe_words(plan)[-1]} The server reads released sums and no records.",
+                "composition": answered[6],
             },
             "implementation": {
                 "preprocessing_and_hyperparameter_tuning": answers.preprocessing or UNANSWERED,
-                "mechanisms": f"{asked[8]} Library: Fulcrum; this entry was written by version {package_version()}. "
-                f"{asked[13]} Security: {asked[14]} Access: {asked[15]}",
+                "mechanisms": f"{answered[8]} Library: Fulcrum; this entry was written by version {package_version()}. "
+                f"{answered[13]} Security: {answered[14]} Access: {answered[15]}",
                 "justification": answers.why_this_epsilon or UNANSWERED,
             },
             "administrative": {
@@ -142,24 +142,24 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
     return entry
 
 
-def _said(question: Question) -> str:
-    """Returns an answer, and what people were asked for and did not say."""
+def _full_answer(question: Question) -> str:
+    """Returns an answer, and the name of a missing part."""
     if not question.answered_in_part:
         return question.answer
     return f"{question.answer} {question.asks_for.replace('_', ' ').capitalize()}: {UNANSWERED}"
 
 
 def _public(plan: Plan) -> str:
-    """Returns what is public of every silo."""
+    """Returns the public facts on every silo."""
     federation = plan.federation
-    known = ["name", federation.innermost.name, "weight"]
-    known += ["declared size"] if federation.sizes_known else []
-    known += ["declared preference"] if federation.preferences is not None else []
-    return listing(known)
+    facts = ["name", federation.innermost.name, "weight"]
+    facts += ["declared size"] if federation.sizes_known else []
+    facts += ["declared preference"] if federation.preferences is not None else []
+    return listing(facts)
 
 
 def _model(plan: Plan) -> str:
-    """Returns who adds silos' releases up, and what they see."""
+    """Returns a sentence on the parties that add up releases, and on their view."""
     inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
     if plan.aggregation != "masked":
         do = "see single updates" if plan.injection == "silo" else "see single updates without noise, add the noise"
@@ -172,7 +172,11 @@ def _model(plan: Plan) -> str:
 
 
 def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:
-    """Raises `DataError` unless an entry has the fields of `SHAPE`, all of them and no other, each of its kind."""
+    """Checks that an entry has exactly the fields of `SHAPE`, with their types.
+
+    Raises:
+        DataError: A field is missing, unknown or of a wrong type.
+    """
     if isinstance(shape, dict):
         if not isinstance(entry, dict) or entry.keys() != shape.keys():
             fields = sorted(entry) if isinstance(entry, dict) else entry
@@ -182,8 +186,8 @@ def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:
     elif isinstance(shape, list):
         if not isinstance(entry, list) or not entry:
             raise DataError("registry.list-empty", place=where, entry=entry)
-        for number, one in enumerate(entry):
-            check_shape(one, shape[0], f"{where}[{number}]")
+        for number, part in enumerate(entry):
+            check_shape(part, shape[0], f"{where}[{number}]")
     elif isinstance(shape, tuple):
         if entry not in shape:
             raise DataError("registry.choice-unknown", place=where, expected=list(shape), entry=entry)
@@ -192,7 +196,7 @@ def check_shape(entry: Any, shape: Any = SHAPE, where: str = "entry") -> None:
 
 
 def as_yaml(value: Any, indent: int = 0) -> str:
-    """Returns plain lists, mappings, texts and numbers as YAML; texts are quoted as JSON quotes them, which YAML reads.
+    """Returns plain lists, mappings, texts and numbers as YAML, with texts in the quotes of JSON.
 
     >>> print(as_yaml({"name": "a: b", "authors": ["x"], "epsilon": 1.0}))
     name: "a: b"
@@ -209,9 +213,9 @@ def as_yaml(value: Any, indent: int = 0) -> str:
         return "\n".join(lines)
     if isinstance(value, list):
         rows = []
-        for one in value:
-            text = as_yaml(one, indent + 1)
-            rows.append(f"{pad}- {text.strip() if isinstance(one, dict) else text}")
+        for part in value:
+            text = as_yaml(part, indent + 1)
+            rows.append(f"{pad}- {text.strip() if isinstance(part, dict) else text}")
         return "\n".join(rows)
     if isinstance(value, float) and "e" in repr(value) and "." not in repr(value):
         mantissa, exponent = repr(value).split("e")

@@ -177,7 +177,7 @@ def test_a_comparison_says_that_the_figure_of_momentum_is_scaled(monkeypatch, ca
         capsys.readouterr().out.split()
     )
     assert run(["compare", "severe", "--rounds", "10", "--epsilon", "1"]) == 0
-    assert "entering the model, in C². Above:" in " ".join(capsys.readouterr().out.split())
+    assert "that enters the model in one round, in C². Above:" in " ".join(capsys.readouterr().out.split())
 
 
 def test_words_say_momentum_and_claim_no_pooling():

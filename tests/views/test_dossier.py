@@ -78,7 +78,7 @@ def test_a_plan_for_research_says_wherever_it_states_epsilon_that_it_protects_no
         details = registry_entry(plan, Answers())["deployment"]["privacy_loss"]["privacy_parameters_details"]
         assert ["protects nobody" in text for text in (asked[0].answer, asked[12].answer, details)] == [told] * 3
         assert ("ledger records the spending under every plan" in asked[3].answer) is not told
-    assert "how long a silo takes to answer is seen" in questions_of(deployed, Answers())[12].answer
+    assert "the time that a silo takes to answer is visible" in questions_of(deployed, Answers())[12].answer
 
 
 def test_sizes_that_stay_secret_are_not_called_declared():

@@ -23,7 +23,7 @@ def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
     assert "The server and its helpers" in masked
     assert "sums are masked, so both observers face the noise of a sum" in masked
     assert "curious" not in masked
-    assert "sees single updates: a curious aggregator" in trusted
+    assert "is a curious aggregator, which sees single updates" in trusted
     assert "masked" not in trusted
 
 

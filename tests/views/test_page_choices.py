@@ -65,7 +65,10 @@ def test_the_way_between_sizes_and_least_noise_is_a_slider_and_the_chart_follows
     assert drawn(page, "weights") != before
     told = page.locator('figure[data-chart="weights"] figcaption').inner_text()
     left = dict(zip(made.federation.innermost.nodes, made.node_influence("region") / SHARES, strict=True))
-    assert f"{min(left, key=left.get)} loses most and keeps {min(left.values()):.2f} of its share by size" in told
+    assert (
+        f"{min(left, key=left.get)} loses most influence and keeps {min(left.values()):.2f} of its share by size"
+        in told
+    )
     floor = figures(page)
     rested(page, lambda: slide(page, "least_influence", 90))
     assert page.locator("#least_influence").input_value() == "0.9"

@@ -213,9 +213,9 @@ def test_without_a_declared_floor_nothing_is_said_to_be_all_that_is_learned():
         told = information_of(plan)
         assert "at most" not in told
         assert "learns" not in told
-        assert "What the releases add" in told
+        assert "Information of the releases" in told
         assert "nats that the releases add" in told
-        assert "No floor was declared" in told
+        assert "No information floor was declared" in told
         assert "an observer may know more" in told
 
 

@@ -114,7 +114,8 @@ class Settings:
         float | None,
         Meta(
             description="Target in nats: the most information that an observer above a region gains about a silo's "
-            "class concentration, the information floor (--floor) included. Default: none."
+            "class concentration, the information floor (--floor) included; without --floor, the information of the "
+            "releases alone. Default: none."
         ),
     ] = None
     floor: Annotated[

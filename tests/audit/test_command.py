@@ -7,6 +7,7 @@ import tomllib
 
 import msgspec
 import pytest
+from error_codes import coded
 from faults import made
 
 import fulcrum
@@ -137,9 +138,9 @@ def test_a_folder_gets_the_audit_and_its_picture(plan_file, tmp_path, capsys):
     assert found == read_audit(folder / "audit.json")
     assert (folder / "audit.svg").read_text().startswith("<svg")
     (folder / "audit.json").write_text((folder / "audit.json").read_text().replace("audit/1", "audit/9"))
-    with pytest.raises(DataError, match=r"is of format 'fulcrum\.audit/9'"):
+    with pytest.raises(DataError, check=coded("audit.file-format")):
         read_audit(folder)
-    with pytest.raises(DataError, match="Make one with: fulcrum audit PLAN -o FOLDER"):
+    with pytest.raises(DataError, check=coded("audit.file-unreadable")):
         read_audit(tmp_path / "nowhere")
 
 

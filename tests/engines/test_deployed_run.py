@@ -5,6 +5,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.engines.nvflare.failures import Failures
@@ -46,13 +47,13 @@ def test_a_run_for_deployment_has_no_seed(tmp_path):
     [None, [], "run", {}, {"rounds": 3}, {"plan_digest": 1}],
 )
 def test_what_a_server_tells_that_is_no_run_is_refused(told):
-    with pytest.raises(DataError, match="is not a run"):
+    with pytest.raises(DataError, check=coded("run.malformed")):
         run_from(told)
 
 
 def test_a_metric_that_is_not_finite_makes_no_run(plan):
     told = msgspec.to_builtins(deployed_run(plan, HISTORY, {1: {"loss": math.nan}}, task="theirs", seed=0))
-    with pytest.raises(DataError, match="not finite"):
+    with pytest.raises(DataError, check=coded("run.metric-not-finite")):
         run_from(told)
 
 
@@ -69,7 +70,7 @@ def test_what_a_server_tells_that_a_terminal_would_obey_makes_no_run(plan, chang
     made = deployed_run(plan, HISTORY, METRICS, task="theirs", seed=0, notes=["A note."])
     assert run_from(msgspec.to_builtins(made)) == made
     change(made)
-    with pytest.raises(DataError, match="cannot be printed"):
+    with pytest.raises(DataError, check=coded("run.unprintable")):
         run_from(msgspec.to_builtins(made))
 
 

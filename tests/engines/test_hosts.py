@@ -4,6 +4,7 @@ import re
 import subprocess
 
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.command_line import run
@@ -43,14 +44,14 @@ def test_names_and_addresses_are_hosts(host):
 
 @pytest.mark.parametrize("host", HOSTILE)
 def test_what_is_neither_a_name_nor_an_address_is_no_host(host):
-    with pytest.raises(ParameterError, match="the host must be a name such as") as caught:
+    with pytest.raises(ParameterError, check=coded("kit.host-name")) as caught:
         Deployment(plan=planned(), train="unused", host=host)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("module", ["a\nb", "a`id`", "a\x7f", "a b", "a/b", "a.", ".a", "a..b", "", "a:b", "1a", "a-b"])
 def test_what_python_does_not_import_is_no_training_module(module):
-    with pytest.raises(ParameterError, match="the training module must be named as Python imports it") as caught:
+    with pytest.raises(ParameterError, check=coded("kit.training-module-name")) as caught:
         Deployment(plan=planned(), train=module)
     assert str(caught.value).isprintable()
 
@@ -62,7 +63,7 @@ def test_dotted_identifiers_are_training_modules(module):
 
 @pytest.mark.parametrize("port", [-1, 0, 65_535, 70_000])
 def test_a_deployment_needs_a_port_and_the_one_after_it(port):
-    with pytest.raises(ParameterError, match="the port must be from 1 to 65534"):
+    with pytest.raises(ParameterError, check=coded("kit.port-range")):
         Deployment(plan=planned(), train="unused", port=port)
 
 

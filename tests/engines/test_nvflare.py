@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.aggregation.regional_aggregator import Region
@@ -292,7 +293,7 @@ def test_a_neighbour_is_heard_in_what_a_round_is_made_of_and_in_nothing_else(kit
 
 
 def test_kits_are_not_written_where_jobs_cannot_start(tmp_path):
-    with pytest.raises(DataError, match="has a blank in it"):
+    with pytest.raises(DataError, check=coded("flare.folder-blank")):
         write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n"), tmp_path / "my kits")
 
 
@@ -324,13 +325,13 @@ def test_a_plan_of_two_tiers_is_refused(tmp_path):
     assert len(plan.federation.tiers) == 1
     (tmp_path / "fed.csv").write_text("silo,records,region,country\na,10,x,c\nb,10,y,c\n")
     two = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
-    with pytest.raises(PlanError, match="one tier of aggregators"):
+    with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         write_kits(Deployment(plan=two, train="fulcrum.engines.built_in_training"), tmp_path / "kits")
 
 
 def test_a_research_plan_stays_on_this_machine(tmp_path):
     research = deployment(tmp_path, "a,10,north\nb,10,north\n")
-    with pytest.raises(PlanError, match="stays on this machine"):
+    with pytest.raises(PlanError, check=coded("kit.plan-research")):
         write_kits(dataclasses.replace(research, host="fl.example.org"), tmp_path / "kits")
 
 
@@ -353,7 +354,7 @@ def test_kits_say_what_they_are_for_and_none_for_research_are_handed_out(tmp_pat
 def test_kits_are_not_written_over_others(tmp_path):
     (tmp_path / "kits").mkdir()
     (tmp_path / "kits" / "precious").write_text("kept")
-    with pytest.raises(DataError, match="not a new or empty folder"):
+    with pytest.raises(DataError, check=coded("kit.folder-occupied")):
         write_kits(deployment(tmp_path, "a,10,north\nb,10,north\n"), tmp_path / "kits")
     assert (tmp_path / "kits" / "precious").read_text() == "kept"
 
@@ -480,5 +481,5 @@ def test_what_the_server_says_of_a_job_is_shown_in_one_plain_line(told, expected
 
 
 def test_without_kits_or_a_server_there_is_one_clear_line(tmp_path, kits):
-    with pytest.raises(EngineError, match="deploy nvflare"), session(tmp_path):
+    with pytest.raises(EngineError, check=coded("flare.admin-kit-missing")), session(tmp_path):
         pass

@@ -5,6 +5,7 @@ import types
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 
@@ -281,7 +282,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
     here = context(kits / "server")
     assert read_ending(kits / "server", JOB) is None
     server._process_train_result(given_to("north", server.withheld["north"]), here)
-    with pytest.raises(EngineError, match=r"no region summed in round 1\. north: why"):
+    with pytest.raises(EngineError, check=coded("flare.round-without-sums", round_number=1, reasons="north: why")):
         server.assessor.end_task(here)
     told = {"job": JOB, "reason": "no region summed in round 1. north: why", "final": False}
     assert read_ending(kits / "server", JOB) == told
@@ -292,7 +293,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
     again.assessor = PlanAssessor()
     monkeypatch.setattr(ScatterAndGatherForEdge, "start_controller", lambda *_: None)
     monkeypatch.setattr("few_weights.start", lambda options: {"weights": np.zeros(5)})
-    with pytest.raises(ExchangeError, match="the model has 5 parameters, the plan was made for 6"):
+    with pytest.raises(ExchangeError, check=coded("model.parameters-differ", parameters=5, expected=6)):
         again.start_controller(here)
     found = read_ending(kits / "server", JOB)
     assert (found["final"], found["reason"]) == (True, "the model has 5 parameters, the plan was made for 6")
@@ -303,7 +304,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
 def test_a_region_whose_file_of_sums_is_gone_begins_no_round(kits):
     (kits / "north/local/fulcrum/state/sums.db").unlink()
     updater = RegionUpdater(read_site(kits / "north/local/fulcrum"))
-    with pytest.raises(StorageError, match="is not there, and with it the record of the sums"):
+    with pytest.raises(StorageError, check=coded("storage.file-lost")):
         updater.start_task(task(), context(kits / "north"))
 
 

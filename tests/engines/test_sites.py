@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.deployments import SiteOptions
@@ -79,5 +80,5 @@ def test_sites_for_research_get_a_signed_plan_and_those_for_deployment_none_for_
     research = Deployment(plan=made("research"), train=BUILT_IN)
     plan = signed_plan(research, folder / "work", {}, None)
     assert (plan.purpose, read_signed_plan("work/plan.json", plan.issuer).digest) == ("research", plan.digest)
-    with pytest.raises(PlanError, match="is a research plan: it protects nobody"):
+    with pytest.raises(PlanError, check=coded("plan.purpose-not-deployment")):
         write_signature("work/plan.json", "work/issuer.key", purpose="deployment")

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import DataError
@@ -40,7 +41,7 @@ def test_a_row_of_other_noise_than_the_plan_of_its_name_is_refused(folder, tmp_p
     for row in content["rows"]:
         row["noise_budget"] *= 2 if row["allocation"] == "joint" else 1
     (tmp_path / "comparison.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="is of another federation or target"):
+    with pytest.raises(DataError, check=coded("run.other-target")):
         read_results(tmp_path, made)
     assert read_results(tmp_path, fulcrum.plan("severe", **TARGET)).comparison is not None
 
@@ -82,8 +83,8 @@ def test_a_run_of_the_plan_that_sites_were_given_keys_for_is_one_of_the_plan_it_
     (tmp_path / "run.json").write_text(a_run(keyed, unkeyed_digest=unkeyed_digest(keyed)))
     for plan in (made, keyed):
         assert read_results(tmp_path, plan).run.plan_digest == keyed.digest
-    with pytest.raises(DataError, match="is of another plan"):
+    with pytest.raises(DataError, check=coded("run.other-plan")):
         read_results(tmp_path, fulcrum.plan("severe", rounds=2, epsilon=2.9))
     (tmp_path / "run.json").write_text(a_run(keyed))
-    with pytest.raises(DataError, match="is of another plan"):
+    with pytest.raises(DataError, check=coded("run.other-plan")):
         read_results(tmp_path, made)

@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
@@ -32,10 +33,10 @@ def test_seeds_are_a_number_or_a_list(run):
     assert (again.accuracy[0] == run.accuracy[2]).all()
     assert seeds_of(2) == [0, 1]
     assert run.seeds == (0, 1, 2)
-    with pytest.raises(ParameterError, match="seeds must differ"):
+    with pytest.raises(ParameterError, check=coded("training.seeds-repeated")):
         seeds_of([1, 2, 1])
     for bad in (0, [], [-1]):
-        with pytest.raises(ParameterError, match="seeds must be at least one"):
+        with pytest.raises(ParameterError, check=coded("training.seeds-range")):
             seeds_of(bad)
 
 
@@ -47,7 +48,7 @@ def test_a_run_is_written_whole(run, tmp_path):
     with np.load(tmp_path / "run" / "observed.npz") as arrays:
         assert (arrays["regional_sums"] == run.regional_sums).all()
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be made a folder"):
+    with pytest.raises(DataError, check=coded("run.folder-unusable")):
         save_run(run, tmp_path / "file")
 
 
@@ -81,9 +82,9 @@ def test_data_that_names_its_silos_decides_their_records():
     task = dataclasses.replace(digits, silo=tuple("xyz"[k % 3] for k in range(len(digits.labels_train))))
     plan = fulcrum.plan(federation, rounds=1, epsilon=5.0)
     assert "not of the sizes that federation declares" in train(plan, task).notes[1]
-    with pytest.raises(ParameterError, match="names its silos, so records=10 a silo cannot be met"):
+    with pytest.raises(ParameterError, check=coded("training.records-unneeded", records=10)):
         train(plan, task, records=10)
-    with pytest.raises(ParameterError, match="names its silos, so their sizes cannot be drawn"):
+    with pytest.raises(ParameterError, check=coded("comparison.sizes-named")):
         compare_trained(federation, task, size_law="lognormal", rounds=1, epsilon=5.0)
 
 

@@ -2,6 +2,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 from fulcrum.errors import DataError
 from fulcrum.simulation.data.embedding import Embedded, save_features
@@ -93,22 +94,20 @@ def test_a_text_that_is_missing_or_stands_beside_other_features_is_refused(tmp_p
 def test_files_that_are_out_of_place_or_not_text_are_refused(tmp_path):
     write_folder(tmp_path, parts=())
     (tmp_path / "stray.txt").write_text("words")
-    with pytest.raises(
-        DataError, match=r"stray\.txt stands beside folders of silos\. Put it into the folder of its silo"
-    ):
+    with pytest.raises(DataError, check=coded("text.file-stray")):
         load_task(tmp_path)
     (tmp_path / "stray.txt").unlink()
     (tmp_path / "lyon" / "food.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match=r"food\.txt is not UTF-8\. Save it in UTF-8"):
+    with pytest.raises(DataError, check=coded("text.file-encoding")):
         load_task(tmp_path)
     (tmp_path / "lyon" / "food.txt").write_text("words")
     (tmp_path / "lyon" / "food.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"holds texts \(\.txt\) and .*food\.png beside them\. Keep texts alone"):
+    with pytest.raises(DataError, check=coded("text.folder-mixed", ending=".txt")):
         load_task(tmp_path)
     (tmp_path / "lyon" / "food.png").unlink()
     for file in tmp_path.glob("*/*.txt"):
         file.write_text("\n")
-    with pytest.raises(DataError, match=r"holds no texts\. Put them into files class\.txt or silo/class\.txt"):
+    with pytest.raises(DataError, check=coded("text.folder-empty")):
         load_task(tmp_path)
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import ParameterError
@@ -63,7 +64,7 @@ def test_sizes_may_be_drawn_for_every_seed():
     }
     assert rows["size"].gain == 0
     assert rows["optimal"].noise_budget < rows["uniform"].noise_budget
-    with pytest.raises(ParameterError, match="unknown size law 'equal'"):
+    with pytest.raises(ParameterError, check=coded("errors.name-unknown", noun="size law", name="equal")):
         compare_trained("balanced", "digits", seeds=1, size_law="equal", **TARGET)
 
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.command_line import run
@@ -85,7 +86,7 @@ def test_what_is_far_behind_is_not_taken_for_being_uncertain(made, monkeypatch):
 def test_data_that_names_silos_is_refused_before_anything_is_trained(made):
     task = load_task("digits")
     own = replace(task, silo=tuple("region-1-1" for _ in task.labels_train))
-    with pytest.raises(DataError, match="names silos, and what is tuned on silos' own data is counted by no epsilon"):
+    with pytest.raises(DataError, check=coded("tuning.silos-named")):
         fulcrum.tune(made, own)
 
 
@@ -125,10 +126,10 @@ def test_a_budget_stays_the_budget():
 
 
 def test_data_of_another_size_and_plans_that_follow_others_are_refused(made):
-    with pytest.raises(ParameterError, match="the plan is for 66 parameters, and a head on digits has 34"):
+    with pytest.raises(ParameterError, check=coded("tuning.plan-parameters", planned=66, data="digits", parameters=34)):
         fulcrum.tune(fulcrum.plan("mild", rounds=2, epsilon=3.0, parameters=66), "digits")
     follows = replace(made, spent={"region": np.ones(96), "silo": np.ones(96)})
-    with pytest.raises(PlanError, match="tune before the first round"):
+    with pytest.raises(PlanError, check=coded("tuning.plan-continues")):
         fulcrum.tune(follows, "digits")
 
 

@@ -102,10 +102,11 @@ class FulcrumError(Exception):
     def at(cls, place: object, error: "FulcrumError") -> Self:
         """Returns an error of class `cls` with the code, details and remedy of `error`, and a place in front.
 
-        An empty place leaves the sentence as the sentence is.
+        An empty place changes the class alone: sentence and details stay as `error` has them.
         """
         located = cls(f"{place}: {error}" if place else str(error))
-        located.code, located.details, located.remedy = error.code, {**error.details, "place": str(place)}, error.remedy
+        details = {**error.details, "place": str(place)} if place else dict(error.details)
+        located.code, located.details, located.remedy = error.code, details, error.remedy
         return located
 
 

@@ -136,6 +136,14 @@ def test_an_error_keeps_its_parts_through_pickle_and_behind_a_place():
     assert (located.code, located.details["place"]) == ("errors.name-unknown", "plan.json")
 
 
+def test_an_empty_place_changes_the_class_alone():
+    error = ParameterError("errors.name-unknown", noun="format", name="jsn", known="table, json", suggestion="")
+    same = PlanError.at("", error)
+    assert type(same) is PlanError
+    assert (same.code, same.details, same.remedy, str(same)) == (error.code, error.details, error.remedy, str(error))
+    assert same.details is not error.details
+
+
 def test_a_code_without_words_still_tells_code_and_details():
     assert str(FulcrumError("plan.no-such-code", silo="lille")) == "plan.no-such-code silo='lille'"
     assert str(FulcrumError("errors.name-unknown", name="lille")) == "errors.name-unknown name='lille'"

@@ -353,14 +353,14 @@ def test_the_same_features_make_the_same_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "message"),
+    ("name", "more", "error"),
     [
-        ("a.csv", {}, "features are written to a file that ends in .npz, got '.csv'"),
-        ("absent/a.npz", {}, "cannot be written: No such file or directory"),
-        ("a.npz", {"split": np.array(["train"] * 20)}, "no record is in the test split"),
+        ("a.csv", {}, coded("embedding.output-suffix", suffix=".csv")),
+        ("absent/a.npz", {}, coded("storage.not-writable", reason="No such file or directory")),
+        ("a.npz", {"split": np.array(["train"] * 20)}, coded("embedding.split-empty", split="test")),
     ],
 )
-def test_features_that_cannot_be_saved_leave_no_file(tmp_path, name, more, message):
-    with pytest.raises(DataError, match=message):
+def test_features_that_cannot_be_saved_leave_no_file(tmp_path, name, more, error):
+    with pytest.raises(DataError, check=error):
         save_features(embedded_at_random(**more), tmp_path / name)
     assert list(tmp_path.iterdir()) == []

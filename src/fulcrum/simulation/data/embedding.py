@@ -171,7 +171,7 @@ def check_features_path(path: str | Path) -> None:
     try:
         check_writable(path)
     except StorageError as error:
-        raise DataError("embedding.output-unwritable", reason=str(error)) from None
+        raise DataError.at("", error) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,8 +323,11 @@ BAD = {
         ["exposure", "mild", "--format", "jsn"],
         "unknown format 'jsn'. Known: table, json, csv. Did you mean 'json'?",
     ),
-    "unreachable": (["plan", "mild", "--rounds", 1, "--information", 0.5, "--floor", 0.85], "Ask for more than 0.85"),
-    "below the floor": (["floor", "severe", "--information", 0.5], "not above the floor"),
+    "unreachable": (
+        ["plan", "mild", "--rounds", 1, "--information", 0.5, "--floor", 0.85],
+        "Set information above 0.85",
+    ),
+    "below the floor": (["floor", "severe", "--information", 0.5], "must be above the information floor"),
     "coupling": (["floor", "--coupling", -1], "coupling must be"),
     "coupling alone": (["floor", "--true-coupling", 5], "--true-coupling needs --information"),
     "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),

@@ -72,7 +72,7 @@ def test_a_research_plan_says_so_when_it_is_made_verified_and_signed(command):
     ]
     command("keygen", "-o", "issuer.key")
     code, out, err = command("sign", "plan.json", "--key", "issuer.key")
-    assert (code, out, "is a research plan: it protects nobody" in err) == (2, "", True)
+    assert (code, out, "is a research plan. A research plan protects no silo" in err) == (2, "", True)
     assert not Path("plan.json.sig").exists()
 
 
@@ -286,7 +286,10 @@ BAD = {
         ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "none"],
         "none is not a folder of ledgers",
     ),
-    "missing ledger": (["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."], "shows no ledger"),
+    "missing ledger": (
+        ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."],
+        "the ledger of the silo is missing",
+    ),
     "kind": (["keygen", "-o", "a.key", "--kind", "sealin"], "Known: signing, sealing. Did you mean 'sealing'?"),
     "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "is not TOML"),
 }

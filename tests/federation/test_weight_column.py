@@ -165,7 +165,7 @@ def test_weights_by_size_need_sizes(tmp_path, settings):
     with pytest.raises(ParameterError) as caught:
         fulcrum.plan(federation, rounds=3, epsilon=1.0, **settings)
     assert str(caught.value) == (
-        f"weights={settings.get('weights', 'sizes')!r} need the records of every silo, and a gives none. "
+        f"weights={settings.get('weights', 'sizes')!r} need the number of records of every silo, and a has no records. "
         "Give records, or use weights='equal' or 'least-noise'"
     )
     fulcrum.plan(federation, rounds=3, epsilon=1.0, weights={"lille": 1, "lyon": 3})

@@ -67,7 +67,7 @@ def test_a_row_that_cannot_keep_the_target_is_left_out_with_the_reason():
     assert "needs the number of trainable parameters" in without_d.left_out["joint"]
     outer = compare_plans(severe, None, {"rounds": 10, "epsilon": {"federation": 1.0}, "parameters": 66})
     assert list(outer.left_out) == ["joint"]
-    assert "no target there can be kept" in outer.left_out["joint"]
+    assert "no target on 'federation' can hold" in outer.left_out["joint"]
     with pytest.raises(ParameterError, check=coded("accounting.delta-range")):
         compare(severe, rounds=10, epsilon=1.0, delta=2.0)
 

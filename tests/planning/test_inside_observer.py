@@ -47,7 +47,7 @@ def test_the_observer_of_the_other_aggregation_is_refused_with_the_remedy(aggreg
         fulcrum.plan("mild", epsilon={"region": 1.0, other: 1.5}, aggregation=aggregation, **MADE)
     assert refused.value.code == "target.observer-of-other-aggregation"
     assert refused.value.details == {"observer": other, "aggregation": aggregation, "expected": name}
-    assert refused.value.remedy == f"Name the observer {name!r}"
+    assert refused.value.remedy == f"Use the observer {name!r}"
 
 
 def test_two_targets_for_the_observer_inside_are_refused():

@@ -253,18 +253,20 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
         ({"rounds": 1, "epsilon": math.inf}, "epsilon for 'region' must be a finite number above 0, got inf"),
         (
             {"rounds": 1, "epsilon": {"regoin": 1.0}},
-            "mild has no tier 'regoin' to aim an epsilon at. Known observers: aggregator, region, federation. Did you mean 'region'?",
+            "mild has no tier 'regoin' for an epsilon target. Known observers: aggregator, region, federation. Did you mean 'region'?",
         ),
         (
             {"rounds": 1, "information": 0.8, "floor": 0.85},
-            "information=0.8 nats is not above the lateral floor 0.85, which no noise lowers. Ask for more than 0.85",
+            "information=0.8 nats must be above the information floor 0.85: no noise lowers the information floor. "
+            "Set information above 0.85",
         ),
         ({"rounds": 1, "information": -1.0}, "information must be above 0 and at most 1e+06 nats, got -1.0"),
         ({"rounds": 1, "budget": 0.0}, "budget must be from 1e-100 to 1e+100, got 0.0"),
         ({"rounds": 1, "budget": 1e-300}, "budget must be from 1e-100 to 1e+100, got 1e-300"),
         (
             {"rounds": 1, "budget": 1.0, "epsilon": 1.0},
-            "budget stands in for a target: give it without epsilon and information",
+            "a budget replaces a target, so budget cannot be combined with epsilon or information. "
+            "Give budget alone, or leave budget out",
         ),
         ({"rounds": 1, "epsilon": 1.0, "clip_norm": 0.0}, "clip_norm must be 'auto' or from 1e-50 to 1e+50, got 0.0"),
         (
@@ -277,16 +279,17 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
         ),
         (
             {"rounds": 1, "epsilon": 1.0, "floor": [0.1, 0.2]},
-            "floor must be one number or one by silo (96), got shape (2,)",
+            "floor must be one number, or one number for each of 96 silos, got an array of shape (2,)",
         ),
         ({"rounds": 1, "epsilon": 1.0, "floor": -0.1}, "floor must be finite and at least 0 nats for every silo"),
         (
             {"rounds": 1, "epsilon": 1.0, "floor": {"region-1": 0.1}},
-            "floor has no value for region 'region-2'. Give one for each",
+            "floor has no value for region 'region-2'. Give a value for each region",
         ),
         (
             {"rounds": 1, "epsilon": 1.0, "floor": {"regoin-1": 0.1}},
-            "floor names region 'regoin-1'. Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
+            "floor has a value for region 'regoin-1', and the federation has no region of this name. "
+            "Known: region-1, region-2, region-3, region-4, region-5. Did you mean 'region-1'?",
         ),
         ({"rounds": 1, "epsilon": 1.0, "colluders": -1}, "colluders must be a whole number of at least 0, got -1"),
         ({"rounds": 1, "epsilon": 1.0, "dropouts": 0.5}, "dropouts must be a whole number of at least 0, got 0.5"),
@@ -298,7 +301,8 @@ def test_every_plan_says_what_it_rests_on_and_what_is_public(purpose):
         ({"rounds": 1, "epsilon": 1e308}, "epsilon must be from 1e-12 to 1e+12, or inf, got 1e+308"),
         (
             {"rounds": 1, "epsilon": 1.0, "floor": "low"},
-            "floor must be a number, one by silo, a mapping by region or a Coupling, got 'low'",
+            "floor must be a number, one number for each silo, a mapping from region to number, or a Coupling, "
+            "got 'low'",
         ),
     ],
 )

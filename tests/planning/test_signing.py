@@ -169,7 +169,8 @@ def test_no_issuer_signs_a_research_plan(tmp_path, parameters, told):
     with pytest.raises(PlanError) as caught:
         sign_plan(path, tmp_path / "issuer.key")
     assert str(caught.value) == (
-        f"{path} is a research plan: it protects nobody, and no issuer signs it. Plan with --purpose deployment{told}"
+        f"{path} is a research plan. A research plan protects no silo, so an issuer signs deployment plans alone. "
+        f"Run fulcrum plan with --purpose deployment{told}"
     )
     assert not path.with_name("plan.json.sig").exists()
 

@@ -246,12 +246,12 @@ def test_a_users_own_allocation_is_scaled_to_the_same_target(how):
 @pytest.mark.parametrize(
     ("function", "line"),
     [
-        (lambda f, r: np.ones(3), "must return one noise multiplier a silo, 96 numbers, got shape (3,)"),
+        (lambda f, r: np.ones(3), "must return one noise multiplier for each of 96 silos, got an array of shape (3,)"),
         (lambda f, r: np.full(len(f), np.nan), "the noise multiplier of silo 'region-1-1' must be finite"),
         (lambda f, r: -np.ones(len(f)), "must be finite and at least 0, got -1.0"),
         (
             lambda f, r: np.zeros(len(f)),
-            "leaves no noise at all against an observer of the tier 'region' at 'region-1'",
+            "gives no noise against an observer of the tier 'region' at 'region-1'",
         ),
         (lambda f, r: "noise", "failed: ValueError: could not convert string to float"),
     ],
@@ -275,7 +275,7 @@ def test_unknown_allocations_are_refused_with_the_nearest():
 
 
 def test_a_requirement_that_asks_nothing_or_everything_is_refused():
-    with pytest.raises(ParameterError, check=coded("allocation.target-missing")):
+    with pytest.raises(ParameterError, check=coded("plan.target-missing")):
         allocate(profile("mild"), Requirement(multiplier={}))
     with pytest.raises(UnreachableTargetError, check=coded("allocation.noise-infinite")):
         allocate(profile("mild"), Requirement(multiplier={"region": np.inf}))

@@ -227,7 +227,7 @@ def test_a_forged_lattice_fails_verification(forge):
     ("change", "line"),
     [
         ({"parameters": None}, "a deployment plan needs the number of trainable parameters"),
-        ({"injection": "aggregator"}, "in deployment every silo draws its own noise"),
+        ({"injection": "aggregator"}, "in a deployment plan every silo draws its own noise"),
         ({"purpose": "deploy"}, "unknown purpose 'deploy'. Known: research, deployment. Did you mean 'deployment'?"),
     ],
 )

@@ -284,7 +284,7 @@ def test_floors_by_group_are_unequal_targets_too():
         ),
         (1.5, "weights must be one of sizes, equal, least-noise, a number from 0 to 1 or a mapping, got 1.5"),
         (True, "weights must be one of sizes, equal, least-noise, a number from 0 to 1 or a mapping, got True"),
-        ({"a": 1}, "weights have no value for silo 'b'. Give one for each"),
+        ({"a": 1}, "weights have no value for silo 'b'. Give a weight for each silo"),
         *(
             (
                 {"a": 1, "b": value},
@@ -305,7 +305,7 @@ def test_floors_by_group_are_unequal_targets_too():
         ),
         (
             "declared",
-            "weights='declared' need a weight for every silo, and x gives none. Give the column weight, or weights by silo",
+            "weights='declared' need a weight for every silo, and x has no weights. Add a column weight, or give weights by silo",
         ),
     ],
 )

@@ -199,9 +199,13 @@ def test_words_say_momentum_and_claim_no_pooling():
         (
             {"epsilon": {"federation": 1.0}},
             UnreachableTargetError,
-            "counts, for silos, as reading the sums of every region",
+            "counts as a rule that reads the sum of every region",
         ),
-        ({"injection": "aggregator", "epsilon": 1.0}, ParameterError, "server='momentum' needs noise that silos draw"),
+        (
+            {"injection": "aggregator", "epsilon": 1.0},
+            ParameterError,
+            "server='momentum' works only with noise that the silos draw",
+        ),
     ],
 )
 def test_what_silos_would_refuse_is_not_planned(options, error, words):

@@ -95,7 +95,7 @@ def test_a_recipe_that_cannot_keep_the_targets_is_left_out_with_the_reason():
     found = fulcrum.tune(outer, "digits", rounds=[2], learning_rates=[0.3], seeds=2)
     assert {one.recipe for one in found.tries} == {"paper"}
     assert set(found.left_out) == {"joint", "joint, not shrunk"}
-    assert "no target there can be kept" in found.left_out["joint"]
+    assert "no target on 'federation' can hold" in found.left_out["joint"]
 
 
 def test_a_plan_of_its_own_kind_is_tried_as_planned(made):

@@ -352,7 +352,7 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
         raise UnreachableTargetError(
             "plan.server-reveals-sums",
             server=execution.server,
-            verb="reads" if rule.reads_regions else "counts, for silos, as reading",
+            verb="reads" if rule.reads_regions else "counts as a rule that reads",
             region=federation.innermost.name,
             tier=outside[0],
         )

@@ -173,7 +173,7 @@ def load_allocation(name: str) -> AllocationRule:
 
 def _check_requirement(federation: Topology, requirement: Requirement) -> None:
     if not requirement.multiplier:
-        raise ParameterError("allocation.target-missing")
+        raise ParameterError("plan.target-missing")
     for tier, required in requirement.multiplier.items():
         if tier not in (SILO, ROOT):
             federation.tier(tier)

@@ -41,7 +41,7 @@ def parquet_columns(path: Path) -> Mapping[str, Sequence[Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise MissingExtraError("table.pyarrow-missing") from None
+        raise MissingExtraError("extra.pyarrow-missing") from None
     try:
         table = pq.read_table(path)
     except pa.ArrowInvalid as error:

@@ -8,7 +8,7 @@ def bare() -> None:
     import numpy as np
 
     from fulcrum.aggregation import regional_aggregator as regional
-    from fulcrum.core.messages.layout import flattened
+    from fulcrum.core.messages.layout import flatten_arrays
     from fulcrum.core.messages.membership import region_of, step_of
     from fulcrum.core.messages.model_message import unpack_model
     from fulcrum.core.messages.regional_reply import RegionalSum
@@ -20,7 +20,7 @@ def bare() -> None:
         site, arrays = self._site, unpack_model(model)
         plan, name = site.plan, site.settings.name
         assignment = Assignment(silo=name, round_number=round_number, plan=plan, seed=0, options=site.settings.options)
-        layout, flat = flattened(self._training.update(arrays, assignment))
+        layout, flat = flatten_arrays(self._training.update(arrays, assignment))
         region = region_of(plan, name)
         weight = plan.federation.weights[plan.federation.silo_names.tolist().index(name)]
         return Release(

@@ -26,7 +26,7 @@ from nvflare.edge.executors.hug import TaskInfo
 
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.model_message import pack_model, unpack_model
-from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.silo.releasing import Layout
 from fulcrum.core.silo.releasing_silo import FAILED
 from fulcrum.core.silo.site import read_site
@@ -103,7 +103,7 @@ def north(kits):
 
 
 def summed(updater, kits):
-    return answer_from_bytes(updater.prepare_update_for_parent(context(kits / "north"))[ANSWER])
+    return regional_reply_from_bytes(updater.prepare_update_for_parent(context(kits / "north"))[ANSWER])
 
 
 def test_what_is_refused_answers_for_nobody_whatever_name_it_comes_under(kits, north):
@@ -232,7 +232,7 @@ def test_a_round_that_is_said_to_be_over_is_given_up_and_not_summed_in_part(kits
     assert not north._open_region().summed(1)
     north.process_child_update(answer_of(kits, "a1"), context(kits / "north", "a1"))
     reply = gathering(kits, north)._do_task(context(kits / "north"), Signal())
-    assert answer_from_bytes(reply[ANSWER]).members == ("a1", "a2", "a3")
+    assert regional_reply_from_bytes(reply[ANSWER]).members == ("a1", "a2", "a3")
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_a_plan_whose_server_pools_is_run_from_silo_to_server(tmp_path, monkeypa
                 assert updater.process_child_update(answer, context(kits / region, silo))[0]
             assert updater.ready
             told = updater.prepare_update_for_parent(context(kits / region))[ANSWER]
-            sums.append(answer_from_bytes(told))
+            sums.append(regional_reply_from_bytes(told))
             updater._open_region().close()
             server._process_train_result(given_to(region, told), here)
         server.assessor.end_task(here)

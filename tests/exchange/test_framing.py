@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fulcrum.core.messages.framing import decoded, framed, unframed
+from fulcrum.core.messages.framing import decode, frame, unframe
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.release_message import Release
@@ -22,10 +22,10 @@ LAYOUT = b"\x82\xa5names\x91\xa4head\xa6shapes\x91\x91\x02"
 
 @given(payload=st.binary(max_size=50))
 def test_a_message_comes_back_and_its_payload_is_not_copied(payload):
-    data = framed(Header("lille"), payload)
+    data = frame(Header("lille"), payload)
     assert data == len(HEADER).to_bytes(4, "little") + HEADER + payload
     for given_as in (data, bytearray(data), memoryview(data)):
-        header, rest = unframed(given_as, Header, "a greeting")
+        header, rest = unframe(given_as, Header, "a greeting")
         assert (header, bytes(rest)) == (Header("lille"), payload)
         assert rest.obj is (data if isinstance(given_as, memoryview) else given_as)
 
@@ -33,11 +33,11 @@ def test_a_message_comes_back_and_its_payload_is_not_copied(payload):
 @given(junk=st.binary(max_size=60))
 def test_bytes_are_a_message_in_one_encoding_or_refused_in_one_line(junk):
     try:
-        header, rest = unframed(junk, Header, "a greeting")
+        header, rest = unframe(junk, Header, "a greeting")
     except ExchangeError as error:
         told = str(error)
     else:
-        told = "these bytes are not a greeting: they are" if framed(header, bytes(rest)) == junk else "another encoding"
+        told = "these bytes are not a greeting: they are" if frame(header, bytes(rest)) == junk else "another encoding"
     assert told.startswith("these bytes are not a greeting: ")
     assert told.isprintable()
 
@@ -56,30 +56,30 @@ def test_bytes_are_a_message_in_one_encoding_or_refused_in_one_line(junk):
 )
 def test_a_header_has_one_encoding(header):
     for refused in (
-        lambda: unframed(len(header).to_bytes(4, "little") + header + b"rest", Header, "a greeting"),
-        lambda: decoded(header, Header, "a greeting"),
+        lambda: unframe(len(header).to_bytes(4, "little") + header + b"rest", Header, "a greeting"),
+        lambda: decode(header, Header, "a greeting"),
     ):
         with pytest.raises(ExchangeError, match="these bytes are not a greeting: "):
             refused()
-    assert decoded(HEADER, Header, "a greeting") == Header("lille")
+    assert decode(HEADER, Header, "a greeting") == Header("lille")
 
 
 def test_what_is_no_bytes_is_refused_and_an_array_of_bytes_is_its_bytes():
     array = np.frombuffer(HEADER, np.uint8)
     for given_as in (array, array.view(np.int8), np.void(HEADER)):
-        assert decoded(given_as, Header, "a greeting") == Header("lille")
-        assert unframed(np.frombuffer(framed(Header("lille")), np.uint8), Header, "a greeting")[0] == Header("lille")
+        assert decode(given_as, Header, "a greeting") == Header("lille")
+        assert unframe(np.frombuffer(frame(Header("lille")), np.uint8), Header, "a greeting")[0] == Header("lille")
     for other in (np.zeros(3, "M8[s]"), np.zeros(3, object), np.zeros(40, np.uint8)[::2], [1], None):
-        for refused in (lambda: decoded(other, Header, "a greeting"), lambda: unframed(other, Header, "a greeting")):  # noqa: B023
+        for refused in (lambda: decode(other, Header, "a greeting"), lambda: unframe(other, Header, "a greeting")):  # noqa: B023
             with pytest.raises(ExchangeError, match="these bytes are not a greeting: "):
                 refused()
 
 
 def test_a_senders_words_do_not_fill_the_log():
-    loud = framed({"silo": "x", "number": 1, "line\nbreak\x1b[2J" * 1000: 1})
+    loud = frame({"silo": "x", "number": 1, "line\nbreak\x1b[2J" * 1000: 1})
     for data in (loud, None, 7, "text", np.zeros(3)[::2]):
         with pytest.raises(ExchangeError) as caught:
-            unframed(data, Header, "a greeting")
+            unframe(data, Header, "a greeting")
         assert len(str(caught.value)) < 140
         assert str(caught.value).isprintable()
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from fulcrum.core.messages.layout import flattened
+from fulcrum.core.messages.layout import flatten_arrays
 from fulcrum.core.messages.model_message import model_digest
 from fulcrum.errors import ExchangeError, ReleaseError
 
@@ -41,13 +41,13 @@ class Unreadable:
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict, Forgetful], ids=lambda kind: kind.__name__)
 def test_a_mapping_is_gone_through_once(kind):
-    layout, flat = flattened(kind({"a": np.ones((2, 2)), "b": np.zeros(1)}))
+    layout, flat = flatten_arrays(kind({"a": np.ones((2, 2)), "b": np.zeros(1)}))
     assert (layout.names, layout.shapes, flat.tolist()) == (("a", "b"), ((2, 2), (1,)), [1.0, 1.0, 1.0, 1.0, 0.0])
 
 
 @pytest.mark.parametrize("kind", [list, tuple, deque], ids=lambda kind: kind.__name__)
 def test_a_sequence_is_named_by_its_places(kind):
-    layout, flat = flattened(kind([np.ones(2), np.float32(3.0), [4.0, 5.0]]))
+    layout, flat = flatten_arrays(kind([np.ones(2), np.float32(3.0), [4.0, 5.0]]))
     assert (layout.names, layout.shapes) == (("0", "1", "2"), ((2,), (), (2,)))
     assert flat.tolist() == [1.0, 1.0, 3.0, 4.0, 5.0]
 
@@ -56,14 +56,14 @@ def test_a_sequence_is_named_by_its_places(kind):
 def test_half_single_and_double_precision_are_held_exactly(dtype):
     values = np.array([0.1, -65504.0, 6e-8, 0.0], dtype=dtype)
     for array in (values, values.reshape(2, 2).T, values[::-1], np.broadcast_to(values, (3, 4)), values[:, None]):
-        layout, flat = flattened(array)
+        layout, flat = flatten_arrays(array)
         assert (layout.names, layout.shapes, flat.dtype) == (("update",), (array.shape,), np.float64)
         assert (flat == array.ravel()).all()
 
 
 def test_what_comes_back_is_a_copy_of_its_own():
     array = np.ones(3)
-    _, flat = flattened(array)
+    _, flat = flatten_arrays(array)
     array[:] = 7.0
     assert flat.tolist() == [1.0, 1.0, 1.0]
 
@@ -74,7 +74,7 @@ def test_a_subclass_is_what_its_numbers_are(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matrix = np.matrix([[1.0, 2.0]])
-    layout, flat = flattened([mapped, matrix])
+    layout, flat = flatten_arrays([mapped, matrix])
     assert (layout.shapes, flat.tolist()) == (((2, 2), (1, 2)), [2.0, 2.0, 2.0, 2.0, 1.0, 2.0])
 
 
@@ -86,7 +86,7 @@ def test_no_value_is_refused_whatever_numpy_is_told_to_raise(mode):
         np.array([0x7FF4000000000000], dtype=np.uint64).view(np.float64),
     ]
     with np.errstate(all=mode):
-        _, flat = flattened([*signalling, np.array([np.inf, -np.inf, 5e-324])])
+        _, flat = flatten_arrays([*signalling, np.array([np.inf, -np.inf, 5e-324])])
     assert np.isnan(flat[:3]).all()
     assert flat[3:].tolist() == [np.inf, -np.inf, 5e-324]
 
@@ -126,7 +126,7 @@ WRONG = {
 def test_what_is_not_arrays_is_refused_in_one_line(name):
     update, reason = WRONG[name]
     with pytest.raises(ReleaseError) as caught:
-        flattened(update)
+        flatten_arrays(update)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -134,7 +134,7 @@ def test_what_is_not_arrays_is_refused_in_one_line(name):
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long doubles are doubles here")
 def test_floats_that_double_precision_would_round_are_refused():
     with pytest.raises(ReleaseError, match=r"wider than double precision holds. Give it as float64"):
-        flattened(np.ones(2, dtype=np.longdouble))
+        flatten_arrays(np.ones(2, dtype=np.longdouble))
 
 
 def test_a_model_is_held_to_the_same():

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.core.messages.framing import framed
+from fulcrum.core.messages.framing import frame
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.model_message import (
     check_model_layout,
@@ -64,7 +64,7 @@ def test_a_model_must_be_the_one_that_the_plan_was_made_for():
 )
 def test_a_model_of_a_shape_that_no_array_has_is_refused_in_one_line(shape):
     """It has no coordinates, so its payload is whole; NumPy raises where such an array is made."""
-    data = framed(Layout(names=("a",), shapes=(shape,)), b"")
+    data = frame(Layout(names=("a",), shapes=(shape,)), b"")
     for read in (unpack_model, model_layout):
         with pytest.raises(ExchangeError, match="the model has names or shapes that no arrays have"):
             read(data)
@@ -72,7 +72,7 @@ def test_a_model_of_a_shape_that_no_array_has_is_refused_in_one_line(shape):
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2**60 - 1, 0), [0] + [1] * 63], ids=str)
 def test_a_model_of_a_shape_that_arrays_have_is_read(shape):
-    data = framed(Layout(names=("a",), shapes=(tuple(shape),)), bytes(8) if shape == () else b"")
+    data = frame(Layout(names=("a",), shapes=(tuple(shape),)), bytes(8) if shape == () else b"")
     assert unpack_model(data)["a"].shape == tuple(shape)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import fulcrum
 from fulcrum.aggregation.release_opening import Opener, unseal
 from fulcrum.core.messages import sealing
-from fulcrum.core.messages.framing import framed, unframed
+from fulcrum.core.messages.framing import frame, unframe
 from fulcrum.core.messages.sealing import Sealer, seal
 from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.plan.keys import private_key
@@ -92,11 +92,11 @@ class World:
         if sealed is None:
             to = private_key(self.folder / to, "sealing").public_key()
             sealed = sealing.sealing_suite().encrypt(
-                plain or self.release.to_bytes(), to, info=bound.bound(sealing.FORMAT)
+                plain or self.release.to_bytes(), to, info=bound.binding(sealing.FORMAT)
             )
-        message = bound.bound(sealing.FORMAT, hashlib.sha256(sealed).digest())
+        message = bound.binding(sealing.FORMAT, hashlib.sha256(sealed).digest())
         signature = private_key(self.folder / signer).sign(message)
-        return framed(sealing.Envelope(**named, signature=signature), sealed)
+        return frame(sealing.Envelope(**named, signature=signature), sealed)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_nobody_signs_for_another_silo(world):
 
 
 def test_the_signature_covers_every_part_and_is_checked_before_anything_is_decrypted(world):
-    header, body = unframed(world.sealed, sealing.Envelope, "an envelope")
+    header, body = unframe(world.sealed, sealing.Envelope, "an envelope")
     body = bytes(body)
     other = world.seal(world.release)
     for change, ciphertext in (
@@ -205,7 +205,7 @@ def test_the_signature_covers_every_part_and_is_checked_before_anything_is_decry
         ({"silo": "metz"}, body),
         ({"signature": b""}, body),
     ):
-        changed = framed(msgspec.structs.replace(header, **change), ciphertext)
+        changed = frame(msgspec.structs.replace(header, **change), ciphertext)
         assert "is not signed by the key" in refusal(world.unseal, changed)
 
 
@@ -231,18 +231,18 @@ def test_what_was_sealed_to_another_key_does_not_open(world):
 
 
 def test_the_encryption_binds_plan_silo_region_and_round_even_where_the_silo_signs_anew(world):
-    sealed = bytes(unframed(world.sealed, sealing.Envelope, "an envelope")[1])
+    sealed = bytes(unframe(world.sealed, sealing.Envelope, "an envelope")[1])
     assert world.unseal(world.forged(sealed=sealed)).to_bytes() == world.release.to_bytes()
     assert "for round 2 does not open" in refusal(world.unseal, world.forged(round_number=2, sealed=sealed))
     other = world.forged(silo="metz", signer="metz", sealed=sealed)
     assert "of silo 'metz' for round 1 does not open" in refusal(world.unseal, other)
     key = private_key(world.folder / "north", "sealing")
     bound = {"plan_digest": world.plan.digest, "silo": "lille", "region": "north", "round_number": 1}
-    right = sealing.Context(**bound).bound(sealing.FORMAT)
+    right = sealing.Context(**bound).binding(sealing.FORMAT)
     assert sealing.sealing_suite().decrypt(sealed, key, info=right) == world.release.to_bytes()
     changes = ({"plan_digest": "0" * 64}, {"silo": "metz"}, {"region": "south"}, {"round_number": 2})
-    wrong = [sealing.Context(**bound | change).bound(sealing.FORMAT) for change in changes]
-    for info in (*wrong, sealing.Context(**bound).bound("fulcrum.sealed/3")):
+    wrong = [sealing.Context(**bound | change).binding(sealing.FORMAT) for change in changes]
+    for info in (*wrong, sealing.Context(**bound).binding("fulcrum.sealed/3")):
         with pytest.raises(InvalidTag):
             sealing.sealing_suite().decrypt(sealed, key, info=info)
 
@@ -250,7 +250,7 @@ def test_the_encryption_binds_plan_silo_region_and_round_even_where_the_silo_sig
 def test_envelopes_of_the_first_format_are_refused_in_one_line(world):
     named = {"plan_digest": world.plan.digest, "silo": "lille", "region": "north", "round_number": 1}
     old = {"format": "fulcrum.sealed/1", **named, "ephemeral": bytes(32), "signature": bytes(64)}
-    told = refusal(world.unseal, framed(old, bytes(100)))
+    told = refusal(world.unseal, frame(old, bytes(100)))
     assert told.startswith("these bytes are not a sealed release of format fulcrum.sealed/2: ")
     assert "fulcrum.sealed/1" in told
 
@@ -435,7 +435,7 @@ def test_nobody_declines_for_another(world):
 
 def test_a_release_is_no_decline_and_gives_none_away(world):
     """What a silo signed for its release cannot be made into a decline of the same round."""
-    envelope, _ = unframed(world.sealed, sealing.Envelope, "an envelope")
+    envelope, _ = unframe(world.sealed, sealing.Envelope, "an envelope")
     made = msgspec.msgpack.encode(sealing.Decline(**msgspec.structs.asdict(envelope)))
     assert "is not signed by the key that the plan carries" in refusal(world.opener.open_decline, made)
 

@@ -74,7 +74,7 @@ class LedgerBesideAModel(RuleBasedStateMachine):
     @rule(number=rounds, basis=bases)
     def stored(self, number, basis):
         known = self.released.get((self.plan, number))
-        assert self.ledger.stored(self.current, number, basis) == (
+        assert self.ledger.stored_payload(self.current, number, basis) == (
             known[1] if known is not None and known[0] == basis else None
         )
 

@@ -24,7 +24,7 @@ def test_entries_tell_what_was_released_and_chain_up(path):
         first, second = ledger.entries()
         assert (first.sequence, first.plan_digest, first.round_number, first.basis) == (1, "plan-a", 1, "model")
         assert second.payload_digest == hashlib.sha256(b"two").hexdigest()
-        assert (second.cost, second.spent) == (COST, ledger.spent)
+        assert (second.cost, second.spent) == (COST, ledger.total_cost)
         assert len({empty, first.chain_hash, second.chain_hash}) == 3
         assert ledger.head == second.chain_hash
 

@@ -52,7 +52,7 @@ def test_a_ledger_of_every_earlier_format_is_converted_whole(path, new, number):
     with opened(new) as ledger:
         assert [entry.cost for entry in ledger.entries()] == [COST, COST]
         assert ledger.entries()[-1].former_hash == HEAD
-        assert ledger.stored(PLAN, 2, "model") == b"round 2"
+        assert ledger.stored_payload(PLAN, 2, "model") == b"round 2"
         assert not release(ledger, 2, b"other noise").fresh
         assert release(ledger, 3).fresh
     assert all(holds(new, least_sequence=3, witnessed_hash=HEAD).values())
@@ -63,7 +63,7 @@ def test_large_releases_are_taken_over_from_the_file_beside_it(path, new):
     unpack("format4-large", path)
     assert convert_ledger(path, new, named).former_head == LARGE_HEAD
     with opened(new) as ledger:
-        assert [ledger.stored(PLAN, number, "model") for number in (1, 2, 3)] == LARGE
+        assert [ledger.stored_payload(PLAN, number, "model") for number in (1, 2, 3)] == LARGE
     assert all(holds(new, least_sequence=3, witnessed_hash=LARGE_HEAD).values())
 
 
@@ -78,7 +78,7 @@ def test_the_old_ledger_releases_nothing_any_more_and_is_not_converted_twice(pat
         refused(lambda target=target: convert_ledger(path, target, named))
     assert not (tmp_path / "second").exists()
     with opened(new) as ledger:
-        assert ledger.stored(PLAN, 3, "model") == b"sent"
+        assert ledger.stored_payload(PLAN, 3, "model") == b"sent"
 
 
 def test_a_version_of_then_refuses_a_ledger_that_was_converted(path, new):
@@ -375,7 +375,7 @@ def test_a_ledger_with_spending_that_is_infinite_is_converted(path, new):
     charges = {"p": (Cost(shifts={"silo": inf, "region": 0.5}), allowed)}
     assert convert_ledger(path, new, lambda _: charges).former_head == head
     with Ledger.read(new) as ledger:
-        assert ledger.spent.shifts == {"silo": inf, "region": 1.0}
+        assert ledger.total_cost.shifts == {"silo": inf, "region": 1.0}
 
 
 def test_an_empty_ledger_is_converted(path, new):

@@ -23,10 +23,10 @@ def test_every_observers_spending_is_kept_added_up_and_shown(path):
     with opened(path, plan("p", FOUR)) as ledger:
         for number in (1, 2, 3):
             release(ledger, number, cost=Cost(shifts=FOUR))
-        assert ledger.spent.shifts == {name: 3 * shift for name, shift in FOUR.items()}
+        assert ledger.total_cost.shifts == {name: 3 * shift for name, shift in FOUR.items()}
     with Ledger.read(path) as ledger:
-        assert ledger.spent.shifts == {name: 3 * shift for name, shift in FOUR.items()}
-        assert list(ledger.spent.shifts) == list(FOUR)
+        assert ledger.total_cost.shifts == {name: 3 * shift for name, shift in FOUR.items()}
+        assert list(ledger.total_cost.shifts) == list(FOUR)
         assert [entry.spent.shifts["ward"] for entry in ledger.entries()] == [0.5, 1.0, 1.5]
     assert all(holds(path).values())
 
@@ -84,7 +84,7 @@ def test_a_plan_whose_tiers_have_other_names_is_entered_only_if_it_covers_all_th
         wide = Allowance(plan_digest="r", rounds=5, shifts={"silo": 8.0, "county": 2.5})
         ledger.enter_plan(wide)
         release(ledger, 1, cost=Cost(shifts={"silo": 1.0, "county": 0.4}), plan=wide)
-        assert ledger.spent.shifts == {"silo": 3.0, "county": 2.4}
+        assert ledger.total_cost.shifts == {"silo": 3.0, "county": 2.4}
         with pytest.raises(RefusedReleaseError, match="'county'"):
             release(ledger, 2, cost=Cost(shifts={"silo": 1.0, "county": 0.4}), plan=wide)
     assert all(holds(path).values())
@@ -136,9 +136,9 @@ def test_nobody_is_charged_less_than_the_cost_says_where_costs_fall_outward(name
     common = [name for name in asked if name in names]
     if asked[0] not in names or common != [name for name in names if name in asked]:
         with pytest.raises(LedgerError):
-            cost.charged(asked)
+            cost.charge_to(asked)
         return
-    charged = cost.charged(asked).shifts
+    charged = cost.charge_to(asked).shifts
     assert list(charged) == asked
     assert all(charged[name] == cost.shifts[name] for name in common)
     assert all(inner >= outer for inner, outer in itertools.pairwise(charged.values()))

@@ -52,8 +52,8 @@ def test_flipped_bytes_are_noticed_and_never_resent(path, seed):
                 assert ledger.entries() == before
                 for number, payload in payloads.items():
                     with contextlib.suppress(LedgerError):
-                        assert ledger.stored(PLAN, number, "model") == payload
-                    assert not sound or ledger.stored(PLAN, number, "model") == payload
+                        assert ledger.stored_payload(PLAN, number, "model") == payload
+                    assert not sound or ledger.stored_payload(PLAN, number, "model") == payload
         except LedgerError as error:
             lines.append(str(error))
         for suffix in ("-journal", "-wal", "-shm"):

@@ -18,8 +18,8 @@ def test_a_new_plan_continues_from_what_is_spent(path):
         release(ledger, 1, b"under a")
         release(ledger, 2)
         ledger.enter_plan(second)
-        assert ledger.spent.shifts["region"] == 0.5
-        assert ledger.stored(second, 1, "model") is None
+        assert ledger.total_cost.shifts["region"] == 0.5
+        assert ledger.stored_payload(second, 1, "model") is None
         assert release(ledger, 1, b"under b").fresh
         assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
 
@@ -55,7 +55,7 @@ def test_an_earlier_plan_may_be_taken_up_again(path):
         ledger.enter_plan(dataclasses.replace(PLAN, plan_digest="plan-b"))
         release(ledger, 1, b"under b")
         ledger.enter_plan(PLAN)
-        assert ledger.stored(PLAN, 1, "model") == b"under a"
+        assert ledger.stored_payload(PLAN, 1, "model") == b"under a"
 
 
 def test_a_release_names_its_plan_whichever_was_entered_last(path):
@@ -65,9 +65,12 @@ def test_a_release_names_its_plan_whichever_was_entered_last(path):
         assert release(ledger, 1, b"under a", plan=PLAN).fresh
         assert release(ledger, 1, b"under b", plan=other).fresh
         assert [entry.plan_digest for entry in ledger.entries()] == ["plan-a", "plan-b"]
-        assert (ledger.stored(PLAN, 1, "model"), ledger.stored(other, 1, "model")) == (b"under a", b"under b")
+        assert (ledger.stored_payload(PLAN, 1, "model"), ledger.stored_payload(other, 1, "model")) == (
+            b"under a",
+            b"under b",
+        )
         foreign = dataclasses.replace(PLAN, rounds=6)
-        assert ledger.stored(foreign, 1, "model") is None
+        assert ledger.stored_payload(foreign, 1, "model") is None
         with pytest.raises(RefusedReleaseError, match="has not entered plan plan-a with these numbers"):
             release(ledger, 1, plan=foreign)
         assert ledger.sequence == 2
@@ -92,5 +95,5 @@ def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(
         sent = [item for found in pool.map(work, range(4)) for item in found]
         assert len(set(sent)) == 2 * rounds
         assert all(payload.startswith(f"{plan} {number} ".encode()) for plan, number, payload in sent)
-        assert all(ledger.stored(plans[plan], number, "model") == payload for plan, number, payload in sent)
+        assert all(ledger.stored_payload(plans[plan], number, "model") == payload for plan, number, payload in sent)
     assert all(holds(path, least_sequence=2 * rounds).values())

@@ -17,7 +17,7 @@ from fulcrum.errors import LedgerError
 def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
-        before = (ledger.entries(), ledger.head, ledger.spent)
+        before = (ledger.entries(), ledger.head, ledger.total_cost)
 
     def work():
         import resource
@@ -30,7 +30,7 @@ def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
             release(ledger, 2, os.urandom(1_000_000))
         except LedgerError as error:
             first = str(error)
-        same = (ledger.entries(), ledger.head, ledger.spent) == before
+        same = (ledger.entries(), ledger.head, ledger.total_cost) == before
         refused = ledger.would_exceed(PLAN, COST, 2)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
@@ -39,7 +39,7 @@ def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
             second = str(error)
         ledger.close()
         with opened(path, None) as ledger:
-            after = (ledger.entries(), ledger.head, ledger.spent) == before and ledger.stored(
+            after = (ledger.entries(), ledger.head, ledger.total_cost) == before and ledger.stored_payload(
                 PLAN, 1, "model"
             ) == b"noisy"
         return json.dumps([first, same, refused, second, after])
@@ -89,15 +89,15 @@ class FailingCommit:
 def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopened(path, reached):
     ledger = opened(path)
     release(ledger, 1)
-    before = (ledger.entries(), ledger.head, ledger.spent)
+    before = (ledger.entries(), ledger.head, ledger.total_cost)
     ledger._file.connection = FailingCommit(ledger._file.connection, reached=reached)
     with pytest.raises(LedgerError, match=r"lyon.ledger"):
         release(ledger, 2, b"never sent")
-    assert (ledger.entries(), ledger.head, ledger.spent) == before
+    assert (ledger.entries(), ledger.head, ledger.total_cost) == before
     for work in (
         lambda: release(ledger, 2),
         lambda: release(ledger, 1),
-        lambda: ledger.stored(PLAN, 1, "model"),
+        lambda: ledger.stored_payload(PLAN, 1, "model"),
         lambda: ledger.enter_plan(PLAN),
     ):
         with pytest.raises(LedgerError, match=r"could not be written earlier. Open it again"):
@@ -106,7 +106,7 @@ def test_a_failed_sync_is_not_a_release_and_stops_the_ledger_until_it_is_reopene
     with opened(path) as ledger:
         # What reached the file after all is charged, and is what any retry sends.
         assert ledger.sequence == (2 if reached else 1)
-        assert ledger.stored(PLAN, 2, "model") == (b"never sent" if reached else None)
+        assert ledger.stored_payload(PLAN, 2, "model") == (b"never sent" if reached else None)
         assert release(ledger, 2, b"retry").payload == (b"never sent" if reached else b"retry")
     assert all(holds(path).values())
 

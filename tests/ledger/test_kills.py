@@ -31,7 +31,7 @@ def releasing(path, sent, tell, size, last=10**6):
         for number in range(max(1, ledger.sequence), min(ledger.sequence + last, 10**6) + 1):
             basis = f"model-{number}"
             os.write(tell, b".")
-            payload = ledger.stored(plan, number, basis)
+            payload = ledger.stored_payload(plan, number, basis)
             if payload is None:
                 fresh = os.urandom(size)
                 os.write(tell, b"(")
@@ -55,13 +55,13 @@ def checked(path, sents, totals):
     with Ledger.open(path, silo="lyon") as ledger:
         assert len(ledger.entries()) >= len(contents)
         for number, payloads in contents.items():
-            stored = ledger.stored(plan, number, f"model-{number}")
+            stored = ledger.stored_payload(plan, number, f"model-{number}")
             assert stored is not None, number
             # The last bytes of a killed sender may be cut short: what left is a part of what is stored.
             assert all(stored.startswith(payload) for payload in payloads), number
             totals["resent"] += len(payloads) - 1
-        assert ledger.spent.shifts["region"] >= 0.001 * len(contents) * (1 - 1e-12)
-        assert ledger.spent.shifts["silo"] >= 0.01 * len(contents) * (1 - 1e-12)
+        assert ledger.total_cost.shifts["region"] >= 0.001 * len(contents) * (1 - 1e-12)
+        assert ledger.total_cost.shifts["silo"] >= 0.01 * len(contents) * (1 - 1e-12)
         totals["releases"] += ledger.sequence
 
 

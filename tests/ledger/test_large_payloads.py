@@ -31,7 +31,7 @@ def opens_with(path, rounds):
     with opened(path, None) as ledger:
         assert ledger.sequence == rounds
         for number in range(1, rounds + 1):
-            assert ledger.stored(PLAN, number, "model") == large(number)
+            assert ledger.stored_payload(PLAN, number, "model") == large(number)
     assert all(holds(path, least_sequence=rounds).values())
 
 
@@ -47,10 +47,10 @@ def test_a_large_release_comes_back_bit_for_bit(path):
         release(ledger, 2, large(2))
         release(ledger, 3, bytes(MOST_AT_ONCE))
         assert ledger.entries()[1].payload_digest == hashlib.sha256(large(2)).hexdigest()
-        assert ledger.stored(PLAN, 2, "model") == large(2)
+        assert ledger.stored_payload(PLAN, 2, "model") == large(2)
     with opened(path) as ledger:
         assert not release(ledger, 2, b"other noise").fresh
-        assert [ledger.stored(PLAN, number, "model") for number in (1, 2, 3)] == [
+        assert [ledger.stored_payload(PLAN, number, "model") for number in (1, 2, 3)] == [
             b"small", large(2), bytes(MOST_AT_ONCE),
         ]  # fmt: skip
     assert all(holds(path).values())
@@ -67,7 +67,7 @@ def test_a_large_release_that_was_interrupted_before_its_entry_is_erased_and_was
     assert all(holds(path, least_sequence=1, witnessed_hash=head).values())
     with opened(path) as ledger:
         assert (ledger.sequence, ledger.head) == (1, head)
-        assert ledger.stored(PLAN, 2, "model") is None
+        assert ledger.stored_payload(PLAN, 2, "model") is None
     assert not any(piece in path.read_bytes() for piece in pieces)  # it was not charged, so nobody is to have it
     opens_with(path, 1)
     unrecorded(path, 2)
@@ -81,7 +81,7 @@ def test_an_interrupted_release_gives_way_to_the_next_one_in_the_same_process(pa
         ledger._file.store_payload(1, large(7))
         ledger._file.in_doubt = False
         assert release(ledger, 1, large(1)).fresh
-        assert ledger.stored(PLAN, 1, "model") == large(1)
+        assert ledger.stored_payload(PLAN, 1, "model") == large(1)
     opens_with(path, 1)
 
 
@@ -94,9 +94,9 @@ def test_a_flipped_byte_of_a_large_release_is_noticed_and_never_resent(path):
     path.write_bytes(broken)
     assert [name for name, sound in holds(path).items() if not sound] == ["payloads"]
     with opened(path) as ledger:
-        assert ledger.stored(PLAN, 1, "model") == large(1)
+        assert ledger.stored_payload(PLAN, 1, "model") == large(1)
         with pytest.raises(LedgerError, match="the bytes of entry 2 are not those released"):
-            ledger.stored(PLAN, 2, "model")
+            ledger.stored_payload(PLAN, 2, "model")
 
 
 def test_a_payload_that_is_text_or_lost_is_noticed_and_never_resent(path):
@@ -107,7 +107,7 @@ def test_a_payload_that_is_text_or_lost_is_noticed_and_never_resent(path):
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(change)
         with opened(path) as ledger, pytest.raises(LedgerError, match="the bytes of entry 2 are not those released"):
-            ledger.stored(PLAN, 2, "model")
+            ledger.stored_payload(PLAN, 2, "model")
 
 
 def test_a_sync_that_fails_while_sqlite_writes_is_no_release(path, monkeypatch):
@@ -139,7 +139,7 @@ def test_a_large_release_is_recorded_where_no_thread_can_be_started(path, monkey
     with opened(path) as ledger:
         monkeypatch.setattr(threading.Thread, "start", refuses)
         assert release(ledger, 1, payload).fresh
-        assert ledger.stored(PLAN, 1, "model") == payload
+        assert ledger.stored_payload(PLAN, 1, "model") == payload
     assert all(holds(path).values())
 
 
@@ -178,7 +178,7 @@ def test_a_large_release_is_held_in_memory_once_and_so_is_one_that_comes_back(pa
         release(ledger, 1, large(1))
         for work, copies in (
             (lambda: release(ledger, 2, payload), 0.5),  # steps that are read back
-            (lambda: ledger.stored(PLAN, 2, "model"), 1),
+            (lambda: ledger.stored_payload(PLAN, 2, "model"), 1),
             (lambda: release(ledger, 2, b"other noise"), 1),
             (lambda: verify_ledger(ledger), 1),
         ):

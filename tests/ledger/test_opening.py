@@ -24,7 +24,7 @@ def test_reading_changes_nothing_and_records_nothing(path):
         release(ledger, 1, b"noisy")
     before = path.read_bytes()
     with Ledger.read(path) as ledger:
-        assert (ledger.silo, ledger.sequence, ledger.spent, ledger.allowance) == ("lyon", 1, COST, PLAN)
+        assert (ledger.silo, ledger.sequence, ledger.total_cost, ledger.allowance) == ("lyon", 1, COST, PLAN)
         with pytest.raises(LedgerError, match="opened to be read"):
             release(ledger, 2)
         with pytest.raises(LedgerError, match="opened to be read"):
@@ -38,10 +38,10 @@ def test_a_closed_ledger_still_tells_and_does_nothing(path):
     with opened(path) as ledger:
         release(ledger, 1)
     ledger.close()
-    assert (ledger.sequence, ledger.spent, len(ledger.entries())) == (1, COST, 1)
+    assert (ledger.sequence, ledger.total_cost, len(ledger.entries())) == (1, COST, 1)
     for work in (
         lambda: release(ledger, 2),
-        lambda: ledger.stored(PLAN, 1, "model"),
+        lambda: ledger.stored_payload(PLAN, 1, "model"),
         lambda: ledger.enter_plan(PLAN),
         lambda: verify_ledger(ledger),
     ):
@@ -89,7 +89,7 @@ def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_read
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     assert all(holds(path, least_sequence=1).values())
     with opened(path) as ledger:
-        assert ledger.stored(PLAN, 1, "model") == b"noisy"
+        assert ledger.stored_payload(PLAN, 1, "model") == b"noisy"
 
 
 def test_another_silos_ledger_is_refused(path):

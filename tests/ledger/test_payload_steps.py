@@ -85,11 +85,11 @@ def checked(path: Path, number: int) -> bool:
         recorded = ledger.sequence == number
         assert recorded or (ledger.sequence == number - 1 and sent is None)
         for earlier in range(1, number):
-            assert ledger.stored(PLAN, earlier, "model") == noisy(earlier)
+            assert ledger.stored_payload(PLAN, earlier, "model") == noisy(earlier)
         again = release(ledger, number, b"fresh noise" * 1_000)
         assert again.fresh != recorded
         assert again.payload == (noisy(number) if recorded else b"fresh noise" * 1_000)
-        assert ledger.spent.shifts["region"] == 0.25 * number
+        assert ledger.total_cost.shifts["region"] == 0.25 * number
     assert all(holds(path, least_sequence=number).values())
     return recorded
 

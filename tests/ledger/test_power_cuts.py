@@ -56,7 +56,7 @@ def test_a_power_cut_loses_no_release_that_was_sent_and_leaves_none_by_half(path
             recorded.add(ledger.sequence)
             assert len(sent) <= ledger.sequence <= len(sent) + 1
             for number, digest in sent.items():
-                assert hashlib.sha256(ledger.stored(PLAN, int(number), "model")).hexdigest() == digest.decode()
+                assert hashlib.sha256(ledger.stored_payload(PLAN, int(number), "model")).hexdigest() == digest.decode()
             if ledger.sequence < PLAN.rounds - 1:
                 release(ledger, ledger.sequence + 1, os.urandom(9_000))
         assert all(holds(folder / path.name, least_sequence=len(sent)).values())

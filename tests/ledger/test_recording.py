@@ -16,8 +16,8 @@ def test_a_release_is_charged_and_stored(path):
     with opened(path) as ledger:
         first = release(ledger, 1, b"noisy")
         assert (first.sequence, first.payload, first.fresh) == (1, b"noisy", True)
-        assert ledger.spent == COST
-        assert ledger.stored(PLAN, 1, "model") == b"noisy"
+        assert ledger.total_cost == COST
+        assert ledger.stored_payload(PLAN, 1, "model") == b"noisy"
 
 
 def test_a_retry_gets_the_stored_bytes_verbatim_and_free_of_charge(path):
@@ -26,14 +26,14 @@ def test_a_retry_gets_the_stored_bytes_verbatim_and_free_of_charge(path):
         head = ledger.head
         again = release(ledger, 1, b"other noise")
         assert (again.sequence, again.payload, again.fresh) == (1, b"noisy", False)
-        assert (ledger.spent, ledger.sequence, ledger.head) == (COST, 1, head)
+        assert (ledger.total_cost, ledger.sequence, ledger.head) == (COST, 1, head)
 
 
 def test_a_retry_after_reopening_gets_the_stored_bytes(path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
     with opened(path) as ledger:
-        assert ledger.stored(PLAN, 1, "model") == b"noisy"
+        assert ledger.stored_payload(PLAN, 1, "model") == b"noisy"
         assert not release(ledger, 1, b"other noise").fresh
 
 
@@ -58,7 +58,7 @@ def test_a_round_is_refused_on_another_basis(path):
     with opened(path) as ledger:
         release(ledger, 1)
         assert "released" in ledger.would_exceed(PLAN, COST, 1)
-        assert ledger.stored(PLAN, 1, "another model") is None
+        assert ledger.stored_payload(PLAN, 1, "another model") is None
         with pytest.raises(RefusedReleaseError, match="round 1 is released, on basis model"):
             release(ledger, 1, basis="another model")
         assert ledger.sequence == 1
@@ -69,14 +69,14 @@ def test_payloads_of_any_size_come_back_bit_for_bit(path, payload):
     with opened(path) as ledger:
         release(ledger, 1, payload)
     with opened(path) as ledger:
-        assert ledger.stored(PLAN, 1, "model") == payload
+        assert ledger.stored_payload(PLAN, 1, "model") == payload
 
 
 def test_an_empty_payload_is_a_release_too(path):
     with opened(path) as ledger:
         ledger.record(PLAN, round_number=1, basis="model", payload=b"", cost=COST)
-        assert ledger.stored(PLAN, 1, "model") == b""
-        assert ledger.spent == COST
+        assert ledger.stored_payload(PLAN, 1, "model") == b""
+        assert ledger.total_cost == COST
 
 
 def test_a_round_past_the_plan_is_refused(path):
@@ -104,7 +104,7 @@ def test_rounding_never_refuses_the_last_round_of_a_plan(path):
     with opened(path, plan) as ledger:
         for number in range(1, rounds + 1):
             release(ledger, number, cost=Cost(shifts={"silo": math.inf, "region": share}))
-        spent = ledger.spent
+        spent = ledger.total_cost
         assert spent.shifts["silo"] == math.inf
         epsilon = float(epsilon_of_shift(math.sqrt(spent.shifts["region"]), delta=1e-5))
         assert epsilon == pytest.approx(epsilon_of(23.8115, rounds=rounds, delta=1e-5), rel=1e-9)
@@ -120,7 +120,7 @@ def test_a_ledger_without_a_plan_releases_nothing(path):
     with opened(path, None) as ledger:
         assert ledger.allowance is None
         assert "has not entered plan plan-a" in ledger.would_exceed(PLAN, COST, 1)
-        assert ledger.stored(PLAN, 1, "model") is None
+        assert ledger.stored_payload(PLAN, 1, "model") is None
         with pytest.raises(RefusedReleaseError, match="has not entered plan plan-a"):
             release(ledger, 1)
 

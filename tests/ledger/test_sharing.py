@@ -159,7 +159,7 @@ def test_threads_share_a_ledger(path):
         for same in by_round.values():
             assert len({result.payload for result in same}) == 1
             assert sum(result.fresh for result in same) == 1
-        assert ledger.spent.shifts["region"] == 10.0
+        assert ledger.total_cost.shifts["region"] == 10.0
     assert all(holds(path).values())
 
 

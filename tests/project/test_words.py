@@ -28,10 +28,8 @@ BAD_BEGINNINGS = re.compile(
 )
 UNREVISED = {
     "aggregation",
-    "core/messages",
     "core/plan",
     "core/silo",
-    "core/store",
     "core/training",
 }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from regional import refusal
 
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.messages.release_message import Release
 
 
@@ -26,11 +26,11 @@ def test_answers_come_back_as_they_were():
         total_of([0.1, -0.0], step=None),
         Withheld(plan_digest="p", region="north", round_number=3, missing=("a",), reason="why"),
     ):
-        again = answer_from_bytes(answer.to_bytes())
+        again = regional_reply_from_bytes(answer.to_bytes())
         assert type(again) is type(answer)
         assert again.to_bytes() == answer.to_bytes()
     withheld = Withheld(plan_digest="p", region="north", round_number=3, missing=(), reason="why")
-    assert answer_from_bytes(withheld.to_bytes()) == withheld
+    assert regional_reply_from_bytes(withheld.to_bytes()) == withheld
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_answers_come_back_as_they_were():
     ],
 )
 def test_answers_that_no_region_gives_are_refused(wrong):
-    refusal(answer_from_bytes, wrong.to_bytes())
+    refusal(regional_reply_from_bytes, wrong.to_bytes())
 
 
 @given(junk=st.binary(max_size=100))
 def test_what_is_no_answer_is_refused(junk):
-    refusal(answer_from_bytes, junk)
+    refusal(regional_reply_from_bytes, junk)
 
 
 def test_cut_and_lengthened_answers_are_refused():
@@ -68,13 +68,13 @@ def test_cut_and_lengthened_answers_are_refused():
         Withheld(plan_digest="p", region="north", round_number=3, missing=(), reason="why").to_bytes(),
     ):
         for size in range(len(answer)):
-            refusal(answer_from_bytes, answer[:size])
-        refusal(answer_from_bytes, answer + b"\0")
-        refusal(answer_from_bytes, answer + bytes(8))
+            refusal(regional_reply_from_bytes, answer[:size])
+        refusal(regional_reply_from_bytes, answer + b"\0")
+        refusal(regional_reply_from_bytes, answer + bytes(8))
     for nothing in (None, "text", 7):
-        refusal(answer_from_bytes, nothing)
+        refusal(regional_reply_from_bytes, nothing)
 
 
 def test_an_answer_is_not_a_release_nor_the_other_way_round(world):
-    refusal(answer_from_bytes, world.release("lille").to_bytes())
+    refusal(regional_reply_from_bytes, world.release("lille").to_bytes())
     refusal(Release.from_bytes, total_of([1]).to_bytes())

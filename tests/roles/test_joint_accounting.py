@@ -121,8 +121,8 @@ def test_what_a_silo_spent_before_it_moved_and_weights_changed_is_added_up_for_e
     released(new, tmp_path, 4)
     for name in new.federation.silo_names.tolist():
         with Ledger.read(tmp_path / f"{name}.ledger") as ledger:
-            assert renyi(ledger.spent.shifts["region"], new.target.accounted_delta) <= 2.0 * (1 + 1e-9)
-            assert renyi(ledger.spent.shifts["silo"], new.target.accounted_delta) <= 8.0 * (1 + 1e-9)
+            assert renyi(ledger.total_cost.shifts["region"], new.target.accounted_delta) <= 2.0 * (1 + 1e-9)
+            assert renyi(ledger.total_cost.shifts["silo"], new.target.accounted_delta) <= 8.0 * (1 + 1e-9)
 
 
 def test_sizes_that_an_earlier_plan_made_public_are_not_said_to_stay_secret(tmp_path):

@@ -114,22 +114,22 @@ def test_a_plan_that_continues_counts_a_move_as_it_says():
     """Its promise is against those who were outside in every plan, so the aggregator that the silo left is none."""
     cost, before = Cost(shifts={"silo": 1.0, "region": 0.25}), Assumptions(federation="a")
     fresh, continuing = Assumptions(federation="b"), Assumptions(federation="b", continuing=True)
-    assert cost.charged(("silo", "region"), before, fresh).shifts["region"] == 1.0
-    assert cost.charged(("silo", "region"), before, continuing).shifts["region"] == 0.25
+    assert cost.charge_to(("silo", "region"), before, fresh).shifts["region"] == 1.0
+    assert cost.charge_to(("silo", "region"), before, continuing).shifts["region"] == 0.25
     more = dataclasses.replace(continuing, colluders=1)
-    assert cost.charged(("silo", "region"), before, more).shifts["region"] == 1.0
-    inserted = cost.charged(("silo", "ward", "region"), before, continuing).shifts
+    assert cost.charge_to(("silo", "region"), before, more).shifts["region"] == 1.0
+    inserted = cost.charge_to(("silo", "ward", "region"), before, continuing).shifts
     assert (inserted["ward"], inserted["region"]) == (1.0, 0.25)
     outer = Cost(shifts={"silo": 1.0, "ward": 0.5, "region": 0.25})
-    assert outer.charged(("silo", "region"), before, continuing).shifts["region"] == 1.0
+    assert outer.charge_to(("silo", "region"), before, continuing).shifts["region"] == 1.0
 
 
 @pytest.mark.parametrize("known", [None, Assumptions(federation="a")])
 def test_where_one_plan_has_no_assumptions_the_past_counts_as_the_silos_own_noise(known):
     cost = Cost(shifts={"silo": 1.0, "region": 0.25}, alone=3.0)
     other = Assumptions(federation="b") if known is None else None
-    assert set(cost.charged(("silo", "region"), known, other).shifts.values()) == {3.0}
-    assert cost.charged(("silo", "region"), known, known).shifts["region"] == 0.25
+    assert set(cost.charge_to(("silo", "region"), known, other).shifts.values()) == {3.0}
+    assert cost.charge_to(("silo", "region"), known, known).shifts["region"] == 0.25
 
 
 @pytest.mark.parametrize(

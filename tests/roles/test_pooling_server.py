@@ -15,7 +15,7 @@ from test_server import SIZES, START, World, refusal, sum_of, withheld
 
 import fulcrum
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.messages.regional_reply import answer_from_bytes
+from fulcrum.core.messages.regional_reply import regional_reply_from_bytes
 from fulcrum.errors import StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.checkpoint import NAME
@@ -58,7 +58,7 @@ def test_a_server_that_pools_moves_the_model_by_what_the_estimator_makes_of_all_
         answers = [said(plan, region, number) for region in SIZES]
         for region, answer in zip(SIZES, answers, strict=True):
             server.receive(answer, region)
-        sums = np.stack([one.values * (one.step or 1.0) for one in map(answer_from_bytes, answers)])
+        sums = np.stack([one.values * (one.step or 1.0) for one in map(regional_reply_from_bytes, answers)])
         present = np.ones(2, dtype=bool)
         state, told = rule.step(state, RoundSums(values=sums.reshape(2, 20, 2), present=present, classes=classes))
         summary = server.finish_round()
@@ -80,7 +80,7 @@ def test_a_model_that_is_no_head_takes_the_steps_that_it_takes_in_the_embedded_e
         for region, answer in zip(SIZES, answers, strict=True):
             server.receive(answer, region)
         step = server.finish_round()["diagnostics"].step
-        moved = embedded.advance(np.stack([answer_from_bytes(answer).values for answer in answers])[..., None])
+        moved = embedded.advance(np.stack([regional_reply_from_bytes(answer).values for answer in answers])[..., None])
         assert server.model["head"].ravel() == pytest.approx(moved[:, 0], rel=1e-12, abs=1e-15)
         if number == 1:
             counted = 1000 * (plan.rounds / 20) ** 2  # of 40 coordinates: the plan has two rounds

@@ -8,7 +8,7 @@ import pytest
 from regional import MEMBERS, refusal
 
 from fulcrum.core.accounting import epsilon_of_shift
-from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.remaining_noise import remaining_noise
 
 
@@ -136,4 +136,4 @@ def test_research_sums_are_taken_in_the_order_of_names(world, tmp_path):
             totals.append(region.close_round(1).to_bytes())
     assert totals[0] == totals[1]
     expected = sent["caen"].values + sent["lille"].values + sent["metz"].values
-    assert (answer_from_bytes(totals[0]).values == expected).all()
+    assert (regional_reply_from_bytes(totals[0]).values == expected).all()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fulcrum
-from fulcrum.core.messages.layout import Layout, flattened
+from fulcrum.core.messages.layout import Layout, flatten_arrays
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
 from fulcrum.core.noise.keystream import repeated_bytes
@@ -140,12 +140,12 @@ def test_the_sampler_is_asked_for_the_plans_width_and_its_integers_are_what_is_a
 
 def test_a_retry_resends_the_same_bytes_free_of_charge(deployment, ledger):
     first = release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model-0")
-    spent = ledger.spent
+    spent = ledger.total_cost
     again = release(
         {"weight": np.zeros((2, 16)), "bias": np.zeros(2)}, deployment, SILO, 1, ledger=ledger, basis="model-0"
     )
     assert again.to_bytes() == first.to_bytes()
-    assert ledger.spent == spent
+    assert ledger.total_cost == spent
     assert ledger.sequence == 1
 
 
@@ -163,7 +163,7 @@ def test_no_round_past_the_plan_and_never_more_than_its_epsilon(deployment, ledg
         with pytest.raises(ReleaseError, match="outside the plan's rounds 1 to 3"):
             release(UPDATE, deployment, SILO, wrong, ledger=ledger)
     spent = fulcrum.core.accounting.epsilon_of_shift(
-        math.sqrt(ledger.spent.shifts["region"]), delta=deployment.target.accounted_delta, accountant="renyi"
+        math.sqrt(ledger.total_cost.shifts["region"]), delta=deployment.target.accounted_delta, accountant="renyi"
     )
     assert spent <= 1.0 * (1 + 1e-12)
     assert spent == pytest.approx(deployment.epsilon_above[0], rel=1e-9)
@@ -276,7 +276,7 @@ def test_nothing_enters_the_noise_beyond_the_clip_norm_on_a_lattice_much_finer_t
     nothing = SimpleNamespace(integers=lambda *, width, count: np.zeros(count, dtype=np.int64))
     silent = dataclasses.replace(terms, noise=nothing)
     for _ in range(1000):
-        layout, flat = flattened(rng.normal(size=parameters) * 1e4)
+        layout, flat = flatten_arrays(rng.normal(size=parameters) * 1e4)
         entered = _lattice_release(flat, layout, silent, 1).values.tolist()
         assert most**2 * (1 - Fraction(1, 10**12)) < sum(value**2 for value in entered) <= most**2
         flat *= terms.clip_share / np.linalg.norm(flat) * (1 + 1e-16 * rng.normal())  # where clipping begins

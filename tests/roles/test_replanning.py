@@ -49,7 +49,7 @@ def test_the_promise_covers_what_was_spent_and_what_is_to_come(running):
         with Ledger.open(path, silo=name) as ledger:
             for round_number in range(1, 5):
                 release(np.ones(5), new, name, round_number, ledger=ledger)
-            spent = ledger.spent
+            spent = ledger.total_cost
         delta = new.target.accounted_delta
         above = epsilon_of_shift(math.sqrt(spent.shifts["region"]), delta=delta, accountant="renyi")
         assert above <= 2.0 * (1 + 1e-9)
@@ -414,7 +414,7 @@ def test_what_was_spent_at_an_outer_tier_is_read_from_the_ledgers_and_not_taken_
         with Ledger.open(tmp_path / f"{name}.ledger", silo=name) as ledger:
             for round_number in range(1, 9):
                 release(np.zeros(2), new, name, round_number, ledger=ledger)
-            total = ledger.spent.shifts["federation"]
+            total = ledger.total_cost.shifts["federation"]
         assert epsilon_of_shift(math.sqrt(total), delta=new.target.accounted_delta, accountant="renyi") <= 2.0 * (
             1 + 1e-9
         )
@@ -445,7 +445,7 @@ def test_an_outer_tier_without_a_target_on_the_root_is_charged_as_the_region(tmp
     assert old.effective_multiplier("federation")[0] == old.effective_multiplier("region")[0]
     released_so_far(old, tmp_path, 1)
     with Ledger.read(tmp_path / "s00.ledger") as ledger:
-        spent = ledger.spent.shifts
+        spent = ledger.total_cost.shifts
     assert tuple(spent) == TIERS
     assert spent["federation"] == spent["region"] < spent["silo"]
 
@@ -456,7 +456,7 @@ def test_a_converted_ledger_without_its_plan_is_charged_as_inside_everywhere(tmp
     )
     released_so_far(old, tmp_path, 1)
     with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:
-        inside = ledger.spent.shifts["silo"]
+        inside = ledger.total_cost.shifts["silo"]
     (tmp_path / "s00.ledger").unlink()
     with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:  # as a conversion without plans leaves it
         allowance = Allowance(plan_digest=old.digest, rounds=10, shifts={"silo": 10 * inside})

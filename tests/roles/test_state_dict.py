@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from fulcrum.core.messages.layout import flattened
+from fulcrum.core.messages.layout import flatten_arrays
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.model_form import as_array, form_of
 from fulcrum.core.training.training_module import Learner
@@ -32,7 +32,7 @@ def learner(train, start=lambda options: network().state_dict(), **settings):
 
 def in_double(arrays):
     """A model as it travels."""
-    layout, flat = flattened(arrays)
+    layout, flat = flatten_arrays(arrays)
     return layout.arrays(flat)
 
 
@@ -117,7 +117,7 @@ def test_tensors_that_require_a_gradient_and_parameters_are_taken():
 def test_complex_tensors_are_refused_as_complex_arrays_are():
     made = learner(step, start=lambda options: {"w": torch.ones(2, dtype=torch.complex64)})
     with pytest.raises(ExchangeError, match="'w' is complex64, not floating point"):
-        flattened(made.starting_model({}), what="model", error=ExchangeError)
+        flatten_arrays(made.starting_model({}), what="model", error=ExchangeError)
 
 
 def test_arrays_beside_tensors_stay_arrays():

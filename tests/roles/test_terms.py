@@ -233,7 +233,7 @@ def test_what_was_verified_stays_what_is_charged(read, ledger):
     in_place(plan.noise_multiplier, 5, 0.01)  # another silo's, which no release of this one draws from
     assert release_parameters_of(plan, SILO) == first
     release(UPDATE, plan, SILO, 1, ledger=ledger)
-    assert ledger.spent.shifts == first.cost.shifts
+    assert ledger.total_cost.shifts == first.cost.shifts
     assert ledger.allowance == first.allowance
 
 

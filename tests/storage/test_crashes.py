@@ -62,12 +62,12 @@ def test_a_sync_of_journal_or_mark_that_fails_is_no_release(tmp_path, monkeypatc
     path = tmp_path / "lyon.ledger"
     ledger = Book().open(path)
     Book().record(ledger, 1)
-    before = (ledger.entries(), ledger.head, ledger.spent)
+    before = (ledger.entries(), ledger.head, ledger.total_cost)
     with monkeypatch.context() as patch:
         patch.setattr(os, name, fails)
         with pytest.raises(LedgerError, match=r"nothing may be sent \(Input/output error\)"):
             Book().record(ledger, 2)
-    assert (ledger.entries(), ledger.head, ledger.spent) == before
+    assert (ledger.entries(), ledger.head, ledger.total_cost) == before
     with pytest.raises(LedgerError, match="Open it again"):
         Book().record(ledger, 3)
     ledger.close()
@@ -92,7 +92,7 @@ def test_a_mark_that_cannot_be_synced_after_the_commit_is_no_release_and_charged
     ledger.close()
     monkeypatch.undo()
     with contextlib.closing(Book().open(path)) as again:
-        assert again.stored(PLAN, 1, "model") == b"round 1"  # what any retry sends
+        assert again.stored_payload(PLAN, 1, "model") == b"round 1"  # what any retry sends
 
 
 FORKED = """

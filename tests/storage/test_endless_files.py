@@ -141,7 +141,7 @@ def test_a_payload_longer_than_its_file_is_not_read(tmp_path):
     assert len(data) < longer
     path.write_bytes(data)
     with Book().open(path) as ledger, pytest.raises(LedgerError, match="a payload is longer than the file"):
-        ledger.stored(PLAN, 1, "model")
+        ledger.stored_payload(PLAN, 1, "model")
 
 
 def varint(number):
@@ -158,7 +158,7 @@ def test_an_honest_file_needs_a_small_part_of_its_budget(tmp_path, monkeypatch, 
     path = tmp_path / "a.masking"
     rows = [("INSERT INTO silo VALUES (?)", ("a",)), ("BEGIN", ())]
     rows += [("INSERT INTO round VALUES ('p', ?, 1, 'b', 0, NULL)", (number,)) for number in range(releases)]
-    MemberStore.built(path, [*rows, ("COMMIT", ())]).rename(path)
+    MemberStore.build_file(path, [*rows, ("COMMIT", ())]).rename(path)
     with contextlib.closing(MemberStore.open(path, silo="a")) as record:
         assert len(Rounds().found(record)) == releases
         assert record.rows("PRAGMA integrity_check(1)") == [("ok",)]

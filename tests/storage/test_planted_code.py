@@ -141,7 +141,7 @@ def unchecked(monkeypatch):
 @pytest.fixture
 def unguarded(monkeypatch):
     """SQLite's own settings let triggers and views run."""
-    real = connections._connected
+    real = connections._connect
 
     def with_code(*arguments):
         connection = real(*arguments)
@@ -151,7 +151,7 @@ def unguarded(monkeypatch):
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, True)
         return connection
 
-    monkeypatch.setattr(connections, "_connected", with_code)
+    monkeypatch.setattr(connections, "_connect", with_code)
 
 
 FORGETS_EARLIER = "CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM entry WHERE sequence < NEW.sequence; END"

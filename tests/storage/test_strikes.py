@@ -66,7 +66,7 @@ def holds(path, sent):
     with Ledger.open(path, silo="lyon") as ledger:
         kept = {entry.round_number: bytes.fromhex(entry.payload_digest) for entry in ledger.entries()}
         assert all(kept.get(number) == digest for number, digest in sent.items()), "a release that was sent is gone"
-        assert all(ledger.stored(plan, number, f"m{number}") is not None for number in sent)
+        assert all(ledger.stored_payload(plan, number, f"m{number}") is not None for number in sent)
     assert all(check.holds for check in verify_ledger(path)), "the ledger does not hold up"
 
 

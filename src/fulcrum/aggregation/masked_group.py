@@ -50,7 +50,7 @@ from fulcrum.core.masking.member_protocol import (
 from fulcrum.core.masking.roster import DistinctKeys
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.membership import senders_of
-from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld
+from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
 
@@ -152,7 +152,7 @@ class MaskedGroup:
         self._taken.add(silo)
         return silo
 
-    def proceed(self) -> dict[str, bytes] | Answer:
+    def proceed(self) -> dict[str, bytes] | RegionalReply:
         """Ends a stage: returns what is asked next, or the sum, or that it is withheld."""
         if self.stage == KEYS:
             self._leave_out_other_settings()

@@ -30,7 +30,7 @@ from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
 from fulcrum.core.messages.membership import members_of, step_of
 from fulcrum.core.messages.model_message import check_model_layout
-from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
@@ -196,7 +196,7 @@ class Region(ClosedAtTheEnd):
             found = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
         return found == [(SUMMED,)]
 
-    def close_round(self, round_number: int, *, forget: bool = True) -> Answer:
+    def close_round(self, round_number: int, *, forget: bool = True) -> RegionalReply:
         """Returns what goes up for a round: its sum if it may be taken, else that it is withheld; on disk either way.
 
         A round that was withheld may be closed again once more releases are there. One that is summed never changes.
@@ -213,7 +213,7 @@ class Region(ClosedAtTheEnd):
             present = self.present(round_number)
             missing = tuple(sorted(set(self._members) - present))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
-            answer: Answer
+            answer: RegionalReply
             if reason := self._aggregation.lacking(self._region, present):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
                 status = WITHHELD
@@ -275,14 +275,14 @@ class Region(ClosedAtTheEnd):
         """The model's names and shapes, encoded; None before any model was sent."""
         return self._file.rows("SELECT layout FROM region")[0][0]
 
-    def _answer(self, round_number: int) -> Answer | None:
+    def _answer(self, round_number: int) -> RegionalReply | None:
         stored = self._file.answer_of(round_number)
         if stored is None:
             return None
         digest, data = stored
         if data is None or _digest(data) != digest:
             raise StorageError("region.answer-damaged", file=self._file.path, round_number=round_number)
-        return answer_from_bytes(data)
+        return regional_reply_from_bytes(data)
 
     def _check_round(self, round_number: int) -> None:
         if type(round_number) is not int or not 1 <= round_number <= self._plan.rounds:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fulcrum.core.messages.framing import decoded, unframed
+from fulcrum.core.messages.framing import decode, unframe
 from fulcrum.core.messages.membership import members_of, step_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.messages.sealing import (
@@ -39,12 +39,12 @@ class Opener:
 
     def open(self, data: bytes) -> Release:
         """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
-        envelope, sealed = unframed(data, Envelope, f"a sealed release of format {FORMAT}")
+        envelope, sealed = unframe(data, Envelope, f"a sealed release of format {FORMAT}")
         self._check_context(envelope)
         silo, number = envelope.silo, envelope.round_number
-        self._check_signature(envelope, envelope.bound(FORMAT, ciphertext_digest(sealed)))
+        self._check_signature(envelope, envelope.binding(FORMAT, ciphertext_digest(sealed)))
         try:
-            plain = sealing_suite().decrypt(sealed, self._private, info=envelope.bound(FORMAT))
+            plain = sealing_suite().decrypt(sealed, self._private, info=envelope.binding(FORMAT))
         except (primitives("sealed releases need").invalid_tag, ValueError, OverflowError):
             raise ExchangeError("seal.not-opened", silo=silo, round_number=number, region=self._region) from None
         try:
@@ -59,9 +59,9 @@ class Opener:
 
     def open_decline(self, data: bytes) -> tuple[str, int]:
         """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
-        decline = decoded(data, Decline, f"a decline of format {DECLINED}")
+        decline = decode(data, Decline, f"a decline of format {DECLINED}")
         self._check_context(decline)
-        self._check_signature(decline, decline.bound(DECLINED))
+        self._check_signature(decline, decline.binding(DECLINED))
         return decline.silo, decline.round_number
 
     def _check_signature(self, message: Envelope | Decline, signed: bytes) -> None:

@@ -31,7 +31,7 @@ from fulcrum.core.silo.site import STATE, SUMS, Site, ledger_name, record_name
 from fulcrum.core.silo.site_records import FORMAT, MARK, IdentifiedRecord, Mark, mark_name, read_mark, record_files
 from fulcrum.core.store.disk_sync import sync_folder
 from fulcrum.core.store.durable_files import write_whole
-from fulcrum.core.store.file_holding import taken
+from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FileInUseError, StorageError
 
@@ -107,7 +107,7 @@ def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
             make. Nothing was made or changed.
     """
     try:
-        with taken(site.folder / "site.toml", exclusive=True), _locked(site.state):  # one at a time
+        with lock_file(site.folder / "site.toml", exclusive=True), _locked(site.state):  # one at a time
             return _init(site, ledger)
     except OSError as error:
         raise StorageError("site.file-unusable", file=error.filename or site.state, reason=error.strerror) from None
@@ -170,7 +170,7 @@ def _locked(folder: Path) -> Iterator[None]:
     path = folder / _LOCK
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
     try:
-        lock = taken(path, exclusive=True)
+        lock = lock_file(path, exclusive=True)
     except (FileInUseError, FileNotFoundError):  # the other call has just removed the file
         raise StorageError("site.init-running", folder=folder) from None
     with lock:

@@ -118,7 +118,7 @@ def show_ledger(
 ) -> int:
     """Show every release of a silo, and the epsilon spent against each observer."""
     with Ledger.read(path) as ledger:
-        entries, spent, silo, head = ledger.entries(), ledger.spent.shifts, ledger.silo, ledger.head
+        entries, spent, silo, head = ledger.entries(), ledger.total_cost.shifts, ledger.silo, ledger.head
     observers = list(dict.fromkeys(name for entry in entries for name in entry.cost.shifts))
     rows = [
         {

@@ -38,7 +38,7 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import in_units
 from fulcrum.core.messages.membership import members_of, senders_of, step_of
 from fulcrum.core.messages.model_message import Model, checked_model, model_digest
-from fulcrum.core.messages.regional_reply import Answer, RegionalSum, Withheld, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
 from fulcrum.core.silo.preconditions import check_one_tier
@@ -67,7 +67,7 @@ class Coordinator:
     def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
         self._folder, self._plan, self._rule, self._checkpoint = folder, plan, rule, checkpoint
         self._aggregation = aggregation_of(plan)
-        self._answers: dict[str, tuple[bytes, Answer]] = {}
+        self._answers: dict[str, tuple[bytes, RegionalReply]] = {}
         self._lock = threading.RLock()
         self._spare: dict[str, FloatArray] = {}
 
@@ -159,7 +159,7 @@ class Coordinator:
         return tuple(self._standing.history)
 
     @property
-    def answers(self) -> dict[str, Answer]:
+    def answers(self) -> dict[str, RegionalReply]:
         """The answers in the current round so far, by region."""
         with self._lock:
             return {region: self._answers[region][1] for region in sorted(self._answers)}
@@ -182,7 +182,7 @@ class Coordinator:
         """
         with self._lock:
             self._check_open()
-            received = answer_from_bytes(answer)
+            received = regional_reply_from_bytes(answer)
             if received.region != sender:
                 raise ExchangeError("server.sender-differs", sender=sender, region=received.region)
             self._check(received)
@@ -268,7 +268,7 @@ class Coordinator:
         if self.is_finished:
             raise ExchangeError("server.plan-finished", rounds=self._plan.rounds)
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: RegionalReply) -> None:
         """Refuses an answer that does not fit the plan, the current round or the model."""
         plan, region = self._plan, answer.region
         if answer.plan_digest != plan.digest:

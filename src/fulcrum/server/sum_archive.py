@@ -7,7 +7,7 @@ forgotten once the sum is in the model. The archive has the view of the observer
 from collections.abc import Mapping
 from pathlib import Path
 
-from fulcrum.core.messages.regional_reply import RegionalSum, answer_from_bytes
+from fulcrum.core.messages.regional_reply import RegionalSum, regional_reply_from_bytes
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import DataError
 
@@ -27,7 +27,7 @@ def read_kept_sums(folder: Path) -> list[RegionalSum]:
     """Returns the sums in the archive of a server, by round; `folder` is the server's folder."""
     sums = []
     for path in sorted((folder / SUMS_FOLDER).glob("*.sum")):
-        answer = answer_from_bytes(path.read_bytes())
+        answer = regional_reply_from_bytes(path.read_bytes())
         if not isinstance(answer, RegionalSum):
             raise DataError("server.sum-missing", file=path)
         sums.append(answer)

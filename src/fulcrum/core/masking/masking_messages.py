@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from fulcrum.core.messages.framing import decoded, framed, unframed
+from fulcrum.core.messages.framing import decode, frame, unframe
 from fulcrum.errors import ExchangeError, in_one_line
 from fulcrum.primitives import primitives
 
@@ -202,12 +202,12 @@ class MemberReply(msgspec.Struct, frozen=True, kw_only=True):
 def signed_reply(holds: str, session: Session, silo: str, body: Any, private: Any) -> bytes:
     """Returns an answer as bytes, signed with the silo's private Ed25519 key."""
     signature = private.sign(_signed_bytes(holds, session, silo, body))
-    return framed(_Header(holds=holds, session=session, silo=silo, signature=signature), body)
+    return frame(_Header(holds=holds, session=session, silo=silo, signature=signature), body)
 
 
 def member_reply_from_bytes(data: Any) -> MemberReply:
     """Returns a silo's answer with an unchecked signature, or raises `ExchangeError`."""
-    header, body = unframed(data, _Header, f"an answer of format {FORMAT}")
+    header, body = unframe(data, _Header, f"an answer of format {FORMAT}")
     return MemberReply(
         holds=header.holds, session=header.session, silo=header.silo, signature=header.signature, body=body
     )
@@ -216,13 +216,13 @@ def member_reply_from_bytes(data: Any) -> MemberReply:
 def request_from_bytes(data: Any) -> Request:
     """Returns the server's request, or raises `ExchangeError`."""
     kinds: Any = Request
-    request: Request = decoded(data, kinds, "a request of a masked round")
+    request: Request = decode(data, kinds, "a request of a masked round")
     return request
 
 
 def body_of(answer: MemberReply, kind: type[_Body]) -> _Body:
     """Returns the decoded content of an answer, or raises `ExchangeError`."""
-    return decoded(bytes(answer.body), kind, f"what silo {in_one_line(answer.silo)[:60]!r} should answer")
+    return decode(bytes(answer.body), kind, f"what silo {in_one_line(answer.silo)[:60]!r} should answer")
 
 
 @lru_cache(maxsize=2048)

@@ -56,7 +56,7 @@ from fulcrum.core.masking.masking_messages import (
 from fulcrum.core.masking.masks import Residues, derived_key, loaded_key, pair_secret, public_half, seal, unseal
 from fulcrum.core.masking.roster import DistinctKeys
 from fulcrum.core.masking.secret_sharing import shares_of
-from fulcrum.core.messages.framing import decoded
+from fulcrum.core.messages.framing import decode
 from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
 
 
@@ -237,7 +237,7 @@ class MemberProtocol:
             if plain is None:  # a faulty neighbour alone must not stop the round
                 continue
             try:
-                shares[silo] = decoded(plain, SharePair, f"shares of silo {silo!r}")
+                shares[silo] = decode(plain, SharePair, f"shares of silo {silo!r}")
             except ExchangeError:
                 continue
         following = msgspec.structs.replace(state, shares=shares, sharers=sharers)

@@ -1,6 +1,6 @@
-"""The messages between silo, region and server: layouts, releases, sums, models, and how they are sealed.
+"""The messages between silo, region and server: layouts, releases, sums and models, and the sealing of releases.
 
-Change it for another message. It decides nothing about what may be sent.
+Change this folder for a new message. Other folders decide if a message may be sent: `core.silo` and `aggregation`.
 
 Imports from: base, core, core.plan.
 """

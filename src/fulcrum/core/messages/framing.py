@@ -1,11 +1,11 @@
-"""A message as bytes: how long its header is, the header in msgpack, then the payload.
+"""A message as bytes: the length of the header, the header in msgpack, then the payload.
 
 >>> class Header(msgspec.Struct):
 ...     silo: str
->>> data = framed(Header("lille"), b"payload")
+>>> data = frame(Header("lille"), b"payload")
 >>> data.hex(" ")
 '0c 00 00 00 81 a4 73 69 6c 6f a5 6c 69 6c 6c 65 70 61 79 6c 6f 61 64'
->>> header, payload = unframed(data, Header, "a greeting")
+>>> header, payload = unframe(data, Header, "a greeting")
 >>> header.silo, bytes(payload)
 ('lille', b'payload')
 """
@@ -17,57 +17,66 @@ import msgspec
 from fulcrum.errors import ExchangeError, in_one_line
 
 _LENGTH_BYTES = 4
-_LONGEST = 100  # characters of a reason: part of it may be the sender's words
+_LONGEST = 100  # characters of a reason: a sender's own words may be part of the reason, and fill a log
 
 _Header = TypeVar("_Header", bound=msgspec.Struct)
 
 
-def framed(header: Any, payload: bytes | memoryview = b"") -> bytes:
-    """Returns a message: the length of its header in four bytes, least significant first, the header, the payload."""
+def frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
+    """Returns a message: the header's length in four bytes, least significant first, then header and payload."""
     encoded = msgspec.msgpack.encode(header)
     return b"".join((len(encoded).to_bytes(_LENGTH_BYTES, "little"), encoded, payload))
 
 
-def unframed(data: Any, kind: type[_Header], what: str) -> tuple[_Header, memoryview]:
-    """Returns header and payload of a message, the payload where it stands in `data`.
+def unframe(data: Any, kind: type[_Header], what: str) -> tuple[_Header, memoryview]:
+    """Returns header and payload of a message; the payload is a view of `data`, not a copy.
+
+    The payload is unchecked: length and content are for the caller to check.
 
     Args:
-        data: What came, whatever it is.
+        data: The bytes that arrived, from a sender without trust.
         kind: The type of the header.
-        what: What it should be, for messages.
+        what: The expected message, as a noun for errors.
 
     Raises:
-        ExchangeError: It is no such message.
+        ExchangeError: `data` are not bytes, or have no header of this type in the one encoding of `decode`.
     """
     view = _bytes_of(data, what)
     end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-    return decoded(view[_LENGTH_BYTES:end], kind, what), view[end:]
+    return decode(view[_LENGTH_BYTES:end], kind, what), view[end:]
 
 
-def decoded(data: Any, kind: type[_Header], what: str) -> _Header:
-    """Returns what these bytes hold. It has one encoding: a byte added, or written in another way, is refused."""
+def decode(data: Any, kind: type[_Header], what: str) -> _Header:
+    """Returns the value that bytes encode.
+
+    A value has one encoding. Bytes that were added, or written in another way, are refused: two encodings of one value
+    would have two digests and two signatures, and unread bytes could carry anything.
+
+    Raises:
+        ExchangeError: The bytes are not the encoding of a value of this type.
+    """
     view = _bytes_of(data, what)
     try:
-        found = msgspec.msgpack.decode(view, type=kind)
+        value = msgspec.msgpack.decode(view, type=kind)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise _refused(what, error) from None
-    if msgspec.msgpack.encode(found) != view:
-        raise _refused(what, "it is written in another way than Fulcrum writes it")
-    return found
+        raise _format_error(what, error) from None
+    if msgspec.msgpack.encode(value) != view:
+        raise _format_error(what, "it is written in another way than Fulcrum writes it")
+    return value
 
 
 def _bytes_of(data: Any, what: str) -> memoryview:
-    """Returns what came as bytes, where it stands: an array would compare item by item."""
+    """Returns a view of `data` as single bytes: a view of wider items would be sliced and compared item by item."""
     try:
         return memoryview(data).cast("B")
     except (TypeError, ValueError, BufferError) as error:
-        raise _refused(what, error) from None
+        raise _format_error(what, error) from None
 
 
 def header_of(kind: type[_Header], message: Any) -> _Header:
-    """Returns the header of a message, which has a field for each of the header's."""
+    """Returns the header of a message; the message has an attribute for every field of the header."""
     return kind(**{field.name: getattr(message, field.name) for field in msgspec.structs.fields(kind)})
 
 
-def _refused(what: str, reason: object) -> ExchangeError:
+def _format_error(what: str, reason: object) -> ExchangeError:
     return ExchangeError("message.malformed", noun=what, reason=in_one_line(reason)[:_LONGEST])

@@ -1,8 +1,8 @@
-"""Who sends to whom under a plan: the region of a silo, the silos of a region, and the lattice they release on.
+"""Senders and receivers under a plan: the region of a silo, the silos of a region, and the lattice of the releases.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> region_of(made, "region-1-1"), list(members_of(made, "region-2"))
+>>> two_rounds = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> region_of(two_rounds, "region-1-1"), list(members_of(two_rounds, "region-2"))
 ('region-1', ['region-2-1'])
 """
 
@@ -20,7 +20,7 @@ def regions_of(federation: Topology) -> dict[str, str]:
 
 
 def index_of(plan: PlanData, silo: str, error: type[FulcrumError] = ReleaseError) -> int:
-    """Returns the place of a silo in a plan's federation, or raises `error`."""
+    """Returns the index of a silo in a plan's federation; raises `error` for an unknown silo."""
     names: list[str] = plan.federation.silo_names.tolist()
     if silo not in names:
         raise error("plan.silo-unknown", silo=silo, suggestion=suggestion(silo, names))
@@ -28,26 +28,29 @@ def index_of(plan: PlanData, silo: str, error: type[FulcrumError] = ReleaseError
 
 
 def region_of(plan: PlanData, silo: str) -> str:
-    """Returns the region that a silo reports to."""
+    """Returns the region of a silo; raises `ExchangeError` for an unknown silo."""
     inner = plan.federation.innermost
     return inner.nodes[int(inner.parent_of[index_of(plan, silo, ExchangeError)])]
 
 
 def senders_of(plan: PlanData) -> tuple[str, ...]:
-    """Returns whose sums the server gets: the regions', or that of the federation where all of it is masked as one."""
+    """Returns the senders of sums to the server: all regions, or the federation if all silos are one masked group."""
     return (ROOT,) if is_one_group(plan) else tuple(plan.federation.innermost.nodes)
 
 
 def group_name_of(plan: PlanData, silo: str) -> str:
-    """Returns the name of the group that a silo is masked in."""
+    """Returns the name of a silo's masked group."""
     region = region_of(plan, silo)
     return ROOT if senders_of(plan) == (ROOT,) else region
 
 
 def members_of(plan: PlanData, region: str) -> dict[str, int]:
-    """Returns the silos of a region, sorted by name, and where each stands in the federation.
+    """Returns the silos of a region, sorted by name, with their indices in the federation.
 
-    Where all of it is masked as one, "federation" is the one region whose sum there is.
+    If all silos are one masked group, "federation" is the only region with a sum.
+
+    Raises:
+        ExchangeError: No region of this name sends a sum to the server.
     """
     senders, inner = senders_of(plan), plan.federation.innermost
     if region not in senders:
@@ -61,7 +64,7 @@ def members_of(plan: PlanData, region: str) -> dict[str, int]:
 
 
 def step_of(plan: PlanData, region: str) -> float | None:
-    """Returns the step of a region's lattice, which all regions share; None in research."""
+    """Returns the step of a region's lattice, the same for all regions; None in research."""
     steps = lattice_steps(plan)
     nodes = plan.federation.innermost.nodes
     return None if steps is None else float(steps[nodes.index(region) if region in nodes else 0])

@@ -1,4 +1,4 @@
-"""The global model as bytes, on its way from the server to the silos; and its digest, which silos answer to.
+"""The global model as bytes, from the server to the silos; and the model's digest, the basis of a silo's release.
 
 >>> import numpy as np
 >>> packed = pack_model({"head": np.zeros((2, 3))})
@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.messages.framing import framed, unframed
-from fulcrum.core.messages.layout import Layout, flattened, floats_by_name, layout_of, payload_of
+from fulcrum.core.messages.framing import frame, unframe
+from fulcrum.core.messages.layout import Layout, flatten_arrays, floats_by_name, layout_of, payload_of
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.errors import ExchangeError
 
@@ -24,58 +24,61 @@ Model = Mapping[str, np.ndarray[Any, Any]]
 
 
 def pack_model(model: Model) -> bytes:
-    """Returns a model as bytes: a header with names and shapes, then the values, little-endian double precision."""
-    layout, flat = _flattened(model)
-    return framed(layout, payload_of(flat, step=None))
+    """Returns a model as bytes: a header with names and shapes, then the values in double precision, little-endian."""
+    layout, flat = _flatten_model(model)
+    return frame(layout, payload_of(flat, step=None))
 
 
 def unpack_model(data: Any) -> dict[str, FloatArray]:
-    """Returns the model that these bytes are, or raises `ExchangeError`."""
+    """Returns the model in a message; raises `ExchangeError` for bytes that are not a whole model."""
     layout, flat = _parts(data)
     return layout.arrays(flat.astype(np.float64))
 
 
 def model_layout(data: Any) -> Layout:
-    """Returns the names and shapes of the model that these bytes are, or raises `ExchangeError`."""
+    """Returns names and shapes of the model in a message; raises `ExchangeError` as `unpack_model` does."""
     return _parts(data)[0]
 
 
 def model_digest(model: Model) -> str:
-    """Returns a SHA-256 over a model's names, shapes and values in double precision, in the order given.
+    """Returns the SHA-256 of a model's names, shapes and values in double precision, in the model's order.
 
-    A silo names it as the basis of its release, so that one round has one release on one model.
+    The digest is the basis of a silo's release: a ledger allows one release a round, on one model. A server that sent
+    two models in a round, to get two releases with separate noise, is refused the second release.
     """
     arrays = floats_by_name(model, what="model", error=ExchangeError)
     sha = hashlib.sha256(msgspec.msgpack.encode(("fulcrum.model/1", layout_of(arrays))))
-    with np.errstate(all="ignore"):  # as in `flattened`
+    with np.errstate(all="ignore"):  # as in `flatten_arrays`
         for array in arrays.values():
             if array.size:
                 sha.update(payload_of(np.ravel(array), step=None))
     return sha.hexdigest()
 
 
-def basis_of(model: Model, *beside: str) -> str:
-    """Returns what a release is computed from: the model's digest, with the digests of all else that training is told.
+def basis_of(model: Model, *config_digests: str) -> str:
+    """Returns the digest of all inputs from the server to a silo's training: the model and the configuration.
+
+    Without configuration the basis is the digest of the model.
 
     Args:
         model: The global model.
-        beside: A digest for each other thing that training is told, empty where there is none.
+        config_digests: A digest for every other input; empty for a missing input.
     """
     digest = model_digest(model)
-    if not any(beside):
+    if not any(config_digests):
         return digest
-    return hashlib.sha256(msgspec.msgpack.encode(("fulcrum.basis/1", digest, beside))).hexdigest()
+    return hashlib.sha256(msgspec.msgpack.encode(("fulcrum.basis/1", digest, config_digests))).hexdigest()
 
 
 def checked_model(plan: PlanData, model: Model) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout and coordinates, or raises `ExchangeError` unless the plan was made for such a one."""
-    layout, flat = _flattened(model)
+    """Returns a model's layout and coordinates; raises `ExchangeError` as `check_model_layout` does."""
+    layout, flat = _flatten_model(model)
     check_model_layout(plan, layout)
     return layout, flat
 
 
 def check_model_layout(plan: PlanData, layout: Layout) -> None:
-    """Raises `ExchangeError` unless the plan was made for a model of these names and shapes."""
+    """Raises `ExchangeError` for a layout that no arrays have, without parameters, or not of the plan's parameters."""
     layout.check("the model")
     if not layout.parameters:
         raise ExchangeError("model.parameters-missing")
@@ -83,12 +86,12 @@ def check_model_layout(plan: PlanData, layout: Layout) -> None:
         raise ExchangeError("model.parameters-differ", parameters=layout.parameters, expected=plan.parameters)
 
 
-def _flattened(model: Model) -> tuple[Layout, FloatArray]:
-    return flattened(model, what="model", error=ExchangeError)
+def _flatten_model(model: Model) -> tuple[Layout, FloatArray]:
+    return flatten_arrays(model, what="model", error=ExchangeError)
 
 
 def _parts(data: Any) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout, and its values where they stand."""
-    layout, payload = unframed(data, Layout, "a model")
+    """Returns a model's layout, and the model's values as a view of `data`."""
+    layout, payload = unframe(data, Layout, "a model")
     layout.check("the model")
     return layout, layout.values(payload, None, "a model")

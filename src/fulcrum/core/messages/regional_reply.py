@@ -1,4 +1,4 @@
-"""What a region sends up for a round: the sum of its releases, or that it is withheld.
+"""A region's reply to the server for a round: the sum of the releases, or the notice that the sum is withheld.
 
 >>> total = RegionalSum(
 ...     plan_digest="3f2a",
@@ -9,7 +9,7 @@
 ...     values=np.array([3, -1]),
 ...     step=0.5,
 ... )
->>> received = answer_from_bytes(total.to_bytes())
+>>> received = regional_reply_from_bytes(total.to_bytes())
 >>> received.members, received.values * received.step
 (('lille', 'metz'), array([ 1.5, -0.5]))
 """
@@ -21,12 +21,12 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from fulcrum.core.messages.framing import framed, header_of, unframed
+from fulcrum.core.messages.framing import frame, header_of, unframe
 from fulcrum.core.messages.layout import Layout, payload_of
 from fulcrum.errors import ExchangeError
 
 _LONGEST_REASON = 2_000
-"""Characters: the server keeps every reason in its checkpoint, and a region could fill its disk with one."""
+"""Characters. The server keeps every reason in the checkpoint: a region could fill the server's disk with a reason."""
 
 
 class _Sum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.sum/1"):
@@ -43,10 +43,10 @@ class RegionalSum:
     """The sum of a region's releases in one round.
 
     Attributes:
-        plan_digest: The plan they were made under.
-        region: Whose sum it is.
-        round_number: Of which round.
-        members: Whose releases are in it, sorted.
+        plan_digest: The digest of the plan.
+        region: The region.
+        round_number: The round, from 1.
+        members: The silos whose releases are in the sum, sorted.
         layout: The names and shapes of the arrays.
         values: All coordinates: integers in units of `step`, or floating point in research.
         step: The step of the region's lattice; None in research.
@@ -62,18 +62,18 @@ class RegionalSum:
 
     def to_bytes(self) -> bytes:
         """Returns the bytes to send: a header, then the values, little-endian."""
-        return framed(header_of(_Sum, self), payload_of(self.values, self.step))
+        return frame(header_of(_Sum, self), payload_of(self.values, self.step))
 
 
 class Withheld(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fulcrum.withheld/1"):
-    """That a region sends up no sum for a round.
+    """The notice that a region sends no sum for a round.
 
     Attributes:
-        plan_digest: The plan it runs.
-        region: Which region.
-        round_number: Which round.
-        missing: The silos whose releases are not there, sorted.
-        reason: Why that is too many, in one line.
+        plan_digest: The digest of the plan.
+        region: The region.
+        round_number: The round, from 1.
+        missing: The silos without a release, sorted.
+        reason: The reason in one line, such as too many missing silos.
     """
 
     plan_digest: str
@@ -84,19 +84,27 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def to_bytes(self) -> bytes:
         """Returns the bytes to send."""
-        return framed(self)
+        return frame(self)
 
 
-Answer: TypeAlias = RegionalSum | Withheld
-"""What a region sends up for a round."""
+RegionalReply: TypeAlias = RegionalSum | Withheld
+"""A region's reply for a round."""
 
 _Header: Any = _Sum | Withheld
 _NOUN = "a region's answer"
 
 
-def answer_from_bytes(data: bytes) -> Answer:
-    """Returns what a region sent up, whole and in its one encoding, or raises `ExchangeError`."""
-    header, payload = unframed(data, _Header, _NOUN)
+def regional_reply_from_bytes(data: bytes) -> RegionalReply:
+    """Returns a region's reply from bytes.
+
+    Plan, region, round, silos, layout and step are the sender's claims: the server compares all six with the plan.
+
+    Raises:
+        ExchangeError: The bytes are not a whole reply in the one encoding of `frame`; members or missing silos are not
+            sorted or repeat; the round is below 1; a sum has no member, a step that is no length, or a value that is
+            not finite; a reason is not printable, or too long.
+    """
+    header, payload = unframe(data, _Header, _NOUN)
     names = header.members if isinstance(header, _Sum) else header.missing
     if header.round_number < 1 or list(names) != sorted(set(names)):
         raise ExchangeError("message.malformed", noun=_NOUN, reason="its header does not hold together")

@@ -1,15 +1,15 @@
-"""A silo's release, encrypted to its region and signed by the silo: whoever carries it can neither read nor change it.
+"""A silo's release, encrypted to the region and signed by the silo: no carrier can read or change a sealed release.
 
 A plan carries an Ed25519 key for every silo and an X25519 key for every region (`fulcrum keygen`, `--kind sealing`).
-An envelope is a header, which names format, plan, silo, region and round, then the ciphertext:
+An envelope is a header with format, plan, silo, region and round, then the ciphertext:
 
 - HPKE (RFC 9180, base mode: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-256-GCM) encrypts the release to the region's
-  key, each time with a fresh ephemeral key, and with format, plan, silo, region and round as its `info`: under any
-  other of these the ciphertext does not open;
+  key, with a fresh ephemeral key for every envelope, and with format, plan, silo, region and round as `info`: with any
+  other format, plan, silo, region or round the ciphertext does not open;
 - the silo signs format, plan, silo, region, round and the SHA-256 of the ciphertext.
 
-A silo that releases nothing in a round sends a decline, which names plan, silo, region and round and is signed. Nobody
-else can decline for it, and so nobody can have a round closed without it.
+A silo without a release in a round sends a decline: a signed message with plan, silo, region and round. No other party
+can decline for the silo, so no other party can have a round closed without the silo.
 
 >>> import tempfile
 >>> import numpy as np
@@ -21,15 +21,18 @@ else can decline for it, and so nobody can have a round closed without it.
 >>> from fulcrum.planning.files.plan_issue import new_key
 >>> folder = tempfile.TemporaryDirectory()
 >>> keys = {"lyon": new_key(f"{folder.name}/lyon"), "south": new_key(f"{folder.name}/south", "sealing")}
->>> made = plan(Federation.from_sizes({"south": {"lyon": 100}}), rounds=1, epsilon=1.0, keys=keys)
->>> sent = release(np.ones(3), made, "lyon", 1, noise=SeededNoise(seed=0))
->>> sealed = seal(sent, made, f"{folder.name}/lyon")
->>> unseal(sealed, made, "south", f"{folder.name}/south").to_bytes() == sent.to_bytes()
+>>> one_round = plan(Federation.from_sizes({"south": {"lyon": 100}}), rounds=1, epsilon=1.0, keys=keys)
+>>> sent = release(np.ones(3), one_round, "lyon", 1, noise=SeededNoise(seed=0))
+>>> sealed = seal(sent, one_round, f"{folder.name}/lyon")
+>>> unseal(sealed, one_round, "south", f"{folder.name}/south").to_bytes() == sent.to_bytes()
 True
 >>> folder.cleanup()
 
-What it does not hide: who sends to whom, in which round, and how much. Whoever steals a region's key later reads what
-was recorded before, since the key of a region lasts as long as the plan; what it reads is noised.
+Limits:
+
+- sender, receiver, round and length of an envelope stay visible;
+- there is no forward secrecy: a region's key lasts as long as the plan. A thief of the key can read every envelope
+  that was recorded before the theft; the releases inside have their noise.
 """
 
 import hashlib
@@ -38,7 +41,7 @@ from typing import Any
 
 import msgspec
 
-from fulcrum.core.messages.framing import framed
+from fulcrum.core.messages.framing import frame
 from fulcrum.core.messages.membership import region_of, step_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key, plan_key
@@ -47,46 +50,47 @@ from fulcrum.errors import ExchangeError, MissingExtraError
 from fulcrum.primitives import primitives
 
 FORMAT = "fulcrum.sealed/2"
-"""The format of an envelope. The first was no HPKE, and is not opened."""
+"""The format of an envelope. Format 1 was not HPKE; envelopes of format 1 are refused."""
 
 DECLINED = "fulcrum.declined/1"
 """The format of a decline."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a message is bound to."""
+    """The plan, silo, region and round that a message is bound to."""
 
     plan_digest: str
     silo: str
     region: str
     round_number: int
 
-    def bound(self, kind: str, *more: bytes) -> bytes:
-        """Returns what encrypts or is signed; the kind keeps a decline from being taken for part of a release.
+    def binding(self, kind: str, *more: bytes) -> bytes:
+        """Returns the bytes for the `info` of the encryption, and for the signature.
 
-        It cannot be taken for the message of a plan's signature, which is a text.
+        - The kind stands first: the signature of a decline never verifies for a release, nor the reverse.
+        - The bytes are msgpack, and a plan's signature is over a text: neither signature verifies for the other.
         """
         return msgspec.msgpack.encode((kind, self.plan_digest, self.silo, self.region, self.round_number, *more))
 
 
 class Envelope(Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=FORMAT):
-    """What stands before the ciphertext."""
+    """The header of a sealed release; the ciphertext follows."""
 
     signature: bytes
 
 
 class Decline(Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=DECLINED):
-    """A signed statement that a silo releases nothing in a round."""
+    """A signed statement that a silo sends no release in a round."""
 
     signature: bytes
 
 
 class Sealer:
-    """Seals what one silo releases; its key is read, and held against the plan, once.
+    """Seals the releases of one silo; the silo's key is read, and compared with the plan, once.
 
     Args:
-        plan: The plan that the silo releases under.
-        silo: Whose releases are sealed.
+        plan: The plan of the releases.
+        silo: The silo.
         key: The silo's private Ed25519 key file.
     """
 
@@ -98,24 +102,32 @@ class Sealer:
         self._to = plan_key(plan, self._region, "sealing")
 
     def seal(self, release: Release) -> bytes:
-        """Returns the envelope to send; sealed again, the same release has other bytes, which open to the same."""
+        """Returns the envelope to send.
+
+        A second envelope of the same release has other bytes, because the ephemeral key is fresh, and opens to the same
+        release.
+
+        Raises:
+            ExchangeError: The release is of another plan, silo, region, step or round than the sealer's; the region's
+                key is of low order, so that everybody could compute the shared secret; the release is too large.
+        """
         expected = (self._plan.digest, self._silo, self._region, self._step)
         if (release.plan_digest, release.silo, release.region, release.step) != expected:
             raise ExchangeError("seal.release-foreign", silo=self._silo)
         context = self._context(release.round_number)
         try:
-            sealed = sealing_suite().encrypt(release.to_bytes(), self._to, info=context.bound(FORMAT))
+            sealed = sealing_suite().encrypt(release.to_bytes(), self._to, info=context.binding(FORMAT))
         except ValueError:
             raise ExchangeError("seal.key-low-order", region=self._region) from None
         except OverflowError:
             raise ExchangeError("seal.release-too-large", silo=self._silo) from None
-        signature = self._private.sign(context.bound(FORMAT, ciphertext_digest(sealed)))
-        return framed(Envelope(**msgspec.structs.asdict(context), signature=signature), sealed)
+        signature = self._private.sign(context.binding(FORMAT, ciphertext_digest(sealed)))
+        return frame(Envelope(**msgspec.structs.asdict(context), signature=signature), sealed)
 
     def decline(self, round_number: int) -> bytes:
-        """Returns a signed statement that the silo releases nothing in a round; it does not say why."""
+        """Returns a signed statement that the silo sends no release in a round; the statement has no reason."""
         context = self._context(round_number)
-        signature = self._private.sign(context.bound(DECLINED))
+        signature = self._private.sign(context.binding(DECLINED))
         return msgspec.msgpack.encode(Decline(**msgspec.structs.asdict(context), signature=signature))
 
     def _context(self, round_number: int) -> Context:
@@ -125,12 +137,12 @@ class Sealer:
 
 
 def seal(release: Release, plan: VerifiedPlan, key: str | Path) -> bytes:
-    """Returns a release sealed to its region, signed with the silo's private Ed25519 key file; see `Sealer`."""
+    """Returns a release, sealed to the region and signed with the silo's private Ed25519 key file; see `Sealer`."""
     return Sealer(plan, release.silo, key).seal(release)
 
 
 def sealing_suite() -> Any:
-    """Returns the suite that releases are sealed with."""
+    """Returns the HPKE suite for releases; raises `MissingExtraError` where the package cryptography has no HPKE."""
     suite = primitives("sealed releases need").hpke
     if suite is None:
         raise MissingExtraError("extra.cryptography-old")
@@ -138,11 +150,11 @@ def sealing_suite() -> Any:
 
 
 def ciphertext_digest(sealed: bytes | memoryview) -> bytes:
-    """What stands for a ciphertext in what is signed: Ed25519 takes one message, and this copies nothing."""
+    """Returns the SHA-256 of a ciphertext: Ed25519 signs one message, and a digest saves a copy of the ciphertext."""
     return hashlib.sha256(sealed).digest()
 
 
 def check_round(plan: VerifiedPlan, silo: str, round_number: int) -> None:
-    """Refuses a round that the plan does not have."""
+    """Raises `ExchangeError` for a round outside of the plan."""
     if not 1 <= round_number <= plan.rounds:
         raise ExchangeError("release.round-range", silo=silo, round_number=round_number, rounds=plan.rounds)

@@ -18,7 +18,7 @@ import operator
 from typing import Any
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.messages.layout import Layout, Update, flattened, floats_by_name, layout_of
+from fulcrum.core.messages.layout import Layout, Update, flatten_arrays, floats_by_name, layout_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.mechanism import GaussianMechanism, apply_mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
@@ -82,7 +82,7 @@ def release(
 
     Args:
         update: What local training changed: arrays of half, single or double precision. Integers are refused, since
-            counts and buffers are not updates; see `fulcrum.core.messages.layout.flattened` for what else is.
+            counts and buffers are not updates; see `fulcrum.core.messages.layout.flatten_arrays` for what else is.
         plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
         silo: Whose update it is.
         round_number: From 1.
@@ -112,7 +112,7 @@ def release(
     if plan.injection != "silo":
         raise ReleaseError("release.noise-not-of-silos")
     ledger = _own_ledger(ledger, silo)
-    layout, flat = flattened(update)
+    layout, flat = flatten_arrays(update)
     terms = release_parameters_of(plan, silo, policy=policy)
     kept = _kept(terms, layout, round_number, ledger, policy, basis)
     if kept is not None:
@@ -120,7 +120,7 @@ def release(
     made = _lattice_release(flat, layout, terms, round_number)
     del flat  # of a large update, memory that the bytes need
     payload, asked = made.to_bytes(), _asked(layout, basis)
-    with ledger.held():
+    with ledger.holding():
         # Asked again: another thread may have released while this one drew its noise.
         kept = _kept(terms, layout, round_number, ledger, policy, basis)
         if kept is not None:
@@ -183,9 +183,9 @@ def _kept(
     terms: ReleaseParameters, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, basis: str
 ) -> Release | None:
     """Returns a round's release if the ledger holds it, None if it may be made; raises where it may not."""
-    with ledger.held():
+    with ledger.holding():
         _check_layout(terms, layout, ledger)
-        kept = ledger.stored(terms.allowance, round_number, _asked(layout, basis))
+        kept = ledger.stored_payload(terms.allowance, round_number, _asked(layout, basis))
         if kept is not None:
             return Release.from_bytes(kept)
         if policy is not None:
@@ -215,7 +215,7 @@ def _research_release(
 ) -> Release:
     if not isinstance(noise, SeededNoise):
         raise ReleaseError("release.noise-not-seeded")
-    layout, flat = flattened(update)
+    layout, flat = flatten_arrays(update)
     inner = plan.federation.innermost
     return Release(
         plan_digest=plan.digest,

@@ -1,6 +1,6 @@
-"""Durable files: written whole, or SQLite files that are held and synced; and the ledger of what a silo has spent.
+"""Durable files, written whole or kept by SQLite under a lock; and the ledger of a silo's releases and costs.
 
-Change it for another way of writing to disk, or another rule of what a ledger records.
+Change this folder for a new way of writing to disk, or a new rule of the ledger.
 
 Imports from: base.
 """

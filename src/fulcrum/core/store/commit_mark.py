@@ -1,26 +1,26 @@
-"""The mark in an SQLite file that tells which rollback journal a commit needs: a lost journal is noticed.
+"""The mark in an SQLite file that names the rollback journal of a commit, so that a lost journal is detected.
 
 SQLite writes the old pages into `<name>-journal`, syncs the journal, and only then writes the new pages into the file.
-A process that dies meanwhile leaves a file of old and new pages, which the journal makes whole. SQLite cannot tell a
-journal that is gone from a journal that was never needed, and plays back whatever valid journal it finds:
+A process that dies meanwhile leaves a file of old and new pages, and the journal makes the file whole again. SQLite
+cannot distinguish a lost journal from a journal that was never needed, and plays back any valid journal:
 
-- a file that was moved, mounted or linked under another name stays half written, and rows that left may be missing;
+- a file that was moved, mounted or linked under a new name stays half written: the ledger may forget a sent release;
 - a journal that was cut short or damaged is played back in part;
-- an old journal, put back by a backup, takes the file back to the rows of that time.
+- an old journal, restored by a backup, takes the file back to the rows of that time.
 
-So a commit takes these steps. The first two and the last are this module's, all others are SQLite's own:
+A commit therefore takes four steps. This module adds the steps 1, 2 and 4; SQLite takes step 3:
 
 1. the journal, which holds every page that will change, is synced;
 2. the mark "this commit needs the journal with this digest" is written into the file and synced;
 3. SQLite syncs the journal, writes and syncs the file, and then zeroes the header of the journal: the commit is done;
 4. the mark "whole" is written into the file and synced, and the journal is emptied.
 
-An interrupted commit leaves the mark of step 2 and the journal of step 3, before or after its header was zeroed. Any
-other journal is refused. `journal_mode=DELETE` cannot serve: a journal that SQLite deleted at the end of a commit, and
-a journal that somebody else deleted in the middle of one, leave the same trace. `PERSIST` zeroes the header instead.
+An interrupted commit leaves the mark of step 2 and the journal of step 3, before or after the header was zeroed. Any
+other journal is refused. `journal_mode=DELETE` is no alternative: SQLite's deletion at the end of a commit, and a
+stranger's deletion in the middle of a commit, leave the same trace. `PERSIST` zeroes the header instead.
 
-The mark has two slots, written in turns, each in a block of its own: one torn by a power cut leaves the other. It lies
-in a page that no statement changes, so no journal holds it. The format of a journal is documented at
+The mark has two slots in separate blocks of the disk, written in turns: a power cut tears at most one slot. No
+statement changes the page of the mark, so no journal holds the mark. The format of a journal is documented at
 https://sqlite.org/fileformat2.html#the_rollback_journal.
 """
 
@@ -37,13 +37,13 @@ from fulcrum.core.store.disk_sync import sync_file
 from fulcrum.errors import StorageError
 
 PAGE_BYTES = 65_536
-"""Of the file, the most that SQLite takes: payloads are large, and each page is a write of its own."""
+"""The size of a page, the largest that SQLite allows: payloads are large, and every page is a separate write."""
 
 IDENTITY_BYTES = 16
-"""Of the random number that tells a file from every other file of its kind."""
+"""The length of the random number that distinguishes a file from all files of the same kind."""
 
 SCHEMA = "CREATE TABLE mark (identity BLOB NOT NULL, bytes BLOB NOT NULL);"
-"""The table of the mark. The first of a file: it has the second page for itself, and its one value ends that page."""
+"""The table of the mark, the first table of a file: the table owns the second page, and its value ends the page."""
 
 _SLOT_BYTES = 4096
 _PLACE = 2 * PAGE_BYTES - 2 * _SLOT_BYTES
@@ -56,7 +56,7 @@ _STEP_BYTES = 2**22
 
 
 class Journal(enum.Enum):
-    """How the journal beside a file stands to the file's mark."""
+    """The relation of the journal beside a file to the file's mark."""
 
     UNNEEDED = "the file is whole, and the journal holds nothing that SQLite would play back"
     NEEDED = "the file may be half written, and the journal takes it back to the state before"
@@ -66,13 +66,13 @@ class Journal(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMark:
-    """The journal that a commit under way needs, or that no commit is under way.
+    """A description of the journal that a running commit needs; or the statement that no commit is running.
 
     Attributes:
-        serial: Counts the marks of a file; the highest holds.
-        length: Bytes of the journal; 0 where no commit is under way.
+        serial: The number of the mark in the file; the mark with the highest serial is valid.
+        length: The bytes of the journal; 0 if no commit is running.
         header: The end of the journal's header: a random number, the pages before the commit, sizes.
-        digest: SHA-256 of all that follows the header.
+        digest: SHA-256 of the journal after the header.
     """
 
     serial: int = 1
@@ -82,12 +82,16 @@ class CommitMark:
 
     @property
     def whole(self) -> bool:
-        """True where no commit is under way."""
+        """True if no commit is running."""
         return self.length == 0
 
     @classmethod
     def of_commit(cls, journal: io.FileIO, *, serial: int) -> Self:
-        """Returns the mark of a commit whose old pages are in the journal, which is synced when it returns."""
+        """Syncs the journal with the old pages of a commit, and returns the mark of the commit.
+
+        Raises:
+            StorageError: The journal holds no whole page.
+        """
         length = os.fstat(journal.fileno()).st_size
         header = _read(journal, _HEADER_BYTES)
         mark = cls(
@@ -103,12 +107,12 @@ class CommitMark:
         return CommitMark(serial=self.serial + 1)
 
     def to_bytes(self) -> bytes:
-        """Returns the mark as it is in the file."""
+        """Returns the bytes of the mark in the file."""
         fields = _FIELDS.pack(self.serial, self.length, self.header, self.digest)
         return fields + hashlib.sha256(fields).digest()
 
     def write(self, file: io.FileIO) -> None:
-        """Writes the mark into the file, over the one before the last, and syncs it."""
+        """Writes the mark into the file, over the last mark but one, and syncs the file."""
         file.seek(_PLACE + self.serial % 2 * _SLOT_BYTES)
         if file.write(data := self.to_bytes()) != len(data):
             raise StorageError("storage.mark-not-written", file=file.name)
@@ -116,7 +120,7 @@ class CommitMark:
 
     @classmethod
     def read(cls, file: io.FileIO) -> Self | None:
-        """Returns the mark that holds in a file; None where both slots are damaged."""
+        """Returns the valid mark of a file; None if both slots are damaged."""
         file.seek(_PLACE)
         slots = file.read(2 * _SLOT_BYTES) or b""
         marks = []
@@ -128,44 +132,44 @@ class CommitMark:
         return max(marks, key=lambda mark: mark.serial, default=None)
 
     def judge(self, journal: Path) -> Journal:
-        """Returns how the journal beside the file stands to this mark; the journal is a file, or is not there."""
+        """Returns the relation of the journal beside the file to this mark; `journal` is a regular file, or missing."""
         if not journal.exists():
             return Journal.UNNEEDED if self.whole else Journal.LOST
         with io.FileIO(journal) as file:
             header = _read(file, _HEADER_BYTES)
-            if self.whole:  # before SQLite syncs a journal, the beginning of its header is zeros
+            if self.whole:  # the header of a journal begins with zeros until SQLite syncs the journal
                 return Journal.FOREIGN if any(header[:_COUNT_END]) else Journal.UNNEEDED
             if _digest(file, _HEADER_BYTES, self.length) != self.digest or self._records < 1:
                 return Journal.LOST
             file.seek(self.length - len(_MAGIC))
-            if file.read(len(_MAGIC)) == _MAGIC:  # SQLite would delete a file that the journal names
+            if file.read(len(_MAGIC)) == _MAGIC:  # a super-journal's name: SQLite would delete the named file
                 return Journal.LOST
         if not any(header):
-            return Journal.UNNEEDED  # the commit was done, or taken back
-        begun = header[: len(_MAGIC)] == _MAGIC or not any(header[:_COUNT_END])
-        return Journal.NEEDED if begun and header[_COUNT_END:] == self.header else Journal.LOST
+            return Journal.UNNEEDED  # the commit was finished, or taken back
+        usable = header[: len(_MAGIC)] == _MAGIC or not any(header[:_COUNT_END])
+        return Journal.NEEDED if usable and header[_COUNT_END:] == self.header else Journal.LOST
 
     def arm(self, journal: Path) -> None:
-        """Has SQLite play back every page of a journal that `judge` found to be needed.
+        """Prepares a journal that `judge` calls needed: SQLite will play back every page of the journal.
 
-        SQLite writes the number of pages into the header last. To play back a page that was not changed changes
-        nothing; to leave out a page because that number is damaged would.
+        SQLite writes the number of pages into the header last, so a crash may leave a wrong number. Playing back an
+        unchanged page is harmless; leaving out a changed page would leave the file half written.
         """
         with io.FileIO(journal, "r+") as file:
-            file.truncate(self.length)  # SQLite would go on with whatever else follows
+            file.truncate(self.length)  # SQLite would also play back pages that a stranger appended
             file.write(_MAGIC + struct.pack(">I", self._records))
             sync_file(file.fileno())
 
     @property
     def _records(self) -> int:
-        """How many pages the journal holds; 0 where that is no whole number, or pages are not of our size."""
+        """The number of pages in the journal; 0 for a part of a page, or for pages of another size than the file's."""
         _, _, sector, page = struct.unpack(">IIII", self.header.ljust(16, b"\0"))
         pages, rest = divmod(self.length - sector, page + 8)
         return pages if page == PAGE_BYTES and sector >= _HEADER_BYTES and rest == 0 else 0
 
 
 def first_value() -> bytes:
-    """Returns the value that the table of the mark has in a new file."""
+    """Returns the value of the mark's table in a new file."""
     return b"".join(data.ljust(_SLOT_BYTES, b"\0") for data in (b"", CommitMark().to_bytes()))
 
 

@@ -1,12 +1,12 @@
-"""The SQLite file beneath ledgers, masking records and regional sums: how it is made, opened, read and written.
+"""The SQLite file of ledgers, masked rounds and regional sums: making, opening, reading and writing the file.
 
-Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once; with
-a write-ahead log it would be written twice. SQLite does not notice that the journal of an interrupted commit was lost,
-damaged, or put back from another time. The mark of `fulcrum.core.store.commit_mark` does, for three syncs a commit
-beside the four of SQLite's own.
+Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once; a
+write-ahead log would write a payload twice. SQLite does not detect that the journal of an interrupted commit was lost,
+damaged, or restored from another time. The mark of `fulcrum.core.store.commit_mark` detects all three, for three syncs
+a commit in addition to SQLite's four.
 
-While a file is open, and after a process was killed, its journal `<name>-journal` lies beside it: copy or move both or,
-better, a closed file, which has none.
+While a file is open, and after a process was killed, the journal `<name>-journal` lies beside the file: copy or move
+both files or, better, a closed file, which has no journal.
 """
 
 import contextlib
@@ -25,23 +25,23 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
 from fulcrum.core.store.disk_sync import sync_file, sync_folder, synced_meanwhile
-from fulcrum.core.store.file_holding import OPENING, forget, is_named, remember, remember_reader, taken
+from fulcrum.core.store.file_holding import OPENING, forget, is_named, lock_file, remember, remember_reader
 from fulcrum.core.store.recovery import files_beside, journal_of, mark_and_journal, settle
 from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive, read_only
 from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 
 MOST_BYTES = 900_000_000
-"""The largest payload: 10^8 parameters, and what goes with them. SQLite takes values of up to 10^9 bytes."""
+"""The largest payload: 10^8 parameters and a header. SQLite takes values of up to 10^9 bytes."""
 
 PathLike: TypeAlias = str | os.PathLike[str]
 """The name of a file."""
 
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
-"""SQL, and the values in it."""
+"""SQL, and the values of the placeholders."""
 
 
 class Content(NamedTuple):
-    """A row with a payload: its table, the SQL that inserts it with `zeroblob(?)` last, its values, the payload."""
+    """A row with a payload: the table, the SQL that inserts the row with `zeroblob(?)` last, values, and payload."""
 
     table: str
     sql: str
@@ -50,9 +50,9 @@ class Content(NamedTuple):
 
 
 Proof: TypeAlias = tuple[str, tuple[object, ...], Sequence[tuple[object, ...]]]
-"""A query, the values in it, and the rows that it must find after a write."""
+"""A query, the values of the placeholders, and the rows that the query must return after a write."""
 
-_HEADER = (  # of every file: the size of pages and no log, the fourth format of schemas, no vacuum, UTF-8
+_HEADER = (  # of every file: size of pages, no log, the fourth format of schemas, no vacuum, UTF-8
     (16, struct.pack(">HBBB", 1, 1, 1, 0)),  # 1 stands for 65,536
     (44, struct.pack(">I", 4)),
     (52, struct.pack(">II", 0, 1)),
@@ -66,10 +66,10 @@ _PAYLOAD = "bytes"  # the column that holds a payload, in every table that has o
 
 
 class ClosedAtTheEnd:
-    """An object that a `with` closes at its end."""
+    """An object that a `with` statement closes at the end."""
 
     def close(self) -> None:
-        """Closes the object; a subclass says how."""
+        """Closes the object; subclasses define the work."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,31 +79,38 @@ class ClosedAtTheEnd:
 
 
 class DatabaseFile:
-    """A file held and connected to; made by `writing` and `reading`. A subclass says what the file holds.
+    """A locked and connected file; made by `writing` and `reading`. A subclass defines the content of the file.
 
-    Unless it is said otherwise, the methods are called with `lock` taken.
+    Callers hold `lock`, except where a method says that the method takes the lock.
+
+    Guarantees, on a disk that keeps synced writes:
+
+    - a write that returned is on disk and was read back;
+    - after a failed write, `in_doubt` is true, and the next opening finds the state before or after the write;
+    - no code in a file runs, and no file of any content takes endless work (`fulcrum.core.store.sqlite_connection`);
+    - one process at a time has a file open to write (`fulcrum.core.store.file_holding`).
 
     Attributes:
-        application: In the file's header: tells its kind from any other SQLite file.
-        version: In the file's header: of its format.
+        application: The kind of the file, a number in the header that no other kind of SQLite file has.
+        version: The format of the file, a number in the header.
         schema: The tables of an empty file.
         noun: The kind of the file, in messages.
-        wanted: The file to name in place of another one, in messages.
+        wanted: The file to name in place of a wrong file, in messages.
         advice: The remedy for a damaged file, in messages.
         older: The remedy for a file of an earlier format, in messages.
         lost: The knowledge that is lost with the file, in messages.
-        erases: True where overwritten content must be gone from the disk when a write returns.
+        erases: True if overwritten content must be gone from the disk when a write returns.
         error: The type of errors about the file.
-        in_use: The type of the error that another process holds the file.
+        in_use: The type of the error for a file that another process holds.
         path: The file.
-        connection: SQLite's.
-        hold: The descriptor whose lock lasts as long as the file is open.
-        journal: The rollback journal, where the file was opened to write to.
+        connection: The connection of SQLite.
+        hold: The descriptor of the file; the file's lock lasts until the descriptor is closed.
+        journal: The rollback journal; None for a file opened to read.
         mark: The mark in the file.
-        lock: Taken by every user of the file, and while the process forks.
+        lock: The lock for every use of the file, and for a fork of the process.
         process: The process that opened the file.
-        closed: True once the file was let go.
-        in_doubt: True after a write failed, and while a write is not yet in the memory of the object that asked for it.
+        closed: True after the file was closed.
+        in_doubt: True after a write failed, and until the caller of a write has updated the caller's own memory.
     """
 
     application: ClassVar[int]
@@ -139,17 +146,17 @@ class DatabaseFile:
 
     @classmethod
     def whole_schema(cls) -> str:
-        """Returns the tables of a file, that of the mark included."""
+        """Returns the tables of a file, with the table of the mark."""
         return SCHEMA + cls.schema
 
     @property
     def writable(self) -> bool:
-        """True where the file was opened to write to."""
+        """True if the file was opened to write."""
         return self.journal is not None
 
     @property
     def identity(self) -> str:
-        """The random number that the file was made with: a file that takes its place has another."""
+        """The random number of the file, drawn when the file was made: a file in its place has another number."""
         rows = self.rows("SELECT identity FROM mark")
         if len(rows) != 1 or not isinstance(rows[0][0], bytes):
             raise self.error("storage.identity-damaged", file=self.path, advice=self.advice)
@@ -157,14 +164,14 @@ class DatabaseFile:
 
     @classmethod
     def check_file(cls, file: Path, *, writable: bool) -> None:
-        """Refuses a path without a file, an empty file, and a read-only one that must be written to."""
+        """Refuses a path without a file, an empty file, and a read-only file that must be written."""
         if cls.lost and not os.path.lexists(file):
             raise StorageError("storage.file-lost", file=file, lost=cls.lost, advice=cls.advice)
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
             kind = "a folder" if file.is_dir() else "not a file"
             raise StorageError("storage.not-a-file", file=file, kind=kind, wanted=cls.wanted)
-        if about.st_size == 0:  # a new file appears under its name complete, so this one was emptied
+        if about.st_size == 0:  # a new file gets its name when complete, so an empty file has lost its content
             raise StorageError("storage.file-empty", file=file, noun=cls.noun)
         for place in (file, file.parent) if writable else ():
             if not os.access(place, os.W_OK):
@@ -172,7 +179,7 @@ class DatabaseFile:
 
     @classmethod
     def check_header(cls, file: Path, hold: io.FileIO) -> None:
-        """Refuses a file of another kind or format, read without SQLite, and a file that asks for a log."""
+        """Refuses a file of another kind or format, and a file with a log; SQLite has not read the file yet."""
         hold.seek(0)
         header = hold.read(100)
         if not header.startswith(b"SQLite format 3\0") or header[21:24] != b"\x40\x20\x20" or len(header) < 100:
@@ -187,7 +194,7 @@ class DatabaseFile:
 
     @classmethod
     def check_format(cls, file: Path, version: int) -> None:
-        """Refuses a file of another format than that of this class."""
+        """Refuses a file of another format than the format of this class."""
         if version > cls.version:
             raise StorageError("storage.format-later", file=file, noun=cls.noun, format=version, known=cls.version)
         if version < cls.version:
@@ -196,28 +203,28 @@ class DatabaseFile:
     @classmethod
     @contextlib.contextmanager
     def writing(cls, path: PathLike, first: Statement | None) -> Iterator[Self]:
-        """Opens a file to write to, creating it where there is none; it stays open if the block ends well.
+        """Opens a file to write, and makes a missing file; the file stays open if the block ends without an error.
 
-        A commit that a killed process left is taken back. The block checks the content of the file.
+        The unfinished commit of a killed process is taken back first. The block checks the content of the file.
 
         Args:
             path: The file.
-            first: The first row of a new file; None creates no file.
+            first: The first row of a new file; None makes no file.
         """
-        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
-        with cls.translated(file, "opened"), OPENING, contextlib.ExitStack() as undo:
+        file = Path(os.path.realpath(path))  # `check_file` refuses a circle of links
+        with cls.translating_errors(file, "opened"), OPENING, contextlib.ExitStack() as undo:
             if first is not None and not file.exists():
                 # The target of the link is lost, or its disk is not mounted: a new file would forget what was sent.
                 if Path(path).is_symlink() and not file.is_symlink():
                     raise StorageError("storage.link-broken", link=path, file=file, advice=cls.advice)
                 cls._create(file, first)
             cls.check_file(file, writable=True)
-            hold = undo.enter_context(taken(file, exclusive=True))
+            hold = undo.enter_context(lock_file(file, exclusive=True))
             cls.check_header(file, hold)
-            mark = cls._settled(file, hold)
+            mark = cls._settle(file, hold)
             journal = undo.enter_context(_new_file(journal_of(file), stat.S_IMODE(file.stat().st_mode)))
             undo.callback(journal_of(file).unlink, missing_ok=True)
-            sync_folder(file.parent)  # the name of the journal: a mark of a commit rests on it
+            sync_folder(file.parent)  # the journal's name: a mark is worthless if a power cut loses the journal
             connection = undo.enter_context(contextlib.closing(exclusive(file, cls.whole_schema())))
             held = cls(file, connection, hold, journal=journal, mark=mark)
             undo.pop_all()
@@ -229,17 +236,17 @@ class DatabaseFile:
     @classmethod
     @contextlib.contextmanager
     def reading(cls, path: PathLike) -> Iterator[Self]:
-        """Opens a file to look at, as `writing` does; it stays open if the block ends well."""
-        file = Path(os.path.realpath(path))  # a circle of links is refused as a file, further down
-        with cls.translated(file, "read"), OPENING, contextlib.ExitStack() as undo:
+        """Opens a file to read, in the same way as `writing`; changes a file only to take back an unfinished commit."""
+        file = Path(os.path.realpath(path))  # `check_file` refuses a circle of links
+        with cls.translating_errors(file, "read"), OPENING, contextlib.ExitStack() as undo:
             cls.check_file(file, writable=False)
-            hold = undo.enter_context(taken(file, exclusive=False))
+            hold = undo.enter_context(lock_file(file, exclusive=False))
             cls.check_header(file, hold)
             if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
                 hold.close()
-                with taken(file, exclusive=True) as locked:
-                    cls._settled(file, locked)
-                hold = undo.enter_context(taken(file, exclusive=False))
+                with lock_file(file, exclusive=True) as locked:
+                    cls._settle(file, locked)
+                hold = undo.enter_context(lock_file(file, exclusive=False))
                 if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
                     raise FileInUseError("storage.file-in-use", file=file)
             connection = undo.enter_context(contextlib.closing(read_only(file, cls.whole_schema())))
@@ -248,20 +255,20 @@ class DatabaseFile:
             undo.pop_all()
 
     @classmethod
-    def _settled(cls, file: Path, hold: io.FileIO) -> CommitMark:
-        """Takes back what a killed process left of a commit, and returns the mark of the file."""
+    def _settle(cls, file: Path, hold: io.FileIO) -> CommitMark:
+        """Takes back the unfinished commit of a killed process, and returns the mark of the file."""
         return settle(file, hold, schema=cls.whole_schema(), advice=cls.advice, erases=cls.erases)
 
     def close(self) -> None:
-        """Lets the file go; closing it again, or in a forked child, does nothing. It takes the lock itself.
+        """Closes and unlocks the file; takes the lock. A second call, or a call in a forked child, does nothing.
 
-        It leaves no journal behind, unless a write failed: the next to open the file may need it then.
+        The journal is removed, unless a write failed: the next opening of the file may need the journal.
         """
         if self.let_go():
             forget(self)
 
     def let_go(self) -> bool:
-        """Does the work of `close` but for the list of open files; returns False where there was nothing to do."""
+        """Does the work of `close` except for the list of open files; returns False if the file was closed before."""
         with self.lock:
             if self.closed or os.getpid() != self.process:
                 return False
@@ -282,20 +289,20 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Keeps other threads out, and refuses where the file cannot be relied on. It takes the lock itself."""
+        """Takes the lock for the block; refuses a file that is closed, in doubt, or opened before a fork."""
         with self.lock:
             if self.closed or self.in_doubt or os.getpid() != self.process:
                 raise StorageError("storage.file-unusable", file=self.path)
             yield
 
     def rows(self, sql: str, *values: object) -> list[Any]:
-        """Returns the rows of a query; refuses more of them than the file has room for."""
-        with self.translated(self.path, "read"):
+        """Returns the rows of a query; refuses more rows than the file has room for."""
+        with self.translating_errors(self.path, "read"):
             return self.connection.rows(sql, values)
 
     def content(self, table: str, row: int) -> bytes | None:
-        """Returns the payload of a row, unchecked and copied once; None where there is none."""
-        with self.translated(self.path, "read"):
+        """Returns the payload of a row, unchecked and copied once; None if there is no payload."""
+        with self.translating_errors(self.path, "read"):
             try:
                 with self.connection.blobopen(table, _PAYLOAD, row, readonly=True) as blob:
                     if len(blob) > self.path.stat().st_size:  # overflow pages in a circle
@@ -307,14 +314,17 @@ class DatabaseFile:
                 return None
 
     def write(self, *statements: Statement, content: Content | None = None, proofs: Iterable[Proof] = ()) -> None:
-        """Writes in one transaction, syncs, and reads back. The caller ends `in_doubt` once its own memory agrees.
+        """Writes in one transaction, syncs, and reads back. The caller then updates its memory and ends `in_doubt`.
 
         Args:
             statements: The statements of the transaction.
-            content: A row with its payload, of which SQLite makes no copy but its pages.
-            proofs: Queries whose rows must be found afterwards. Of a payload the length, the beginning and the end are
-                read back. To read all of it would take a third of the time of writing it, and no payload is used
-                before it was held against its digest.
+            content: A row with a payload; SQLite copies the payload only into pages.
+            proofs: Queries with the rows that must be in the file after the write. Of a payload, length, beginning and
+                end are read back: reading the whole payload would add a third to the time of the write, and every
+                payload is compared with a digest before use.
+
+        Raises:
+            FulcrumError: An error of the type `error`; nothing may be sent, and `in_doubt` stays true.
         """
         row = 0
         large = content is not None and len(memoryview(content.data).cast("B")) > _STEP_BYTES
@@ -328,7 +338,7 @@ class DatabaseFile:
             raise self._unproven()
 
     def _write_content(self, content: Content) -> int:
-        """Writes a row and its payload, and returns the number of the row."""
+        """Writes a row with a payload, and returns the number of the row."""
         view = memoryview(content.data).cast("B")
         row = self.connection.execute(content.sql, (*content.values, len(view))).lastrowid or 0
         with self.connection.blobopen(content.table, _PAYLOAD, row) as blob:
@@ -339,9 +349,9 @@ class DatabaseFile:
         return row
 
     def _holds(self, content: Content, row: int) -> bool:
-        """Returns True if a row holds the payload that was written to it, as far as the payload is read back."""
+        """Returns True if a row holds the payload of the write: length, beginning and end are compared."""
         view = memoryview(content.data).cast("B")
-        with self.translated(self.path, "read"), contextlib.ExitStack() as opened:
+        with self.translating_errors(self.path, "read"), contextlib.ExitStack() as opened:
             blob = opened.enter_context(self.connection.blobopen(content.table, _PAYLOAD, row, readonly=True))
             sound = len(blob) == len(view) and blob.read(_ENDS_BYTES) == bytes(view[:_ENDS_BYTES])
             blob.seek(max(0, len(view) - _ENDS_BYTES))
@@ -349,17 +359,19 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def _transaction(self, *, large: bool) -> Iterator[None]:
-        """Commits the statements of the block, synced and marked; if anything fails, nothing may be sent."""
-        self.in_doubt = True  # an interrupt too leaves it so, wherever it strikes
+        """Commits the statements of the block, synced and marked; after any failure nothing may be sent."""
+        self.in_doubt = True  # set before the first step: an interrupt at any step leaves the file in doubt
         try:
-            with self.translated(self.path, "written, so nothing may be sent"):
-                self._check_in_place()  # before SQLite changes a file, or needs a journal, that nobody will find
+            with self.translating_errors(self.path, "written, so nothing may be sent"):
+                self._check_in_place()  # a deleted file or journal would take the release along at the next opening
                 self.connection.execute("BEGIN IMMEDIATE")
                 yield
-                self.connection.execute(f"PRAGMA user_version={self.version}")  # the first page is in the journal too
+                # COMMIT will change the counter in the first page. The same version, written again, puts that page into
+                # the journal now, before the mark takes the digest of the journal.
+                self.connection.execute(f"PRAGMA user_version={self.version}")
                 self._commit(large=large)
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # else the next to open takes it back
+            with contextlib.suppress(sqlite3.Error):  # if the rollback fails, the next opening takes the commit back
                 if self.connection.in_transaction:
                     self.connection.execute("ROLLBACK")
             raise
@@ -382,7 +394,7 @@ class DatabaseFile:
         self._check_in_place()
 
     def _check_in_place(self) -> None:
-        """Refuses a write to a file or journal that nobody will find under its name again."""
+        """Refuses a write to a file or journal that was deleted, moved or replaced since the opening."""
         for path, file in ((self.path, self.hold), (journal_of(self.path), self.journal)):
             if file is None or not is_named(path, file):
                 raise StorageError("storage.file-moved", file=path)
@@ -392,8 +404,8 @@ class DatabaseFile:
 
     @classmethod
     @contextlib.contextmanager
-    def translated(cls, file: Path, done: str) -> Iterator[None]:
-        """Turns errors of SQLite, the system and this floor into one line, and into the file's own type of error."""
+    def translating_errors(cls, file: Path, done: str) -> Iterator[None]:
+        """Turns errors of SQLite, the system and this folder into the file's own type of error, in one line."""
         try:
             yield
         except (StorageError, *_FAILURES) as error:
@@ -407,14 +419,14 @@ class DatabaseFile:
 
     @classmethod
     def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:
-        """Returns the meaning of an error of SQLite or of the system for a file."""
+        """Returns the error of Fulcrum for an error of SQLite or of the system."""
         name = getattr(error, "sqlite_errorname", "")
         reason = in_one_line(getattr(error, "strerror", None) or error) or type(error).__name__
         if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
             return FileInUseError("storage.file-in-use", file=file)
         if name == "SQLITE_NOTADB":
             return StorageError("storage.first-bytes-damaged", file=file, noun=cls.noun)
-        if name == "SQLITE_INTERRUPT":  # nobody else interrupts a statement
+        if name == "SQLITE_INTERRUPT":  # the budget of `BoundedConnection` alone interrupts statements
             return StorageError("storage.work-endless", file=file, advice=cls.advice)
         unreadable = isinstance(error, sqlite3.Error | UnicodeDecodeError) and not name
         if name.startswith("SQLITE_CORRUPT") or unreadable:
@@ -427,32 +439,32 @@ class DatabaseFile:
 
     @classmethod
     def _create(cls, file: Path, first: Statement) -> None:
-        """Makes a new file under another name and links it into place: a name never stands for half a file."""
+        """Makes a new file under a temporary name and links the file into place: no name ever has half a file."""
         if not file.parent.is_dir():
             raise StorageError("storage.folder-missing", folder=file.parent)
         for beside in files_beside(file):
             if os.path.lexists(beside):
                 raise StorageError("storage.journal-left", file=file, journal=beside.name, name=file.name)
-        made = cls.built(file, [first])
+        new = cls.build_file(file, [first])
         try:
-            with contextlib.suppress(FileExistsError):  # another process was first: its file is the one to open
-                file.hardlink_to(made)
+            with contextlib.suppress(FileExistsError):  # another process was first: the other file will be opened
+                file.hardlink_to(new)
         finally:
-            made.unlink()
+            new.unlink()
 
     @classmethod
-    def built(cls, file: Path, statements: Iterable[Statement]) -> Path:
-        """Returns a new file under a name of its own in the same folder, filled and synced.
+    def build_file(cls, file: Path, statements: Iterable[Statement]) -> Path:
+        """Makes a new file under a temporary name in the same folder, filled and synced, and returns the name.
 
         Args:
-            file: The name that the new file is meant for.
-            statements: The statements that fill it.
+            file: The final name of the new file.
+            statements: The statements that fill the file.
         """
         handle, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".new", dir=file.parent)
         os.close(handle)
-        made = Path(name)
+        new = Path(name)
         try:
-            uri = f"{made.as_uri()}?mode=rw"
+            uri = f"{new.as_uri()}?mode=rw"
             with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
                 connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 connection.execute("PRAGMA auto_vacuum=NONE")  # the second page is the mark's
@@ -464,14 +476,14 @@ class DatabaseFile:
                 connection.execute("INSERT INTO mark VALUES (?, ?)", (identity, first_value()))
                 for sql, values in statements:
                     connection.execute(sql, values)
-            with made.open("rb+") as written:
+            with new.open("rb+") as written:
                 sync_file(written.fileno())
         except BaseException:
-            made.unlink()
+            new.unlink()
             raise
-        return made
+        return new
 
 
 def _new_file(path: Path, mode: int) -> io.FileIO:
-    """Makes a file with these permissions."""
+    """Makes a new file with these permissions."""
     return io.FileIO(path, "x+", opener=lambda name, flags: os.open(name, flags, mode))

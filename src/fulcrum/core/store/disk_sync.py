@@ -1,10 +1,10 @@
-"""Syncs files and folders to the disk, so that a power cut loses nothing that was written before."""
+"""Syncs files and folders to the disk, so that a power cut loses no earlier write."""
 
 import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 if sys.platform == "darwin":
@@ -14,9 +14,14 @@ _SYNC_SECONDS = 0.004
 
 
 def sync_file(handle: int, *, in_place: bool = False) -> None:
-    """Syncs what was written to a file; `in_place` where it was written over and neither size nor mode changed."""
+    """Syncs the writes to a file.
+
+    Args:
+        handle: The descriptor of the file.
+        in_place: True if bytes were overwritten and neither size nor mode changed: the system then syncs data alone.
+    """
     if sys.platform == "darwin":
-        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # past the cache of the drive
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # fsync of macOS leaves data in the cache of the drive
     elif in_place and sys.platform != "win32":
         os.fdatasync(handle)
     else:
@@ -24,7 +29,7 @@ def sync_file(handle: int, *, in_place: bool = False) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs the names in a folder, where the system can."""
+    """Syncs the names in a folder; Windows cannot, and does nothing."""
     if sys.platform == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -36,10 +41,10 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def synced_meanwhile(handle: int) -> Iterator[None]:
-    """Syncs a file again and again while the block writes to it, so that the disk does not wait for the last write.
+    """Syncs a file again and again while the block writes to the file, so that the disk works from the first write on.
 
-    SQLite hands all pages of a commit to the system and then syncs: at 80 MB the commit takes a fifth less time so.
-    Only for writes that may reach the disk in any order.
+    SQLite hands all pages of a commit to the system and then syncs. At 80 MB, syncing meanwhile makes a commit a fifth
+    shorter. Use only for writes that may reach the disk in any order. A failed sync raises `OSError` after the block.
     """
     done, failures = threading.Event(), []
 
@@ -47,19 +52,28 @@ def synced_meanwhile(handle: int) -> Iterator[None]:
         try:
             while not done.wait(_SYNC_SECONDS):
                 sync_file(handle, in_place=True)
-        except OSError as error:  # an old system might not report the failure to the next sync
+        except OSError as error:  # an old system reports a failure once: SQLite's own sync might not see the failure
             failures.append(error)
 
-    thread = threading.Thread(target=sync)
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        yield
-        return
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    with running_thread(sync):
+        try:
+            yield
+        finally:
+            done.set()
     if failures:
         raise failures[0]
+
+
+@contextlib.contextmanager
+def running_thread(work: Callable[[], object]) -> Iterator[bool]:
+    """Runs `work` in a thread during the block, then joins the thread; yields False if no thread can be started."""
+    thread = threading.Thread(target=work)
+    try:
+        thread.start()
+    except RuntimeError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        thread.join()

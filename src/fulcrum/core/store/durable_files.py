@@ -1,4 +1,4 @@
-"""Files that are written whole and last: what is there after a power cut is the old content or the new, never half.
+"""Files written whole: after a power cut a file has the old content or the new content, never a part.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -20,22 +20,31 @@ from fulcrum.errors import StorageError
 
 
 def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *, private: bool = False) -> None:
-    """Writes a file so that it is there whole or not at all; what stood there stays until then. Synced when it returns.
+    """Writes a file whole: the content goes to a temporary file, is synced, and then replaces the file in one step.
 
-    A new file gets the permissions that the process gives to new files, one that stood there keeps its own. A private
-    one is for its owner's eyes alone, whatever stood there.
+    Guarantees at the return:
+
+    - file and name are synced;
+    - a new file has the permissions of the process for new files; an old file keeps its permissions;
+    - a private file has the permissions 600 from the first byte on, also in the place of an old file;
+    - a link stays a link, and the file behind the link has the new content.
 
     Args:
         path: The file.
-        data: What it holds, or what writes that into a file: large content then need not be in memory twice.
-        private: Whether it is for its owner's eyes alone.
+        data: The content, or a function that writes the content into an open file, to save memory for large content.
+        private: True for a file that the owner alone may read, such as a key.
+
+    Raises:
+        StorageError: The file cannot be written, and is unchanged; or the file is written and the folder cannot be
+            synced, so that a power cut may bring the old content back.
     """
     try:
         target, mode = _target(path)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         if private:
             mode = 0o600
-        at_first = 0o666 if mode is None else 0o600  # the kernel takes the umask off
+        # Not chmod alone: others could open the file between its making and chmod. The kernel takes the umask off.
+        at_first = 0o666 if mode is None else 0o600
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, at_first)) as file:
             try:
                 if mode is not None:
@@ -60,7 +69,7 @@ def write_whole(path: str | Path, data: bytes | Callable[[IO[bytes]], object], *
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises `StorageError` where `write_whole` would, so that nobody waits for what cannot be written in the end."""
+    """Raises `StorageError` for a path that `write_whole` could not write; call it before hours of work."""
     try:
         target, _ = _target(path)
         tempfile.TemporaryFile(dir=target.parent).close()
@@ -69,8 +78,8 @@ def check_writable(path: str | Path) -> None:
 
 
 def _target(path: str | Path) -> tuple[Path, int | None]:
-    """Returns the file that is written, and the permissions of the one that stands there; None where none does."""
-    target = Path(path).resolve()  # a link stays, and what it points to is written
+    """Returns the file behind a path, and the permissions of an old file; None for a new file."""
+    target = Path(path).resolve()  # a link stays, and the file behind the link is replaced
     mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     if mode is not None and not target.is_file():
         what = "a folder" if target.is_dir() else "not a regular file"

@@ -1,14 +1,17 @@
-"""Ledgers of formats 1 to 4: read once, checked whole, and written anew in the format of today.
+"""Conversion of ledgers of the formats 1 to 4: read, checked completely, and written to a new file in the format today.
 
-Those ledgers knew two observers, inside and above the region, and no names of tiers. The plans of the releases tell the
-charge of every tier, so all of them must be given. The figures of such a ledger do not tell it: inside the region, a
-masked release was charged as against the server with one colluding silo, and not as against everybody.
+Earlier ledgers have two observers, inside and above the region, and no names of tiers. The charge of every tier comes
+from the plans of the releases, so the conversion needs all plans. The figures of an earlier ledger are not enough:
+inside the region, a masked release was charged as to the server with one colluding silo, not as to every observer.
 
-A conversion never leaves two ledgers that both release. The new file stands under its name, complete but marked as
-unfinished, before the old one is marked as converted, and only then is the new one marked as finished. A conversion
-that was interrupted is finished when it is called again.
+A conversion never leaves two ledgers that both allow releases, because a silo could then spend the budget twice:
 
-The old file must have been closed by the version that wrote it: a log beside it is not read.
+1. the new file gets its name, complete but marked as unfinished;
+2. the old file is marked as converted;
+3. the new file is marked as finished.
+
+A second call finishes an interrupted conversion. The old file must have been closed by the version of Fulcrum that
+wrote the file: a log beside the old file is not read.
 """
 
 import contextlib
@@ -26,7 +29,7 @@ from typing import Any, TypeAlias
 
 from fulcrum.core.store.database import PathLike, Statement
 from fulcrum.core.store.disk_sync import sync_file, sync_folder
-from fulcrum.core.store.file_holding import taken
+from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import chain_hash, genesis
 from fulcrum.core.store.ledger_checks import checks_of_file
 from fulcrum.core.store.ledger_entries import INSIDE, Allowance, Cost, Entry
@@ -36,7 +39,7 @@ from fulcrum.core.store.sqlite_connection import BoundedConnection, read_only
 from fulcrum.errors import StorageError, in_one_line
 
 Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
-"""By digest of a plan: the cost of a release of the silo under it, and its allowance."""
+"""By digest of a plan: the cost of a silo's release under the plan, and the plan's allowance."""
 
 _PAGE_BYTES, _SLOT_BYTES, _BLOCK_BYTES = 32_768, 4096, 4096
 _MARK = struct.Struct(">QQQ32s24s")
@@ -66,9 +69,9 @@ class Conversion:
     """The result of a conversion.
 
     Attributes:
-        silo: Whose ledger it is.
-        releases: How many it holds.
-        former_head: The hash of the last entry in the old ledger; empty where there is none.
+        silo: The silo of the ledger.
+        releases: The number of entries.
+        former_head: The hash of the last entry in the old ledger; empty without entries.
     """
 
     silo: str
@@ -77,25 +80,24 @@ class Conversion:
 
 
 def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Charges] = lambda _: {}) -> Conversion:
-    """Writes a ledger of an earlier format anew; afterwards the old file releases nothing any more.
+    """Converts a ledger of an earlier format to a new file; afterwards the old file allows no release.
 
-    The chain and every payload are checked before anything is written. The new ledger keeps the hash that each entry
-    had, so that what a witness saw of the old one is found in the new one.
+    The chain and every payload are checked before the first write. The new ledger keeps the old hash of every entry, so
+    that a witness of the old ledger finds the witnessed hash in the new ledger.
 
     Args:
-        old: The ledger, closed by the version of Fulcrum that wrote it.
-        new: The file to write, which is not there yet, or unfinished since a conversion of the same ledger was
-            interrupted.
-        charges_of: By plan, the cost of a silo's release for every observer, and the plan's allowance.
+        old: The ledger, closed by the version of Fulcrum that wrote the ledger.
+        new: The file to write: a missing file, or the unfinished file of an interrupted conversion of the same ledger.
+        charges_of: Returns, for a silo and by plan, the cost of a release for every observer, and the allowance.
 
     Raises:
-        LedgerError: The old ledger is damaged, was not closed, or was converted before; a plan does not charge what
-            the ledger holds. Both files are unchanged.
+        LedgerError: The old ledger is damaged, was not closed, or was converted before; or the cost or allowance of a
+            plan is not the cost or allowance in the ledger. Both files are unchanged.
     """
     source, target = Path(os.path.realpath(old)), Path(os.path.realpath(new))
-    with LedgerFile.translated(source, "converted"), contextlib.ExitStack() as held:
+    with LedgerFile.translating_errors(source, "converted"), contextlib.ExitStack() as held:
         LedgerFile.check_file(source, writable=True)
-        hold = held.enter_context(taken(source, exclusive=True))
+        hold = held.enter_context(lock_file(source, exclusive=True))
         version, successor = _header(source, hold)
         unfinished = _check_target(target)
         if version == CONVERTED:
@@ -105,14 +107,15 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
             try:
                 ledger = _read(source, hold, version)
             except (TypeError, ValueError, struct.error):  # values of other types than those that were written
-                raise _damaged(source, "it does not hold what a ledger holds") from None
-            entries, allowances = _named(source, ledger, charges_of(ledger.silo))
-            if unfinished and not _is_of(target, ledger):  # it may be the one ledger of another silo that is left
+                raise _damage_error(source, "it does not hold what a ledger holds") from None
+            entries, allowances = _convert_entries(source, ledger, charges_of(ledger.silo))
+            # The unfinished file may be the only ledger that another silo still has: its old file may be marked.
+            if unfinished and not _is_of(target, ledger):
                 raise StorageError("conversion.target-of-other-ledger", file=target)
             _write(target, ledger, entries, allowances, replaces=unfinished)
             _patch(hold, struct.pack(">I4xI16s", CONVERTED, LedgerFile.application, _identity(target)))
-        with io.FileIO(target, "r+") as made:
-            _patch(made, struct.pack(">I", FORMAT))
+        with io.FileIO(target, "r+") as new_file:
+            _patch(new_file, struct.pack(">I", FORMAT))
     with LedgerFile.reading(target) as ledger_file:
         contents = ledger_file.contents()
     ledger_file.close()
@@ -125,7 +128,10 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Former:
-    """The content of a ledger of an earlier format: rows in the order of its columns, and every payload."""
+    """The content of a ledger of an earlier format: rows in the order of the columns, and every payload.
+
+    A large payload is in a separate file, `beside`; `payloads` then has the place and length in the file.
+    """
 
     silo: str
     plan: str | None
@@ -135,7 +141,7 @@ class _Former:
     beside: Path
 
     def payload(self, index: int) -> bytes:
-        """Returns the payload of an entry; a large one is in a file of its own."""
+        """Returns the payload of an entry."""
         held = self.payloads[index]
         if isinstance(held, bytes):
             return held
@@ -145,7 +151,7 @@ class _Former:
 
 
 def _header(file: Path, hold: io.FileIO) -> tuple[int, bytes]:
-    """Returns a ledger's format, and the identity of the file that it was converted to."""
+    """Returns a ledger's format, and the identity of the new file of an earlier conversion."""
     hold.seek(0)
     header = hold.read(100)
     version, application, successor = struct.unpack(">I4xI16s", header[60:88]) if len(header) == 100 else (0, 0, b"")
@@ -157,15 +163,15 @@ def _header(file: Path, hold: io.FileIO) -> tuple[int, bytes]:
 
 
 class _UnfinishedFile(LedgerFile):
-    """A ledger that a conversion writes. Nobody else opens it: a killed conversion leaves no second ledger in use."""
+    """A ledger during a conversion. No other class opens the file: after a crash there is no second ledger in use."""
 
     version = UNFINISHED
 
 
 def _check_target(target: Path) -> bool:
-    """Returns True for an unfinished ledger at the place of the new one; refuses anything else there and beside it.
+    """Returns True for an unfinished ledger in the place of the new file; refuses any other file there and beside.
 
-    A journal beside it would be found out once both ledgers are marked, when there is no way back.
+    A journal beside the new file would be detected only after both ledgers are marked, with no way back.
     """
     if not target.parent.is_dir():
         raise StorageError("storage.folder-missing", folder=target.parent)
@@ -175,19 +181,19 @@ def _check_target(target: Path) -> bool:
     if not os.path.lexists(target):
         return False
     header = b""
-    if stat.S_ISREG(target.lstat().st_mode):  # to open a pipe would wait for ever
+    if stat.S_ISREG(target.lstat().st_mode):  # opening a pipe would wait for ever
         with io.FileIO(target) as hold:
             header = hold.read(100)
     if header[60:64] != bytes(4) or header[68:72] != struct.pack(">I", LedgerFile.application):
         raise StorageError("conversion.target-exists", file=target)
     for path in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
-        if path.samefile(target):  # its first name: a conversion was killed before that name was removed
+        if path.samefile(target):  # the temporary name: a conversion was killed before removing the name
             path.unlink()
     return True
 
 
 def _is_of(target: Path, ledger: _Former) -> bool:
-    """Returns True if an unfinished file holds the releases of a ledger, by the hashes that they have there."""
+    """Returns True if an unfinished file holds the releases of a ledger, compared by the old hashes."""
     with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
         silos = file.rows("SELECT name FROM silo")
         hashes = [row[0] for row in file.rows("SELECT former_hash FROM entry ORDER BY sequence")]
@@ -200,14 +206,14 @@ def _identity(target: Path) -> bytes:
 
 
 def _patch(file: io.FileIO, data: bytes) -> None:
-    """Writes into the header of a file, from its format on, and syncs; it lies in one block of the disk."""
+    """Writes into the header of a file, from the format on, and syncs; the header lies in one block of the disk."""
     file.seek(60)
     file.write(data)
     sync_file(file.fileno())
 
 
 def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
-    """Returns the content of a closed ledger of an earlier format, its chain and every payload checked."""
+    """Returns the content of a closed ledger of an earlier format, with the chain and every payload checked."""
     unclosed = StorageError("conversion.ledger-not-closed", file=file)
     for name in ("-wal", "-journal"):
         beside = file.with_name(file.name + name)
@@ -220,16 +226,15 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
     beside = file.with_name(f"{file.name}-payloads")
     schema = _TABLES if version == 1 else _WITH_PAYLOADS if os.path.lexists(beside) else _WITH_MARK
     with contextlib.closing(read_only(file, schema, grown=True)) as connection:
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise _damaged(file, in_one_line(found))
+        if (fault := connection.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+            raise _damage_error(file, in_one_line(fault))
         silos = connection.rows("SELECT name, plan FROM silo")
         plans = connection.rows("SELECT digest, rounds, shift_above, shift_inside FROM plan")
         entries = connection.rows("SELECT * FROM entry ORDER BY sequence")
         payloads = connection.rows("SELECT sequence, bytes FROM payload ORDER BY sequence")
         lengths = _lengths(file, beside, connection) if schema == _WITH_PAYLOADS else {}
     if len(silos) != 1 or [number for number, _ in payloads] != list(range(1, len(entries) + 1)):
-        raise _damaged(file, "it does not hold what a ledger holds")
+        raise _damage_error(file, "it does not hold what a ledger holds")
     ledger = _Former(
         silo=silos[0][0],
         plan=silos[0][1],
@@ -243,7 +248,7 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
 
 
 def _is_marked_whole(hold: io.FileIO) -> bool:
-    """Returns True if the mark of a file says that it is whole without a log."""
+    """Returns True if the mark of a file says that the file is whole without a log."""
     hold.seek(2 * _PAGE_BYTES - 2 * _SLOT_BYTES)
     slots, marks = hold.read(2 * _SLOT_BYTES), []
     for data in (slots[:_SLOT_BYTES], slots[_SLOT_BYTES:]):
@@ -254,7 +259,7 @@ def _is_marked_whole(hold: io.FileIO) -> bool:
 
 
 def _lengths(file: Path, beside: Path, connection: BoundedConnection) -> dict[int, int]:
-    """Returns the places and lengths of large payloads; refuses a file of payloads of another ledger or time."""
+    """Returns the lengths of large payloads by place; refuses a file of payloads of another ledger or time."""
     identity, changes, nonce = connection.execute("SELECT identity, changes, nonce FROM beside").fetchone()
     lengths = dict(connection.rows("SELECT place, length FROM outside ORDER BY place"))
     ends = [end for place, size in lengths.items() for end in (place, place + size)]
@@ -272,47 +277,47 @@ def _lengths(file: Path, beside: Path, connection: BoundedConnection) -> dict[in
 
 
 def _check(file: Path, ledger: _Former) -> None:
-    """Refuses a ledger whose entries, sums or payloads are not those that were recorded."""
+    """Refuses a ledger whose chain, sums or payloads contradict each other."""
     previous = _digest(["fulcrum.ledger", 1, ledger.silo])
     rounds = {digest: allowed for digest, allowed, _, _ in ledger.plans}
     if ledger.plan is not None and ledger.plan not in rounds:
-        raise _damaged(file, "it does not hold its current plan")
+        raise _damage_error(file, "it does not hold its current plan")
     for number, row in enumerate(ledger.entries, 1):
         if tuple(map(type, row)) != _ENTRY_TYPES or row[0] != number:
-            raise _damaged(file, f"entry {number} is missing, or not as it was recorded")
+            raise _damage_error(file, f"entry {number} is missing, or not as it was recorded")
         if row[9] != _digest([previous, *row[:5], *(figure.hex() for figure in row[5:9])]):
-            raise _damaged(file, f"entry {number} does not follow from those before it")
+            raise _damage_error(file, f"entry {number} does not follow from those before it")
         if not 1 <= row[2] <= rounds.get(row[1], 0):
-            raise _damaged(file, f"entry {number} is beyond its plan")
+            raise _damage_error(file, f"entry {number} is beyond its plan")
         if hashlib.sha256(ledger.payload(number - 1)).hexdigest() != row[4]:
-            raise _damaged(file, f"the bytes of entry {number} are not those released")
+            raise _damage_error(file, f"the bytes of entry {number} are not those released")
         previous = row[9]
     costs = [Cost(shifts={"inside": row[6], "above": row[5]}) for row in ledger.entries]
     stated = [Cost(shifts={"inside": row[8], "above": row[7]}) for row in ledger.entries[-1:]]
     if costs and [Cost.total(costs, ("inside", "above"))] != stated:
-        raise _damaged(file, "costs do not add up to what its last entry says was spent")
+        raise _damage_error(file, "costs do not add up to what its last entry says was spent")
 
 
-def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], list[Allowance]]:
-    """Returns entries and plans with every observer by name."""
+def _convert_entries(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], list[Allowance]]:
+    """Returns the entries and allowances of the new ledger, with every observer by name."""
     missing = sorted({plan for _, plan, *_ in ledger.entries if plan not in charges})
     if missing:
-        told = ", ".join(digest[:12] for digest in missing)
-        raise StorageError("conversion.plans-missing", file=file, plans=told)
+        digests = ", ".join(digest[:12] for digest in missing)
+        raise StorageError("conversion.plans-missing", file=file, plans=digests)
     allowances, costs = {}, {}
     for digest, rounds, above, inside in ledger.plans:
         allowance = Allowance(plan_digest=digest, rounds=rounds, shifts={INSIDE: inside})
         if digest in charges:
-            cost, known = charges[digest]
-            if (known.rounds, *tuple(known.shifts.values())[:2]) != (rounds, inside, above):
-                raise StorageError("conversion.allowance-differs", plan=digest, file=file, allowance=known)
-            costs[digest], allowance = cost, known
+            cost, planned = charges[digest]
+            if (planned.rounds, *tuple(planned.shifts.values())[:2]) != (rounds, inside, above):
+                raise StorageError("conversion.allowance-differs", plan=digest, file=file, allowance=planned)
+            costs[digest], allowance = cost, planned
         allowances[digest] = allowance
     entries: list[Entry] = []
 
-    def charged(entry: Entry, plan: str, observers: Sequence[str]) -> Cost:
+    def charge(entry: Entry, plan: str, observers: Sequence[str]) -> Cost:
         before, later = allowances[entry.plan_digest].assumptions, allowances[plan].assumptions
-        return entry.cost.charged(observers, before, later)
+        return entry.cost.charge_to(observers, before, later)
 
     for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
         cost = costs[plan]
@@ -326,7 +331,7 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
             basis=basis,
             payload_digest=digest,
             cost=cost,
-            spent=Cost.total([*(charged(entry, plan, observers) for entry in entries), cost], observers),
+            spent=Cost.total([*(charge(entry, plan, observers) for entry in entries), cost], observers),
             former_hash=former,
         )
         previous = entries[-1].chain_hash if entries else genesis(ledger.silo)
@@ -335,14 +340,14 @@ def _named(file: Path, ledger: _Former, charges: Charges) -> tuple[list[Entry], 
 
 
 def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list[Allowance], *, replaces: bool) -> None:
-    """Writes the new ledger, checks it, and gives it its name; it opens once it is marked as finished.
+    """Writes and checks the new ledger, then links the file to its name; the file does not open until marked finished.
 
     Args:
-        target: The name.
+        target: The name of the new ledger.
         ledger: The old ledger.
-        entries: Its entries, as the new one has them.
-        allowances: The allowances of its plans.
-        replaces: True to put it in the place of an unfinished file.
+        entries: The entries of the new ledger.
+        allowances: The allowances of the plans.
+        replaces: True to replace an unfinished file.
     """
 
     def statements() -> Iterator[Statement]:
@@ -354,21 +359,21 @@ def _write(target: Path, ledger: _Former, entries: list[Entry], allowances: list
             yield INSERT_ENTRY, row_of(entry)
             yield "INSERT INTO payload VALUES (?, ?)", (entry.sequence, ledger.payload(index))
 
-    made = _UnfinishedFile.built(target, statements())
+    new = _UnfinishedFile.build_file(target, statements())
     try:
-        for check in checks_of_file(_UnfinishedFile, made):
+        for check in checks_of_file(_UnfinishedFile, new):
             if not check.holds:
                 raise StorageError("conversion.check-failed", file=target, check=check.name, detail=check.detail)
         if replaces:
-            made.replace(target)
+            new.replace(target)
         else:
-            target.hardlink_to(made)
+            target.hardlink_to(new)
         sync_folder(target.parent)
     finally:
-        made.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
-def _damaged(file: Path, what: str) -> StorageError:
+def _damage_error(file: Path, what: str) -> StorageError:
     return StorageError("conversion.ledger-damaged", file=file, fault=what)
 
 

@@ -1,7 +1,7 @@
-"""Who holds a file: one process at a time, by one object in it, and no forked child.
+"""Locks on files: one process at a time holds a file, by one object, and never a forked child.
 
-A child inherits the descriptors of its parent. It lets go of the locks with them, and the parent keeps them; a write
-that is under way when the process forks is waited for.
+A forked child inherits the descriptors of the parent, and so the parent's locks. The child closes the descriptors; the
+parent keeps the locks. A fork waits for the end of a write, so that no child inherits half a write.
 """
 
 import io
@@ -18,33 +18,39 @@ if sys.platform != "win32":
     import fcntl
 
 OPENING = threading.RLock()
-"""Taken while a file is opened, and while the process forks."""
+"""The lock for opening a file and for forking the process."""
 
 
 class Holder(Protocol):
-    """What holds a file.
+    """An object that holds a file.
 
     Attributes:
-        lock: Taken by whoever uses the file.
-        hold: The descriptor whose lock lasts as long as the file is open.
+        lock: The lock for every use of the file.
+        hold: The descriptor of the file; the file's lock lasts until the descriptor is closed.
     """
 
     lock: threading.RLock
     hold: io.FileIO
 
 
-_HOLDERS: weakref.WeakValueDictionary[tuple[int, int], Holder] = weakref.WeakValueDictionary()  # here, by inode
-_READERS: weakref.WeakSet[Holder] = weakref.WeakSet()  # here, of files that are looked at
+_HOLDERS: weakref.WeakValueDictionary[tuple[int, int], Holder] = (
+    weakref.WeakValueDictionary()
+)  # of this process, by inode
+_READERS: weakref.WeakSet[Holder] = weakref.WeakSet()  # of this process, of files opened to read
 _FORKING: list[Holder] = []
 
 
-def taken(file: Path, *, exclusive: bool) -> io.FileIO:
-    """Takes the lock of the file's life, beside SQLite's own.
+def lock_file(file: Path, *, exclusive: bool) -> io.FileIO:
+    """Opens and locks a file until the descriptor is closed, in addition to SQLite's own lock.
 
-    POSIX drops SQLite's locks as soon as this process closes any other descriptor of the file, after copying it for
-    example. A lock of `flock` lasts as long as its own descriptor. Windows has no such trap and needs no second lock.
+    POSIX drops SQLite's locks as soon as the process closes any other descriptor of the file, for example after a copy.
+    A lock of `flock` lasts as long as the descriptor of the lock. Windows needs no second lock.
+
+    Raises:
+        FileInUseError: This process or another process holds the file, or another file has taken the name meanwhile.
     """
-    if _inode(file) in _HOLDERS:  # looked up first: opening and closing the file here would drop SQLite's lock
+    # Looked up before the file is opened: closing a second descriptor would drop SQLite's lock in this process.
+    if _inode(file) in _HOLDERS:
         raise FileInUseError("storage.open-here", file=file)
     hold = io.FileIO(file, "r+" if exclusive else "r")
     if sys.platform != "win32":
@@ -63,24 +69,24 @@ def taken(file: Path, *, exclusive: bool) -> io.FileIO:
 
 
 def remember(file: Path, holder: Holder) -> None:
-    """Enters who holds a file to write to, until it is forgotten or let go."""
+    """Enters the holder of a file opened to write, until `forget` or the holder's end."""
     _HOLDERS[_inode(file)] = holder
 
 
 def remember_reader(holder: Holder) -> None:
-    """Enters who holds a file to look at."""
+    """Enters the holder of a file opened to read."""
     _READERS.add(holder)
 
 
 def forget(holder: Holder) -> None:
-    """Takes out who held a file."""
+    """Removes the holder of a file."""
     with OPENING:
-        for key in [key for key, one in _HOLDERS.items() if one is holder]:
+        for key in [key for key, entry in _HOLDERS.items() if entry is holder]:
             del _HOLDERS[key]
 
 
 def is_named(path: Path, file: io.FileIO) -> bool:
-    """Returns whether an open file is still the one of that name."""
+    """Returns True if an open file is still the file at `path`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -93,7 +99,7 @@ def _inode(file: Path) -> tuple[int, int]:
 
 
 def _before_fork() -> None:
-    """Waits for writes under way, so that a child does not inherit half of one."""
+    """Waits for the end of every write, so that a child does not inherit half a write."""
     OPENING.acquire()
     _FORKING.extend(_HOLDERS.values())
     for holder in _FORKING:
@@ -108,7 +114,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     for holder in (*_FORKING, *_READERS):
-        holder.hold.close()  # or a child that outlives its parent would keep the file from being opened
+        holder.hold.close()  # a child that outlives the parent would otherwise keep the file locked
     _HOLDERS.clear()
     _READERS.clear()
     _after_fork()

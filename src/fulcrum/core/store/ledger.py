@@ -1,4 +1,4 @@
-"""What one silo has spent: every release and its cost, on disk before a byte of it leaves the silo.
+"""The ledger of a silo: every release with its cost, on disk before the first byte of the release leaves the silo.
 
 >>> import tempfile
 >>> folder = tempfile.TemporaryDirectory()
@@ -8,14 +8,14 @@
 ...     ledger.enter_plan(allowed)
 ...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
 ...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
->>> sent.fresh, again.fresh, again.payload, ledger.spent.shifts["region"]
+>>> sent.fresh, again.fresh, again.payload, ledger.total_cost.shifts["region"]
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
 
-A silo has one SQLite file, with a journal beside it while it is open (`fulcrum.core.store.database` says why, and how
-to copy them). Costs are squared mean shifts, mu² = kappa² / s² a release and observer, which add up over releases
-whatever their multipliers (`fulcrum.core.accounting.epsilon_of_shift` turns their sum into an epsilon). Noise and keys
-are never stored, only what is sent anyway.
+A ledger is an SQLite file, with a journal beside the file while the ledger is open (`fulcrum.core.store.database`
+explains the journal, and how to copy both). A cost is a squared mean shift, mu² = kappa² / s² for a release and an
+observer. Squared shifts add up over releases with any multipliers, and `fulcrum.core.accounting.epsilon_of_shift` turns
+the sum into an epsilon. A ledger stores the bytes that are sent, and never noise or keys.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from fulcrum.checks import Check
@@ -37,9 +38,10 @@ from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 __all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded"]
 
 HASH_FORMAT = 2
-"""Of the hashes of entries. The first format covered two observers without names."""
+"""Of the hashes of entries. Format 1 covered two observers without names."""
 
-_SLACK = 1e-12  # relative: a budget is a product, the spending a sum
+_RENAMED = {"held": "holding", "spent": "total_cost", "stored": "stored_payload", "unused": "is_unused"}
+_SLACK = 1e-12  # relative: a budget is rounds times a cost, the spending a sum, and both are rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +49,9 @@ class Recorded:
     """A release that is on disk and may be sent.
 
     Attributes:
-        sequence: Its number in the ledger, from 1.
-        payload: The bytes to send, these and no others.
-        fresh: Whether it was charged now; False where an earlier call stored it.
+        sequence: The number of the entry in the ledger, from 1.
+        payload: The bytes to send, and the only bytes that may be sent for the round.
+        fresh: True if the release was charged now; False if an earlier call stored the release.
     """
 
     sequence: int
@@ -60,24 +62,24 @@ class Recorded:
 class Ledger(ClosedAtTheEnd):
     """The ledger of one silo; made by `open` and `read`.
 
-    Guarantees, on a disk that keeps what it says it has synced:
+    Guarantees, on a disk that keeps synced writes:
 
-    - what `record` and `stored` return is on disk, so a killed process or a power cut loses nothing that was sent;
-    - a ledger that was left in the middle of a write does not open without the journal it was left with, whole, and
-      none opens with a journal of another file or time, rather than forget what was sent;
-    - a ledger whose tables are not exactly those of a ledger does not open, so that nothing in it runs;
-    - a file or journal that was deleted, moved or replaced while it was open takes nothing that may be sent;
-    - a round of a plan has one content for ever: asked again on the same basis it comes back bit for bit, free of
-      charge; on another basis it is refused;
-    - a release is filed under the plan it is said to be made under, whichever plan another thread enters meanwhile;
-    - the spending recorded is never less than that of what was sent, for every observer; a release that was recorded
-      and not sent counts, and an observer that an earlier plan did not name is charged as the next one inside;
-    - a write that fails records nothing that may be sent. The object then still says what it said before, and refuses
-      further work until the ledger is opened again, since only the file knows what a failed sync left behind.
+    - a payload from `record` or `stored_payload` is on disk: a killed process or a power cut forgets no sent release;
+    - a ledger with an interrupted write opens only with the whole journal of the write, and no ledger opens with a
+      journal of another file or time: either would forget sent releases;
+    - a ledger with other tables than Fulcrum's does not open, so that no code in the file runs;
+    - a file or journal that was deleted, moved or replaced while open takes no release that may be sent;
+    - a round of a plan has a single content for ever: on the same basis the release comes back bit for bit, free of
+      charge; on another basis the release is refused. Two contents would let an observer average the noise away;
+    - a release is charged to the plan of the caller's allowance, even if another thread enters another plan meanwhile;
+    - the recorded cost is at least the cost of all sent releases, for every observer: a release that was recorded and
+      not sent counts, and an observer without a name in an earlier plan is charged as the next observer inside;
+    - a failed write records no release that may be sent. The object keeps its answers from before the write, and
+      refuses further work until the ledger is opened again: only the file shows the result of a failed sync.
 
-    One process holds a ledger at a time, and the kernel releases it however the process ends. Threads may share the
-    object, and keep each other out over several calls with `held`; a forked child may not. `spent`, `sequence`, `head`
-    and `entries` keep answering after `close`.
+    A single process holds a ledger at a time, and the kernel unlocks the ledger at the end of the process. Threads may
+    share the object, and exclude the other threads over several calls with `holding`; a forked child may not use the
+    object. `total_cost`, `sequence`, `head` and `entries` keep answering after `close`.
     """
 
     def __init__(self, file: LedgerFile) -> None:
@@ -93,15 +95,16 @@ class Ledger(ClosedAtTheEnd):
 
         Args:
             path: The file.
-            silo: Whose ledger it is.
-            create: Whether one that is not there is begun anew; otherwise it is refused, as what was spent is lost.
+            silo: The silo of the ledger.
+            create: True to begin a new ledger if the file is missing. False refuses a missing file: the record of
+                earlier releases is lost, and a new ledger would allow the whole budget again.
 
         Raises:
-            LedgerInUseError: Another process holds it.
-            LedgerError: It is another silo's, of another format, read-only, damaged, or no ledger at all.
+            LedgerInUseError: Another process holds the ledger.
+            LedgerError: The file is the ledger of another silo, of another format, read-only, damaged, or no ledger.
         """
         text("silo", silo)
-        with LedgerFile.opened(path, silo=silo, head=genesis(silo), create=create) as file:
+        with LedgerFile.opening(path, silo=silo, head=genesis(silo), create=create) as file:
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError("ledger.other-silo", file=file.path, owner=ledger.silo, silo=silo)
@@ -111,10 +114,10 @@ class Ledger(ClosedAtTheEnd):
 
     @classmethod
     def read(cls, path: PathLike) -> Self:
-        """Opens a ledger to look at; no writer can open it meanwhile.
+        """Opens a ledger to read; no process can open the ledger to write meanwhile.
 
-        A write that a killed process left unfinished is taken back first, as `open` does. A ledger of which a check
-        of `verify_ledger` fails is refused, payloads aside: forged spending must be neither shown nor planned with.
+        The unfinished write of a killed process is taken back first, as in `open`. A ledger that fails a check of
+        `verify_ledger` is refused, except for checks of payloads: a forged cost must be neither shown nor planned with.
         """
         with LedgerFile.reading(path) as file:
             ledger = cls(file)
@@ -122,90 +125,91 @@ class Ledger(ClosedAtTheEnd):
         return ledger
 
     def close(self) -> None:
-        """Lets the ledger go; closing it again does nothing."""
+        """Closes and unlocks the ledger; a second call does nothing."""
         self._file.close()
 
     @property
     def silo(self) -> str:
-        """Whose ledger it is."""
+        """The silo of the ledger."""
         return self._silo
 
     @property
     def allowance(self) -> Allowance | None:
-        """What the plan last entered allows; None before the first."""
+        """The allowance of the plan that was entered last; None before the first plan."""
         with self._lock:
             return None if self._plan is None else self._plans[self._plan]
 
     @property
     def identity(self) -> str:
-        """The random number that tells this ledger from every other, one of the same silo too."""
+        """The random number of the file: two ledgers of the same silo have different numbers."""
         return self._file.identity
 
     @property
     def is_unused(self) -> bool:
-        """True where nothing was ever recorded, not even a plan."""
+        """True if the ledger has no entry and no plan."""
         with self._lock:
             return not self._entries and not self._plans
 
     @property
-    def spent(self) -> Cost:
-        """The silo's spending under every plan, by the observers of the plan it released under last."""
+    def total_cost(self) -> Cost:
+        """The cost of all releases under every plan, by the observers of the last release's plan."""
         with self._lock:
             return self._entries[-1].spent if self._entries else Cost(shifts={})
 
     def spent_at(self, observers: Sequence[str], assumptions: Assumptions | None = None) -> Cost:
-        """Returns the silo's spending under every plan against some observers, named from the inside outward.
+        """Returns the cost of all releases under every plan against `observers`.
 
         An observer that a plan did not name, or that may have seen more than the plan of a release assumed, is charged
-        as the next one inside (`Cost.charged`).
+        as the next observer inside (`Cost.charge_to`).
 
         Args:
-            observers: The tiers.
-            assumptions: Whom a plan counts as these observers.
+            observers: The observers, from the inside outward.
+            assumptions: The assumptions of the observers' plan.
         """
         with self._lock:
-            return Cost.total((self._charged(entry, observers, assumptions) for entry in self._entries), observers)
+            return Cost.total((self._charge(entry, observers, assumptions) for entry in self._entries), observers)
 
-    def _charged(self, entry: Entry, observers: Sequence[str], assumptions: Assumptions | None) -> Cost:
+    def _charge(self, entry: Entry, observers: Sequence[str], assumptions: Assumptions | None) -> Cost:
         plan = self._plans.get(entry.plan_digest)
-        return entry.cost.charged(observers, None if plan is None else plan.assumptions, assumptions)
+        return entry.cost.charge_to(observers, None if plan is None else plan.assumptions, assumptions)
 
     @property
     def sequence(self) -> int:
-        """The number of the last release, 0 before the first; an outside witness should keep it."""
+        """The number of the last release, 0 before the first release; a witness outside of the silo should note it."""
         with self._lock:
             return len(self._entries)
 
     @property
     def head(self) -> str:
-        """The hash of the last entry, which stands for all of them."""
+        """The hash of the last entry; the hash covers all entries."""
         with self._lock:
             return self._entries[-1].chain_hash if self._entries else genesis(self._silo)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Returns every release, oldest first."""
+        """Returns the entries of all releases, oldest first."""
         with self._lock:
             return tuple(self._entries)
 
     def releases_besides(self, plan_digest: str) -> int:
-        """Returns how many releases were made under other plans than this one."""
+        """Returns the number of releases under other plans than `plan_digest`."""
         return sum(entry.plan_digest != plan_digest for entry in self.entries())
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lets other threads wait until several calls that belong together are done."""
+    def holding(self) -> Iterator[None]:
+        """Makes other threads wait until the end of the block, for several calls that belong together."""
         with self._lock:
             yield
 
     def enter_plan(self, allowance: Allowance) -> None:
-        """Lets releases be made under a plan; on disk when it returns. Entering the current plan again changes nothing.
+        """Enters a plan, on disk at the return, to allow releases under the plan. The current plan changes nothing.
 
-        What was spent under earlier plans counts against the new budget. Earlier plans stay entered: each release
-        names the plan it is made under.
+        The cost of releases under earlier plans counts against the new budget. Earlier plans stay entered: every
+        release names its plan.
 
         Raises:
-            RefusedReleaseError: The spending so far exceeds the budget of an observer.
-            LedgerError: The plan is known with other numbers, or its observers are not those of earlier plans.
+            RefusedReleaseError: The cost of earlier releases exceeds the budget of an observer.
+            LedgerError: The ledger has the plan with other numbers, or the order of the observers contradicts earlier
+                plans.
         """
         with self._lock:
             self._check_works()
@@ -225,13 +229,13 @@ class Ledger(ClosedAtTheEnd):
     def would_exceed(
         self, allowance: Allowance, cost: Cost, round_number: int, *, basis: str | None = None
     ) -> str | None:
-        """Returns why a release would be refused, to ask before any work is done; None where it would not be.
+        """Returns the reason that a release would be refused, before any work; None for an allowed release.
 
         Args:
-            allowance: Of the plan it would be made under, as it was entered.
-            cost: What it would spend.
-            round_number: Its round, from 1.
-            basis: What it would answer; a round already released on this basis is a resend, and never refused.
+            allowance: The allowance of the plan, as entered.
+            cost: The cost of the release.
+            round_number: The round, from 1.
+            basis: The basis of the release; a second release on the basis of the first is a resend, never refused.
         """
         round_number = whole("round", round_number)
         with self._lock:
@@ -255,14 +259,15 @@ class Ledger(ClosedAtTheEnd):
         if tuple(cost.shifts) != allowance.observers:
             theirs, ours = ", ".join(cost.shifts) or "nobody", ", ".join(allowance.observers)
             raise RefusedReleaseError("ledger.cost-observers", plan=digest, observers=ours, got=theirs)
-        # A release under another plan may name the same observers in another order: that is refused here too.
+        # `_spent_with` refuses, too: an earlier plan may name the same observers in another order.
         if excess := _excess(allowance, self._spent_with(allowance, cost)):
             raise excess
 
-    def stored(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
-        """Returns the bytes released in a round of a plan on this basis, to resend; None if there are none.
+    def stored_payload(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
+        """Returns the payload that was released in a round of a plan on this basis, to resend; None without a release.
 
-        The bytes are checked against their digest: damaged ones raise and are never resent.
+        The payload is compared with the digest of the entry: a damaged payload raises `LedgerError`, and is never
+        resent.
         """
         with self._lock:
             self._check_works()
@@ -270,26 +275,27 @@ class Ledger(ClosedAtTheEnd):
             return None if entry is None else self.payload_of(entry)
 
     def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
-        """Charges a release and stores its bytes; when it returns they are on disk and may be sent.
+        """Charges a release and stores the payload; at the return the payload is on disk and may be sent.
 
-        Check and entry are one step for other threads. Send `payload` of the result, not the argument: a round already
-        released on this basis comes back as it was.
+        For other threads, check and entry are a single step. Send `payload` of the result, never the argument: for a
+        second call on the same basis the result has the payload of the first call.
 
         Args:
-            allowance: Of the plan it is made under, as it was entered.
-            round_number: The round of that plan, from 1.
-            basis: What was asked, such as the digest of the global model the update was computed from.
-            payload: What is to be sent, noise included.
-            cost: What it spends.
+            allowance: The allowance of the plan, as entered.
+            round_number: The round of the plan, from 1.
+            basis: The digest of the inputs from the server, such as the global model.
+            payload: The bytes to send, with noise.
+            cost: The cost of the release.
 
         Raises:
-            RefusedReleaseError: The plan does not allow it. Nothing was recorded.
-            LedgerError: It could not be written. Nothing may be sent; open the ledger again and ask `stored`.
+            RefusedReleaseError: The plan does not allow the release. Nothing was recorded.
+            LedgerError: The write failed. Nothing may be sent; open the ledger again and ask `stored_payload`.
         """
         round_number = whole("round", round_number)
         text("basis", basis)
         if not isinstance(payload, bytes) or len(payload) > MOST_BYTES:
-            raise LedgerError("ledger.payload-range", most=MOST_BYTES, payload=_shape(payload))
+            length = f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
+            raise LedgerError("ledger.payload-range", most=MOST_BYTES, payload=length)
         with self._lock:
             self._check_works()
             if resend := self._resend_of(allowance, round_number, basis):
@@ -317,17 +323,18 @@ class Ledger(ClosedAtTheEnd):
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
 
-    def checks(self, **witness: Any) -> tuple[Check, ...]:
-        """Returns the checks of the ledger; goes with version 0.3, use `fulcrum.verify_ledger(ledger)`."""
-        warnings.warn(
-            "Ledger.checks goes with version 0.3. Use fulcrum.verify_ledger(ledger)", DeprecationWarning, stacklevel=2
-        )
-        verify = importlib.import_module("fulcrum.core.store.ledger_checks").verify_ledger  # a silo does not load it
-        checks: tuple[Check, ...] = verify(self, **witness)
-        return checks
+    def __getattr__(self, name: str) -> Any:
+        """Returns a method or property under an earlier name, with a warning."""
+        instead = "fulcrum.verify_ledger(ledger)" if name == "checks" else _RENAMED.get(name)
+        if instead is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn(f"Ledger.{name} goes with version 0.3. Use {instead}", DeprecationWarning, stacklevel=2)
+        if name == "checks":  # imported by name: no silo loads the module of whole checks
+            return partial(importlib.import_module("fulcrum.core.store.ledger_checks").verify_ledger, self)
+        return getattr(self, instead)
 
     def _check_works(self, *, writes: bool = True) -> None:
-        """Refuses work with a file that this object does not hold, or cannot rely on."""
+        """Refuses work with a file that is closed, opened before a fork, in doubt, or opened to read."""
         if self._file.closed:
             raise LedgerError("ledger.closed", file=self._path)
         if os.getpid() != self._file.process:
@@ -338,17 +345,17 @@ class Ledger(ClosedAtTheEnd):
             raise LedgerError("storage.opened-to-read", file=self._path)
 
     def _is_entered(self, allowance: Allowance) -> bool:
-        """Returns True if a plan was entered with these numbers, for these observers in this order."""
-        known = self._plans.get(allowance.plan_digest)
-        return known is not None and known == allowance and known.observers == allowance.observers
+        """Returns True if a plan was entered with these numbers, and with the observers in this order."""
+        entered = self._plans.get(allowance.plan_digest)  # equality of mappings ignores the order of observers
+        return entered is not None and entered == allowance and entered.observers == allowance.observers
 
     def _resend_of(self, allowance: Allowance, round_number: int, basis: str | None) -> Entry | None:
-        """Returns the entry of a round released on this basis, under a plan that was entered with these numbers."""
+        """Returns the entry of a round that was released on this basis, under a plan entered with these numbers."""
         entry = self._of_round.get((allowance.plan_digest, round_number))
         return entry if entry is not None and entry.basis == basis and self._is_entered(allowance) else None
 
     def payload_of(self, entry: Entry) -> bytes:
-        """Returns the bytes of a release, held against the digest of its entry."""
+        """Returns the payload of a release, compared with the digest of the entry."""
         payload = self._file.payload(entry.sequence)
         if payload is None or hashlib.sha256(payload).hexdigest() != entry.payload_digest:
             raise LedgerError("ledger.payload-damaged", file=self._path, entry=entry.sequence)
@@ -356,69 +363,55 @@ class Ledger(ClosedAtTheEnd):
 
     def _spent_with(self, allowance: Allowance, cost: Cost) -> Cost:
         observers, assumed = allowance.observers, allowance.assumptions
-        before = (self._charged(entry, observers, assumed) for entry in self._entries)
-        return Cost.total((*before, cost.charged(observers)), observers)
+        before = (self._charge(entry, observers, assumed) for entry in self._entries)
+        return Cost.total((*before, cost.charge_to(observers)), observers)
 
     def _refuse_damage(self, advice: str) -> None:
-        """Raises LedgerError for the first check of the entries that fails."""
+        """Raises `LedgerError` for the first check of the entries that fails."""
         for check in self.entry_checks():
             if not check.holds:
                 fault = in_one_line(check.detail)
                 raise LedgerError("ledger.check-failed", file=self._path, fault=fault, advice=advice)
 
     def entry_checks(self) -> Iterator[Check]:
-        """The checks that need no payload, cheap enough for every opening."""
+        """Yields the checks that need no payload, cheap enough for every opening."""
         entries = self._entries
         gap = next((number for number, entry in enumerate(entries, 1) if entry.sequence != number), None)
         lacking = gap or (min(len(entries), self._recorded) + 1 if len(entries) != self._recorded else None)
-        yield Check(
-            name="sequence",
-            holds=lacking is None,
-            detail=f"{len(entries)} releases" if lacking is None else f"entry {lacking} is missing",
-        )
-        previous, broken = genesis(self._silo), None
-        for entry in entries:
-            if broken is None and chain_hash(previous, entry) != entry.chain_hash:
-                broken = entry.sequence
-            previous = entry.chain_hash
-        headed = broken is not None or previous == self._head
-        yield Check(
-            name="chain",
-            holds=broken is None and headed,
-            detail=(f"head {previous[:12]}" if headed else "its last entry is not the one that was recorded last")
-            if broken is None
-            else f"entry {broken} does not follow from those before it",
-        )
+        yield _check("sequence", f"entry {lacking} is missing" if lacking else "", f"{len(entries)} releases")
+        hashes = [genesis(self._silo), *(entry.chain_hash for entry in entries)]
+        links = zip(entries, hashes, strict=False)  # an entry, and the hash before
+        broken = [entry.sequence for entry, previous in links if chain_hash(previous, entry) != entry.chain_hash]
+        fault = "" if hashes[-1] == self._head else "its last entry is not the one that was recorded last"
+        fault = f"entry {broken[0]} does not follow from those before it" if broken else fault
+        yield _check("chain", fault, f"head {hashes[-1][:12]}")
         yield self._sums_check()
         twice = len(entries) - len(self._of_round)
         yield Check(name="rounds", holds=not twice, detail=f"{twice} releases of a round already released")
-        outside = [entry.sequence for entry in entries if not self._allowed(entry)]
-        yield Check(
-            name="allowance",
-            holds=not outside,
-            detail=f"entry {outside[0]} is beyond its plan" if outside else "every release was within its plan",
-        )
+        outside = [f"entry {entry.sequence} is beyond its plan" for entry in entries if not self._is_allowed(entry)]
+        yield _check("allowance", outside[0] if outside else "", "every release was within its plan")
 
-    def _allowed(self, entry: Entry) -> bool:
+    def _is_allowed(self, entry: Entry) -> bool:
         plan = self._plans.get(entry.plan_digest)
         if plan is None or not plan.observers == tuple(entry.cost.shifts) == tuple(entry.spent.shifts):
             return False
         return 1 <= entry.round_number <= plan.rounds and not _excess(plan, entry.spent)
 
     def _sums_check(self) -> Check:
-        """Adds up what was spent, by the observers of the last entry."""
-        stated = self.spent
+        """Compares the sum of all costs with the last entry, by the observers of the last entry."""
+        stated = self.total_cost
         plan = self._plans.get(self._entries[-1].plan_digest) if self._entries else None
         try:
             true = self.spent_at(tuple(stated.shifts), None if plan is None else plan.assumptions)
         except LedgerError as error:
             return Check(name="sums", holds=False, detail=str(error))
-        more = "" if true == stated else f", stated {_listed(stated)}"
-        return Check(name="sums", holds=true == stated, detail=f"costs add up to {_listed(true)}{more}")
+        more = "" if true == stated else f", stated {_listing(stated)}"
+        return Check(name="sums", holds=true == stated, detail=f"costs add up to {_listing(true)}{more}")
 
 
-def _shape(payload: object) -> str:
-    return f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
+def _check(name: str, fault: str, detail: str) -> Check:
+    """Returns a check that fails with a fault; without a fault the check holds, and has the detail."""
+    return Check(name=name, holds=not fault, detail=fault or detail)
 
 
 def _excess(allowance: Allowance, spent: Cost) -> RefusedReleaseError | None:
@@ -429,7 +422,7 @@ def _excess(allowance: Allowance, spent: Cost) -> RefusedReleaseError | None:
     return None
 
 
-def _listed(cost: Cost) -> str:
+def _listing(cost: Cost) -> str:
     return ", ".join(f"{shift:g} against {observer!r}" for observer, shift in cost.shifts.items()) or "nothing"
 
 
@@ -438,10 +431,10 @@ def _digest(parts: list[object]) -> str:
 
 
 def genesis(silo: str) -> str:
-    """Returns the hash that the first entry of a silo's ledger follows."""
+    """Returns the hash before the first entry of a silo's ledger."""
     return _digest(["fulcrum.ledger", HASH_FORMAT, silo])
 
 
 def chain_hash(previous: str, entry: Entry) -> str:
-    """Returns the hash of an entry that follows another; it covers every column but itself."""
+    """Returns the hash of an entry after an entry with the hash `previous`; covers all columns except the hash."""
     return _digest([previous, *row_of(entry)[:-1]])

@@ -1,6 +1,6 @@
-"""All checks of a ledger, every payload read: for `fulcrum ledger verify`, replanning and witnesses.
+"""All checks of a ledger, payloads included: for `fulcrum ledger verify`, replanning and witnesses.
 
-No silo imports this module. `fulcrum.core.store.ledger` makes the checks that need no payload at every opening.
+No silo imports this module. `fulcrum.core.store.ledger` makes the checks without payloads at every opening.
 """
 
 from contextlib import closing
@@ -15,23 +15,23 @@ from fulcrum.errors import LedgerError, in_one_line
 def verify_ledger(
     path: PathLike | Ledger, *, least_sequence: int | None = None, witnessed_hash: str | None = None
 ) -> tuple[Check, ...]:
-    """Returns the checks of a ledger file, every payload read; it holds up if all of them do.
+    """Returns the checks of a ledger, every payload read; a ledger is sound if all checks hold.
 
-    A ledger restored from an old copy, with all files beside it, is sound in itself: only whoever saw a later state can
-    tell.
+    A ledger that was restored from an old copy, with all files beside the ledger, passes every check of its content and
+    has forgotten releases. Only a witness of a later state can tell: see `least_sequence` and `witnessed_hash`.
 
     Args:
-        path: The file of the ledger, from which no process may be releasing; or the ledger, open.
-        least_sequence: The highest `Ledger.sequence` that a witness outside the silo saw.
-        witnessed_hash: A `Ledger.head` that a witness saw, which must still be in the chain: a restored copy that
-            went on to release something else has lost it, even where its sequence has caught up.
+        path: The file of the ledger, in use by no process; or the ledger, open.
+        least_sequence: The highest `Ledger.sequence` that a witness outside of the silo saw.
+        witnessed_hash: A `Ledger.head` that a witness saw, and that must still be in the chain. A restored copy that
+            released something else afterwards has lost the hash, even if the sequence has caught up.
 
     Raises:
-        LedgerError: It cannot be read as a ledger at all.
+        LedgerError: The file cannot be read as a ledger, or is closed.
     """
     if not isinstance(path, Ledger):
         return checks_of_file(LedgerFile, path, least_sequence=least_sequence, witnessed_hash=witnessed_hash)
-    with path.held():
+    with path.holding():
         path._check_works(writes=False)
         return _checks(path._file, path, least_sequence, witnessed_hash)
 
@@ -41,8 +41,8 @@ def checks_of_file(
 ) -> tuple[Check, ...]:
     """Returns the checks of a file as `verify_ledger` does, for a kind of ledger file.
 
-    SQLite's own check comes first. Where it fails the rows are not read: a damaged b-tree may give any rows, and any
-    number of them.
+    SQLite's own check comes first. If SQLite's check fails, no row is read: a damaged b-tree may give any rows, and any
+    number of rows.
     """
     with kind.reading(path) as file, closing(file):
         return _checks(file, None, least_sequence, witnessed_hash)
@@ -58,7 +58,7 @@ def _checks(
 
 
 def _content_checks(ledger: Ledger, least_sequence: int | None, witnessed_hash: str | None) -> tuple[Check, ...]:
-    """Returns the checks of all rows and payloads, and of a witness; the pages of the file are sound."""
+    """Returns the checks of all rows and payloads, and of a witness; SQLite has checked the pages before."""
     checks = [*ledger.entry_checks(), _payload_check(ledger)]
     if least_sequence is not None:
         detail = f"{ledger.sequence} releases, {least_sequence} were seen by a witness"
@@ -79,9 +79,9 @@ def _payload_check(ledger: Ledger) -> Check:
             ledger.payload_of(entry)
         except LedgerError as error:
             damaged = damaged or str(error).removeprefix(f"{file.path} is damaged: ")
-    known = {entry.sequence for entry in entries}
-    known.add(ledger._recorded + 1)  # of a release that was interrupted before it was recorded, and sent
-    more = [number for number in file.payload_numbers() if number not in known]
+    expected = {entry.sequence for entry in entries}
+    expected.add(ledger._recorded + 1)  # a crash between a large payload and its entry leaves a payload, never sent
+    more = [number for number in file.payload_numbers() if number not in expected]
     detail = f"{len(entries)} payloads" + (f", {len(more)} too many" if more else "")
     return Check(name="payloads", holds=not damaged and not more, detail=damaged or detail)
 

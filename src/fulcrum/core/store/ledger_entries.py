@@ -1,25 +1,26 @@
-"""The records of a ledger: the cost of a release by observer, the allowance of a plan, and one line of the file.
+"""The entries of a ledger: the cost of a release by observer, the allowance of a plan, and a line of the file.
 
 >>> cost = Cost(shifts={"silo": 1, "region": 0.25})
->>> cost.charged(("silo", "region", "federation"))
+>>> cost.charge_to(("silo", "region", "federation"))
 Cost(shifts={'silo': 1.0, 'region': 0.25, 'federation': 0.25})
 
-A tier has the same name in two plans and other observers: after a silo moved, with more colluders, or with sums that
-are masked otherwise. `Assumptions` say whom a plan counts as an observer. A release of a plan with other assumptions is
-charged as to an observer further inside, at last as to somebody who saw the silo's own update:
+A tier with the same name in two plans may have different observers: after a silo moved, with more colluders, or with
+sums masked in another way. `Assumptions` state the observers of a plan. A release of a plan with other assumptions is
+charged as to an observer further inside, in the last resort as to an observer of the silo's own update:
 
 >>> before = Assumptions(federation="91bc", colluders=0)
->>> cost.charged(("silo", "region"), before, Assumptions(federation="91bc", colluders=2))
+>>> cost.charge_to(("silo", "region"), before, Assumptions(federation="91bc", colluders=2))
 Cost(shifts={'silo': 1.0, 'region': 1.0})
 """
 
 import json
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from fulcrum.errors import LedgerError
 
@@ -29,14 +30,14 @@ INSIDE, ROOT = "silo", "federation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """The assumptions of a plan about its observers, by which costs under another plan can be compared.
+    """The assumptions of a plan about observers, for charging the costs of earlier plans.
 
     Attributes:
-        federation: The digest of the federation: who reports to whom.
-        colluders: Silos of each region that may share their noise with an observer.
-        group: The tier whose sums are masked; empty where aggregators are trusted with updates.
-        continuing: True where the plan continues earlier plans, so that its promise is against those who were outside
-            in every plan, with the same colluders throughout.
+        federation: The digest of the federation: silos and their regions.
+        colluders: The number of silos in every region that may share their noise with an observer.
+        group: The tier with masked sums; empty if aggregators are trusted with single releases.
+        continuing: True if the plan continues earlier plans: the promise is then against observers who were outside of
+            the silo's region in every plan, with the same colluders throughout.
     """
 
     federation: str
@@ -52,12 +53,12 @@ class Assumptions:
             raise LedgerError("ledger.assumptions-type", assumptions=self)
 
     def to_text(self) -> str:
-        """Returns the assumptions as they are in the file."""
+        """Returns the text of the assumptions in the file."""
         return json.dumps([self.federation, self.colluders, self.group, self.continuing], separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Returns the assumptions that a text of the file holds; any other text raises LedgerError."""
+        """Returns the assumptions from a text of the file; raises `LedgerError` for any other text."""
         try:
             federation, colluders, group, continuing = json.loads(text)
         except (TypeError, ValueError, RecursionError):
@@ -67,38 +68,42 @@ class Assumptions:
     def covers(self, observer: str, later: Self, *, inner_tiers: bool) -> bool:
         """Returns True if an observer of a later plan has seen no more of this plan's releases than this plan charged.
 
+        False is the safe answer: the caller then charges the release as to an observer further inside.
+
         Args:
             observer: The name of the tier, the same in both plans.
             later: The assumptions of the later plan.
-            inner_tiers: True if every tier of this plan inside `observer` is inside it in the later plan too.
+            inner_tiers: True if every tier of this plan inside `observer` is also inside `observer` in the later plan.
         """
         if self.federation != later.federation and not later.continuing:
-            return False  # a silo may have moved: its earlier aggregator is outside its region now
-        if observer == INSIDE:  # without masks the observer inside meets the silo's own noise alone, whoever colludes
+            return False  # a silo may have moved: the earlier aggregator is now an observer outside of the region
+        if observer == INSIDE:  # without masks the observer inside meets the silo's own noise alone, for any colluders
             return not self.group or max(1, later.colluders) <= max(1, self.colluders)
         if later.colluders > self.colluders or not inner_tiers:
             return False
         return not self.was_one_group(later)
 
     def was_one_group(self, later: Self) -> bool:
-        """Returns True if all silos were masked as one group under this plan and are not under the later plan.
+        """Returns True if all silos were masked as one group under this plan, and are not under the later plan.
 
-        Of one group the cost is that against somebody outside the federation, or with few silos of each region. Under
-        the later plan all silos of other regions are observers, and together they know all noise in the global sum but
-        that of one region, which may be the silo's own alone.
+        The cost of a single group is against an observer outside of the federation, or with few silos of every region.
+        Under the later plan all silos of other regions are observers. Together, the silos of other regions know all
+        noise in the global sum except the noise of one region, possibly the silo's own noise alone.
         """
         return self.group == ROOT != later.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cost:
-    """The spending of releases, as squared mean shifts (mu²), additive over releases; infinite without noise.
+    """The cost of releases as squared mean shifts (mu²), additive over releases; infinite without noise.
+
+    Neighbouring federations replace the whole dataset of the silo (`fulcrum.core.privacy_unit`).
 
     Attributes:
-        shifts: By observer, from the one inside the region, "silo", outward: the innermost tier, outer tiers,
-            "federation". The order tells who sees less.
-        alone: Against somebody who meets the silo's own noise and no other; None where the observer inside does. With
-            masked sums the observer inside meets the noise of other silos too.
+        shifts: By observer, from the inside outward: "silo" (inside of the region), the innermost tier, outer tiers,
+            "federation". An observer further out sees less.
+        alone: The cost against an observer who meets the silo's own noise and no other noise; None if the observer
+            "silo" is such an observer. With masked sums the observer "silo" meets the noise of other silos too.
     """
 
     shifts: Mapping[str, float]
@@ -109,26 +114,36 @@ class Cost:
         if self.alone is not None:
             object.__setattr__(self, "alone", _shift("alone", self.alone))
 
+    def __getattr__(self, name: str) -> Any:
+        """Returns the method `charge_to` under its earlier name, with a warning."""
+        if name != "charged":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        warnings.warn("Cost.charged goes with version 0.3. Use charge_to", DeprecationWarning, stacklevel=2)
+        return self.charge_to
+
     def __repr__(self) -> str:
         alone = "" if self.alone is None else f", alone={self.alone}"
         return f"Cost(shifts={dict(self.shifts)}{alone})"
 
-    def charged(
+    def charge_to(
         self, observers: Sequence[str], before: Assumptions | None = None, later: Assumptions | None = None
     ) -> Self:
-        """Returns the cost as the observers of a later plan are charged with it, who are named from the inside outward.
+        """Returns the cost of the same releases against the observers of a later plan.
 
-        An observer is charged as the next one inside where the cost does not name it, or where the assumptions of the
-        two plans differ so that it may have seen more (`Assumptions.covers`): further out, nobody sees more. The last
-        resort inside is somebody who saw the silo's own update.
+        Rules, each on the safe side:
+
+        - an observer that the cost names, and that has seen no more than charged (`Assumptions.covers`), keeps its
+          cost;
+        - any other observer is charged as the next observer inside, because an observer further out sees no more;
+        - the innermost charge is the cost against an observer of the silo's own update (`alone`).
 
         Args:
-            observers: The tiers of the later plan.
-            before: The assumptions of the plan that the release was made under; None where they are not known.
-            later: Those of the later plan. Two plans without assumptions are compared by names alone.
+            observers: The observers of the later plan, from the inside outward.
+            before: The assumptions of the releases' plan; None if unknown.
+            later: The assumptions of the later plan. Two plans without assumptions are compared by names alone.
 
         Raises:
-            LedgerError: The cost does not name the innermost of them, or names two of them in the other order.
+            LedgerError: The cost does not name the innermost observer, or names two observers in the other order.
         """
         if [name for name in self.shifts if name in observers] != [name for name in observers if name in self.shifts]:
             theirs, ours = ", ".join(observers), ", ".join(self.shifts)
@@ -158,19 +173,19 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Self], observers: Sequence[str]) -> Self:
-        """Returns the sum of costs for some observers: the exact sum rounded once, in whatever order."""
-        charged = [cost.charged(observers) for cost in costs]
+        """Returns the sum of costs against `observers`: the exact sum, rounded once, independent of the order."""
+        charged = [cost.charge_to(observers) for cost in costs]
         return cls(shifts={name: _sum(cost.shifts[name] for cost in charged) for name in observers})
 
     def to_text(self) -> str:
-        """Returns the cost as it is in the file, every bit of its numbers; `alone` stands first, without a name."""
+        """Returns the text of the cost in the file, with every bit of the numbers; `alone` is first, without a name."""
         alone = [] if self.alone is None else [[None, self.alone.hex()]]
         pairs = [*alone, *([name, shift.hex()] for name, shift in self.shifts.items())]
         return json.dumps(pairs, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Returns the cost that a text of the file holds; a text that `to_text` does not write raises LedgerError."""
+        """Returns the cost from a text of the file; raises `LedgerError` for a text that `to_text` does not write."""
         try:
             shifts = {name: float.fromhex(shift) for name, shift in json.loads(text)}
             cost = cls(alone=shifts.pop(None, None), shifts=shifts)
@@ -183,13 +198,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Allowance:
-    """The budget of a plan for one silo in total, everything the silo ever spent included.
+    """The budget of a plan for a silo in total: the budget covers all releases of the silo, under every plan.
 
     Attributes:
-        plan_digest: Which plan.
-        rounds: Rounds, numbered from 1; one release a round.
+        plan_digest: The digest of the plan.
+        rounds: The number of rounds, counted from 1; a round has a single release.
         shifts: The budget of mu² by observer, from the inside outward, as in `Cost`.
-        assumptions: Whom the plan counts as an observer; None where that is not known.
+        assumptions: The assumptions of the plan about observers; None if unknown.
     """
 
     plan_digest: str
@@ -210,24 +225,24 @@ class Allowance:
 
     @property
     def observers(self) -> tuple[str, ...]:
-        """The observers that the plan names, from the inside outward."""
+        """The observers of the plan, from the inside outward."""
         return tuple(self.shifts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of the ledger, without the payload.
+    """A line of the ledger: a release without the payload.
 
     Attributes:
-        sequence: Its number, from 1.
-        plan_digest: The plan it was released under.
-        round_number: The round of that plan.
-        basis: The question that it answers, such as the digest of the global model.
-        payload_digest: SHA-256 of the bytes.
-        cost: Its cost, by the observers of its plan.
-        spent: The silo's spending in all, this release included, by the same observers.
-        former_hash: The hash that it had in a ledger of an earlier format; None where it was recorded in this one.
-        chain_hash: SHA-256 over the previous entry's hash and everything above.
+        sequence: The number of the entry, from 1.
+        plan_digest: The digest of the release's plan.
+        round_number: The round of the plan.
+        basis: The digest of the inputs from the server, such as the global model.
+        payload_digest: SHA-256 of the payload.
+        cost: The cost of the release, by the observers of the plan.
+        spent: The cost of all releases of the silo up to this entry, by the same observers.
+        former_hash: The hash of the entry in a ledger of an earlier format; None for an entry recorded in this format.
+        chain_hash: SHA-256 of the previous entry's hash and all values above.
     """
 
     sequence: int
@@ -242,14 +257,14 @@ class Entry:
 
 
 def text(what: str, value: object) -> str:
-    """Returns a text that SQLite and JSON keep as it is, not empty; anything else raises LedgerError."""
+    """Returns a text that is not empty, and that SQLite and JSON keep unchanged; raises `LedgerError` otherwise."""
     if not isinstance(value, str) or not value or "\0" in value or value != value.encode("utf-8", "ignore").decode():
         raise LedgerError("ledger.text-invalid", noun=what, value=value)
     return value
 
 
 def whole(what: str, value: object) -> int:
-    """Returns a whole number from 1 that SQLite can hold; anything else raises LedgerError."""
+    """Returns a whole number from 1 to 2^63 - 1, SQLite's largest; raises `LedgerError` otherwise."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -260,7 +275,7 @@ def whole(what: str, value: object) -> int:
 
 
 def _shifts(value: object) -> Mapping[str, float]:
-    """Returns squared shifts by observer that nobody can change any more."""
+    """Returns a read-only copy of squared shifts by observer."""
     if not isinstance(value, Mapping):
         raise LedgerError("ledger.shifts-type", shifts=value)
     return MappingProxyType({text("an observer", name): _shift(name, shift) for name, shift in value.items()})
@@ -273,7 +288,7 @@ def _shift(observer: str, value: object) -> float:
         number = math.nan
     if not number >= 0:
         raise LedgerError("ledger.shift-range", observer=observer, shift=value)
-    return number + 0.0  # not -0.0
+    return number + 0.0  # -0.0 would have another text in the file, and so another hash, than the equal 0.0
 
 
 def _sum(shifts: Iterable[float]) -> float:

@@ -1,32 +1,31 @@
-"""The file beneath a ledger: its format, its rows and payloads.
+"""The SQLite file of a ledger: format, rows and payloads.
 
-The rules of a ledger are in `fulcrum.core.store.ledger`, which is the module to use. How the file is held, synced and
-copied is in `fulcrum.core.store.database`.
+The rules of a ledger are in `fulcrum.core.store.ledger`, the module to use. Locking, syncing and copying of the file
+are in `fulcrum.core.store.database`.
 """
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from fulcrum.core.store.database import Content, DatabaseFile, PathLike, Statement
+from fulcrum.core.store.disk_sync import running_thread
 from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entry
 from fulcrum.errors import LedgerError, LedgerInUseError, StorageError
 
 FORMAT = 5
-"""Of the file. Earlier formats kept two observers and no names of tiers; `fulcrum ledger convert` writes them anew."""
+"""Of the file. Earlier formats have two observers and no names of tiers; `fulcrum ledger convert` writes a new file."""
 
 MOST_AT_ONCE = 2**20
-"""Bytes of a payload that is still written in one commit with its entry.
+"""The largest payload, in bytes, that is written in one commit with the entry.
 
-The digest of a larger payload is computed while SQLite writes and syncs it, and its entry follows in a commit of its
-own: at 80 MB that takes a third less time.
+The digest of a larger payload is computed while SQLite writes and syncs the payload, and the entry follows in a second
+commit: at 80 MB two commits take a third less time.
 """
 
 UNFINISHED, CONVERTED = 0, 2**31 - 1
-"""In the place of the format, in a ledger that a conversion writes and in one that was converted."""
+"""In the place of the format: a ledger that a conversion is writing, and a ledger that was converted."""
 
 _SCHEMA = """
 CREATE TABLE silo (name TEXT NOT NULL, plan TEXT, entries INTEGER NOT NULL, head TEXT NOT NULL);
@@ -44,7 +43,7 @@ _TYPES: tuple[Any, ...] = (int, str, int, str, str, str, str, str | None, str)
 
 
 class Contents(NamedTuple):
-    """The content of a ledger: silo, current plan, number and head of its entries, all plans, all entries."""
+    """The content of a ledger: silo, current plan, number and head of the entries, all plans, all entries."""
 
     silo: str
     plan: str | None
@@ -55,9 +54,9 @@ class Contents(NamedTuple):
 
 
 class LedgerFile(DatabaseFile):
-    """A ledger's file, held and connected to; made by `opened` and `reading`.
+    """A ledger's file, locked and connected to; made by `opening` and `reading`.
 
-    It knows the content of a ledger, not the rules for it. Its methods are called with `lock` taken.
+    The class stores the content of a ledger, and does not know the rules. Callers of the methods hold `lock`.
     """
 
     application = 0x46554C43  # "FULC"
@@ -72,7 +71,7 @@ class LedgerFile(DatabaseFile):
 
     @classmethod
     def check_format(cls, file: Path, version: int) -> None:
-        """Refuses a file of another format, and a ledger that a conversion has left behind or has not finished."""
+        """Refuses a file of another format, a converted ledger, and a ledger of an unfinished conversion."""
         if version == UNFINISHED != cls.version:
             raise StorageError("ledger.conversion-unfinished", file=file)
         if version == CONVERTED:
@@ -80,12 +79,12 @@ class LedgerFile(DatabaseFile):
         super().check_format(file, version)
 
     @classmethod
-    def opened(cls, path: PathLike, *, silo: str, head: str, create: bool) -> contextlib.AbstractContextManager[Self]:
-        """Opens a file to release from, creating it for the silo where there is none and `create` allows it."""
+    def opening(cls, path: PathLike, *, silo: str, head: str, create: bool) -> contextlib.AbstractContextManager[Self]:
+        """Opens a file to release from; makes a new file for the silo if none exists and `create` is true."""
         return cls.writing(path, first_row(silo, head) if create else None)
 
     def contents(self) -> Contents:
-        """Returns all but the payloads, each of the type it was written as."""
+        """Returns all content except payloads; raises `LedgerError` for a value of another type than was written."""
         damaged = LedgerError("ledger.content-damaged", file=self.path)
         silos = self.rows("SELECT name, plan, entries, head FROM silo")
         if len(silos) != 1 or not _are(silos[0], (str, str | None, int, str)):
@@ -111,19 +110,19 @@ class LedgerFile(DatabaseFile):
         return Contents(silo=silo, plan=plan, recorded=recorded, head=head, plans=plans, entries=entries)
 
     def payload(self, sequence: int) -> bytes | None:
-        """Returns the bytes of an entry, unchecked; None where there are none."""
+        """Returns the payload of an entry, unchecked; None if there is no payload."""
         return self.content("payload", sequence)
 
     def payload_numbers(self) -> list[Any]:
-        """Returns the entries that have payloads, and one more where a release was interrupted."""
+        """Returns the numbers of entries with payloads; after an interrupted release, also the next number."""
         return [row[0] for row in self.rows("SELECT sequence FROM payload ORDER BY sequence")]
 
     def integrity(self) -> list[str]:
-        """Returns the first thing that SQLite finds wrong with the file, or "ok"."""
+        """Returns the first fault that SQLite finds in the file, or "ok"."""
         return [str(row[0]) for row in self.rows("PRAGMA integrity_check(1)")]
 
     def add_plan(self, allowance: Allowance) -> None:
-        """Stores a plan, unless it is there, and makes it the current one; synced when it returns."""
+        """Stores a plan, unless the plan is stored, and makes the plan the current plan; synced at the return."""
         row = plan_row(allowance)
         self.write(
             ("INSERT OR IGNORE INTO plan VALUES (?, ?, ?, ?)", row),
@@ -135,21 +134,23 @@ class LedgerFile(DatabaseFile):
         )
 
     def store_payload(self, sequence: int, payload: bytes) -> tuple[str, bytes | None]:
-        """Stores a large payload, which the next entry makes a release; synced and read back when it returns.
+        """Stores a large payload, synced and read back at the return; the next entry makes the payload a release.
 
         Returns:
-            The digest, and the payload where it is still to be stored with its entry.
+            The digest, and a small payload, which is still to be stored together with the entry.
         """
         sha = hashlib.sha256()
         if len(payload) <= MOST_AT_ONCE:
             sha.update(payload)
             return sha.hexdigest(), payload
-        with _meanwhile(sha, payload):
+        with running_thread(lambda: sha.update(payload)) as started:
+            if not started:
+                sha.update(payload)
             self.write(content=_content(sequence, payload))
         return sha.hexdigest(), None
 
     def add_entry(self, entry: Entry, payload: bytes | None) -> None:
-        """Stores an entry, and its payload unless that is there; synced and read back when it returns."""
+        """Stores an entry, together with a payload that is not stored yet; synced and read back at the return."""
         row = row_of(entry)
         last = (entry.sequence, entry.chain_hash)
         self.write(
@@ -158,14 +159,15 @@ class LedgerFile(DatabaseFile):
             content=None if payload is None else _content(entry.sequence, payload),
             proofs=(
                 ("SELECT * FROM entry WHERE sequence = ?", row[:1], [row]),
-                # Not by its index: opening reads every row of the table, and SQLite counts an endless index for ever.
+                # Not by the index: opening has read every row of the table, but SQLite would count a forged, endless
+                # index for ever, without a call to the handler that limits work.
                 ("SELECT count(*) FROM entry NOT INDEXED", (), [row[:1]]),
                 ("SELECT entries, head FROM silo", (), [last]),
             ),
         )
 
     def forget_unrecorded(self, count: int) -> None:
-        """Erases the payload of a release that was interrupted: it has no entry, and was not sent."""
+        """Erases the payload of an interrupted release: the payload has no entry, and was never sent."""
         if any(number > count for number in self.payload_numbers()):
             self.write(("DELETE FROM payload WHERE sequence > ?", (count,)))
             self.in_doubt = False
@@ -179,20 +181,20 @@ INSERT_ENTRY = "INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def first_row(silo: str, head: str) -> Statement:
-    """Returns the statement that writes the first row of a silo's new ledger."""
+    """Returns the statement for the first row of a silo's new ledger."""
     return "INSERT INTO silo VALUES (?, NULL, 0, ?)", (silo, head)
 
 
 def plan_row(allowance: Allowance) -> tuple[str, int, str, str | None]:
-    """Returns a plan as it is in the file, in the order of its columns."""
+    """Returns the row of a plan in the file, in the order of the columns."""
     assumed = None if allowance.assumptions is None else allowance.assumptions.to_text()
     return allowance.plan_digest, allowance.rounds, Cost(shifts=allowance.shifts).to_text(), assumed
 
 
 def row_of(entry: Entry) -> _Row:
-    """Returns an entry as it is in the file, in the order of its columns."""
-    made = (entry.sequence, entry.plan_digest, entry.round_number, entry.basis, entry.payload_digest)
-    return (*made, entry.cost.to_text(), entry.spent.to_text(), entry.former_hash, entry.chain_hash)
+    """Returns the row of an entry in the file, in the order of the columns."""
+    release = (entry.sequence, entry.plan_digest, entry.round_number, entry.basis, entry.payload_digest)
+    return (*release, entry.cost.to_text(), entry.spent.to_text(), entry.former_hash, entry.chain_hash)
 
 
 def _entry_of(row: _Row) -> Entry:
@@ -211,19 +213,3 @@ def _entry_of(row: _Row) -> Entry:
 
 def _are(values: tuple[object, ...], types: tuple[Any, ...]) -> bool:
     return all(isinstance(value, kind) for value, kind in zip(values, types, strict=True))
-
-
-@contextlib.contextmanager
-def _meanwhile(sha: Any, data: bytes) -> Iterator[None]:
-    """Adds data to a hash in a thread of its own, and waits for it."""
-    thread = threading.Thread(target=sha.update, args=(data,))
-    try:
-        thread.start()
-    except RuntimeError:  # no more threads
-        sha.update(data)
-        yield
-        return
-    try:
-        yield
-    finally:
-        thread.join()

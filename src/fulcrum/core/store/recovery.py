@@ -1,4 +1,4 @@
-"""A file made whole after a crash: the journal beside it is judged, played back if the file needs it, and removed."""
+"""Repair of a file after a crash: the journal beside the file is judged, played back if needed, and removed."""
 
 import io
 import os
@@ -18,12 +18,12 @@ def journal_of(file: Path) -> Path:
 
 
 def files_beside(file: Path) -> tuple[Path, Path, Path]:
-    """Returns the files that SQLite would take for a file's journal, log and index of the log."""
+    """Returns the names of a file's journal, log and index of the log, by SQLite's rules."""
     return journal_of(file), file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")
 
 
 def mark_and_journal(file: Path, hold: io.FileIO, advice: str) -> tuple[CommitMark, Journal]:
-    """Returns a file's mark, and how the journal beside the file stands to it; changes nothing.
+    """Returns a file's mark, and the relation of the journal beside the file to the mark; changes no file.
 
     Args:
         file: The file.
@@ -31,11 +31,12 @@ def mark_and_journal(file: Path, hold: io.FileIO, advice: str) -> tuple[CommitMa
         advice: The remedy for a damaged file, in messages.
 
     Raises:
-        StorageError: The file needs a journal that is not there, or the journal beside the file is not its own.
+        StorageError: The file needs a journal that is missing or damaged, the journal is of another file or time, or a
+            log or a special file stands beside the file.
     """
     journal, *logs = files_beside(file)
     for log in logs:
-        if os.path.lexists(log):  # SQLite would read the log of any file
+        if os.path.lexists(log):  # an attacker's log would change the rows: SQLite reads a log without asking
             raise StorageError("storage.log-foreign", file=log)
     if os.path.lexists(journal) and not stat.S_ISREG(journal.lstat().st_mode):  # opening a pipe would wait for ever
         raise StorageError("storage.not-a-journal", journal=journal, file=file.name)
@@ -50,16 +51,20 @@ def mark_and_journal(file: Path, hold: io.FileIO, advice: str) -> tuple[CommitMa
 
 
 def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: bool) -> CommitMark:
-    """Takes back a commit that was interrupted, marks the file as whole, removes its journal, and returns the mark.
+    """Takes back an interrupted commit, marks the file as whole, removes the journal, and returns the mark.
 
-    SQLite sees a journal only once it is proved to be the file's own and whole. A file that is refused stays as it is.
+    Guarantees:
+
+    - SQLite sees a journal only after proof that the journal is whole and belongs to the file;
+    - a refused file is unchanged;
+    - a crash at any step leaves a file that the next call repairs.
 
     Args:
         file: The file.
         hold: The file, open and locked.
-        schema: Its tables.
+        schema: The tables of the file.
         advice: The remedy for a damaged file, in messages.
-        erases: Whether content that the interrupted commit wrote must be gone from the disk.
+        erases: True if content of the interrupted commit must be gone from the disk.
     """
     mark, verdict = mark_and_journal(file, hold, advice)
     journal = journal_of(file)
@@ -78,7 +83,7 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
 
 
 def _zero_free_pages(file: io.FileIO) -> None:
-    """Overwrites the pages that no row has, and syncs: a commit that was taken back may have written to them."""
+    """Overwrites the pages without rows, and syncs: the commit that was taken back may have left secrets there."""
     file.seek(32)
     trunk = int.from_bytes(file.read(4), "big")
     while trunk:

@@ -1,11 +1,12 @@
-"""Connections to the SQLite files beneath ledgers, records and sums: their settings, and the statements they allow.
+"""Connections to the SQLite files of ledgers, masked rounds and regional sums: settings, and allowed statements.
 
-A file may come from somebody else, and SQLite runs code that a file carries: triggers, views, generated columns,
-defaults and expressions of indexes. So no row is read before the schema is compared with ours, text by text, and an
-authorizer denies all that our own statements do not need, and everything that a trigger or a view would ask for.
+A file may come from an attacker, and SQLite runs code inside of a file: triggers, views, generated columns, defaults
+and expressions of indexes. Two defences: no row is read before the schema equals Fulcrum's schema, text by text; and
+an authorizer denies every action that Fulcrum's own statements do not need, and every action of a trigger or a view.
 
-A b-tree whose pages name one child a hundred times has 100^8 rows in a file of 1 MB. So each statement has a budget of
-steps, and each query a budget of bytes: both grow with the size of the file, and no honest file comes near to them.
+A b-tree whose pages name the same child a hundred times has 100^8 rows in a file of 1 MB, and would keep a silo busy
+for ever. Every statement therefore has a budget of steps, and every query a budget of bytes. Both budgets grow with the
+size of the file, and no honest file comes near a budget.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from typing import Any
 from fulcrum.errors import StorageError, in_one_line
 
 STEPS_PER_BYTE = 8
-"""Steps of SQLite's virtual machine that a statement may take, for each byte of its file.
+"""Steps of SQLite's virtual machine that a statement may take, for every byte of the file.
 
 Measured on files of 20,000 and 200,000 of the shortest rows: at most 0.6 for `integrity_check`, 0.4 for an update of
 all rows, 0.2 for a query. Longer rows take fewer steps a byte.
@@ -28,23 +29,23 @@ LEAST_STEPS = 1_000_000
 """Steps that a statement may take on a file of any size: about 30 milliseconds."""
 
 _STEPS_A_CALL = 10_000  # between two looks at the budget
-_ROW_BYTES = 4  # the least that a row takes in a page: its place, its length, its number, its header
+_ROW_BYTES = 4  # of the shortest row in a page: place, length, number and header
 
 _EVERYWHERE = {
     "trusted_schema": "OFF",
     "cell_size_check": "ON",
-    "mmap_size": "0",  # a page that changes on the disk must not change in memory
+    "mmap_size": "0",  # a stranger's change on the disk must not change a page in memory after its check
 }
 _TO_WRITE = {
     "locking_mode": "EXCLUSIVE",
     "synchronous": "EXTRA",
     "fullfsync": "ON",  # macOS: past the cache of the drive
-    "cache_spill": "OFF",  # no page is written before the mark of its commit is
-    "temp_store": "MEMORY",  # no secret goes to a temporary file
+    "cache_spill": "OFF",  # no page of a commit is written before the commit's mark
+    "temp_store": "MEMORY",  # a temporary file on the disk would keep secrets
     "secure_delete": "ON",
 }
 _TO_READ = {"query_only": "ON"}
-# Not DELETE, see `fulcrum.core.store.commit_mark`. Nor does a forked child that ends delete the journal of its parent.
+# Not DELETE, see `fulcrum.core.store.commit_mark`. With PERSIST a forked child's end leaves the parent's journal alone.
 _JOURNAL = {"journal_mode": "PERSIST"}
 _SETTINGS = _EVERYWHERE | _TO_WRITE | _TO_READ | _JOURNAL
 _ASKED = ("page_count", "page_size", "user_version", "integrity_check", *_SETTINGS)
@@ -54,27 +55,27 @@ _SCHEMA, _MARK = "sqlite_master", "mark"
 
 
 class BoundedConnection(sqlite3.Connection):
-    """A connection whose statements stop after more work than an honest file of that size can need.
+    """A connection whose statements stop after more work than an honest file of the same size can need.
 
-    SQLite calls the handler while it reads the schema too. It does not call the handler while it counts all rows of a
-    table: count a table only after all of its rows were read.
+    SQLite also calls the handler while reading the schema. SQLite does not call the handler while counting all rows of
+    a table: count a table only after reading all rows of the table.
     """
 
     _file: Path
     _calls: int = 0
 
     def limit_work(self, file: Path) -> None:
-        """Stops, from now on, each statement that exceeds the budget of a file."""
+        """Stops, from now on, every statement that exceeds the budget of a file."""
         self._file = file
         self.set_progress_handler(self._exceeds, _STEPS_A_CALL)
 
     def execute(self, sql: str, values: Any = (), /) -> sqlite3.Cursor:
-        """Executes a statement with a budget of its own."""
+        """Executes a statement with a fresh budget."""
         self._calls = 0
         return super().execute(sql, values)
 
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:
-        """Returns the rows of a query; refuses rows that hold more bytes than the file."""
+        """Returns the rows of a query; raises `StorageError` for rows with more bytes than the file."""
         rows, bytes_left = [], self._file.stat().st_size
         for row in self.execute(sql, values):
             bytes_left -= _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
@@ -89,15 +90,15 @@ class BoundedConnection(sqlite3.Connection):
 
 
 def read_only(file: Path, schema: str, *, grown: bool = False) -> BoundedConnection:
-    """Connects to a file that is whole: what lies beside it is not looked at.
+    """Connects to a whole file to read; SQLite ignores any journal and log beside the file.
 
     Args:
         file: The file.
-        schema: Its tables.
-        grown: True where some of them were added later, so that their places in the file may differ.
+        schema: The tables of the file.
+        grown: True if an earlier version of Fulcrum added some tables later: the root pages may then differ.
     """
     with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(contextlib.closing(_connected(file, "mode=ro&immutable=1", schema)))
+        connection = undo.enter_context(contextlib.closing(_connect(file, "mode=ro&immutable=1", schema)))
         _set(connection, _TO_READ)
         connection.execute("BEGIN")
         check_schema(connection, file, schema, grown=grown)
@@ -106,9 +107,9 @@ def read_only(file: Path, schema: str, *, grown: bool = False) -> BoundedConnect
 
 
 def exclusive(file: Path, schema: str) -> BoundedConnection:
-    """Connects to a file and takes SQLite's lock for as long as the connection lasts; its journal is empty."""
+    """Connects to a file to write, with SQLite's lock until the connection closes; the journal must be empty."""
     with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(contextlib.closing(_connected(file, "mode=rw", schema)))
+        connection = undo.enter_context(contextlib.closing(_connect(file, "mode=rw", schema)))
         _set(connection, _TO_WRITE)
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
@@ -122,17 +123,17 @@ def exclusive(file: Path, schema: str) -> BoundedConnection:
 
 @contextlib.contextmanager
 def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
-    """Has SQLite play back the journal beside a file, if it needs one, and zero its header, before the block.
+    """Lets SQLite play back the journal beside a file if needed, and zero the journal's header, before the block.
 
-    SQLite deletes the journal at the end. Were it deleted before the block marks the file as whole, a process killed
-    between the two would leave a file that asks for a journal which is gone.
+    SQLite deletes the journal after the block. The block marks the file as whole: in the other order, a process killed
+    between the two steps would leave a file that needs a deleted journal.
 
     Args:
-        file: The file; its journal is its own.
-        schema: Its tables.
-        check: True to look at every page.
+        file: The file, with a journal that belongs to the file.
+        schema: The tables of the file.
+        check: True to check every page.
     """
-    with contextlib.closing(_connected(file, "mode=rw", schema)) as connection:
+    with contextlib.closing(_connect(file, "mode=rw", schema)) as connection:
         _set(connection, _TO_WRITE)
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
@@ -143,9 +144,9 @@ def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
 
 
 def check_schema(connection: BoundedConnection, file: Path, schema: str, *, grown: bool = False) -> None:
-    """Refuses a file whose tables are not exactly ours, or that is longer or shorter than its header says.
+    """Raises `StorageError` for other tables than Fulcrum's, or a length of the file that the header contradicts.
 
-    SQLite itself reads a last page that was cut short as if it ended in zeros.
+    SQLite itself would read zeros in place of the missing end of a last page that was cut short.
     """
     ours = _schema_of(schema)
     theirs = connection.execute(_SELECT_SCHEMA).fetchmany(len(ours) + 1)
@@ -162,13 +163,13 @@ _SELECT_SCHEMA = f"SELECT type, name, tbl_name, sql, rootpage FROM main.{_SCHEMA
 
 @functools.cache
 def _schema_of(schema: str) -> list[tuple[object, ...]]:
-    """Returns the schema of a new file with these tables, as SQLite stores it."""
+    """Returns the schema of a new file with these tables, in SQLite's own form."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(schema)
         return connection.execute(_SELECT_SCHEMA).fetchall()
 
 
-def _connected(file: Path, mode: str, schema: str) -> BoundedConnection:
+def _connect(file: Path, mode: str, schema: str) -> BoundedConnection:
     connection = sqlite3.connect(
         f"{file.as_uri()}?{mode}",
         uri=True,
@@ -194,14 +195,14 @@ def _set(connection: BoundedConnection, settings: Mapping[str, str]) -> None:
 
 
 def _may_be_set(name: str, value: str | None) -> bool:
-    """Returns True if a setting may be asked for, or set to a value."""
+    """Returns True if a statement may read a setting (value None), or set the setting to the value."""
     if value is None:
         return name in _ASKED
     return _SETTINGS.get(name) == value or (name in ("user_version", "integrity_check") and value.isdecimal())
 
 
 def _authorizer(tables: frozenset[str]) -> Callable[..., int]:
-    """Returns the function that allows or denies each action of a statement while SQLite prepares it."""
+    """Returns the function that allows or denies every action of a statement while SQLite prepares the statement."""
 
     def allow(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
         if source is not None or database not in (None, "main"):  # inside a trigger or a view; a file attached
@@ -209,7 +210,7 @@ def _authorizer(tables: frozenset[str]) -> Callable[..., int]:
         allowed = (
             action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_TRANSACTION)
             or (action == sqlite3.SQLITE_READ and first in (*tables, _SCHEMA))
-            or (action in _WRITES and first in tables and first != _MARK)  # SQLite would write an old mark
+            or (action in _WRITES and first in tables and first != _MARK)  # SQLite's cache holds an old mark
             or (action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS)
             or (action == sqlite3.SQLITE_PRAGMA and first is not None and _may_be_set(first, second))
         )

@@ -209,3 +209,29 @@ def test_a_folder_that_cannot_be_written_gets_no_ledger():
         assert said.startswith("LedgerError: ")
         assert "Permission denied" in said
         assert not list(Path(name).iterdir())
+
+
+@pytest.mark.parametrize(("name", "now"), [("spent", "total_cost"), ("unused", "is_unused")])
+def test_a_ledger_answers_to_its_earlier_names_with_a_warning(path, name, now):
+    with opened(path) as ledger:
+        release(ledger, 1)
+        with pytest.deprecated_call(match=f"Ledger.{name} goes with version 0.3. Use {now}"):
+            assert getattr(ledger, name) == getattr(ledger, now)
+
+
+def test_the_earlier_names_of_methods_do_the_same_work(path):
+    with opened(path) as ledger:
+        release(ledger, 1, b"noisy")
+        with pytest.deprecated_call(match="Use stored_payload"):
+            assert ledger.stored(PLAN, 1, "model") == b"noisy"
+        with pytest.deprecated_call(match="Use holding"), ledger.held():
+            assert ledger.sequence == 1
+    with pytest.deprecated_call(match="Cost.charged goes with version 0.3. Use charge_to"):
+        assert COST.charged(tuple(COST.shifts)) == COST.charge_to(tuple(COST.shifts))
+
+
+def test_ledgers_and_costs_have_no_further_names(path):
+    with opened(path) as ledger, pytest.raises(AttributeError, match="'Ledger' object has no attribute 'paid'"):
+        ledger.paid  # noqa: B018
+    with pytest.raises(AttributeError, match="'Cost' object has no attribute 'paid'"):
+        COST.paid  # noqa: B018

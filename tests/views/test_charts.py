@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import MissingExtraError
@@ -140,7 +141,7 @@ def test_charts_become_pictures_in_both_themes(dark):
 def test_pictures_without_vl_convert_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     for needed in (javascript_bundle, lambda: svg({}), lambda: png({})):
-        with pytest.raises(MissingExtraError, match=r"Run: pip install 'fulcrum-dp\[report\]'"):
+        with pytest.raises(MissingExtraError, check=coded("charts.extra-missing")):
             needed()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.audit.evidence.findings import save_audit
@@ -228,7 +229,7 @@ def test_the_report_shows_an_audit_of_its_plan_and_refuses_anothers(audited):
     assert 'id="audit"' not in bare
     assert 'id="questions"' not in bare
     other = msgspec.structs.replace(audited, plan_digest="0" * 64)
-    with pytest.raises(DataError, match="the audit is of another plan"):
+    with pytest.raises(DataError, check=coded("report.audit-of-other-plan")):
         report(PLAN, audit=other)
 
 

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from error_codes import coded
 from page_client import HOSPITALS, Client
 
 from fulcrum.cli import command_line as cli
@@ -60,7 +61,7 @@ def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     from fulcrum.cli.page import serve_command
 
-    with pytest.raises(MissingExtraError, match=r"Run: pip install 'fulcrum-dp\[serve\]'"):
+    with pytest.raises(MissingExtraError, check=coded("page.extra-missing")):
         serve_command()
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from error_codes import coded
 from page_client import FILE, HOSPITALS, JSON, SETTINGS, msgspec_json
 
 import fulcrum
@@ -162,5 +163,5 @@ def test_an_edit_that_cannot_be_is_refused_in_one_line(edit, reason, client):
 
 def test_too_many_silos_are_refused_at_the_start():
     many = fulcrum.Federation.from_sizes({"r": [1.0] * 100_001})
-    with pytest.raises(FederationError, match="100,001 silos are more than the 100,000"):
+    with pytest.raises(FederationError, check=coded("page.silos-too-many")):
         application(many, hosts=hosts_of("127.0.0.1"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli import command_line as cli
@@ -346,23 +347,23 @@ def test_accuracies_of_a_run_and_a_comparison_are_shown(trained):
 
 def test_results_of_another_plan_are_refused(trained, tmp_path, capsys):
     other = fulcrum.plan("mild", rounds=3, epsilon=4.0)
-    with pytest.raises(DataError, match=r"run.json is of another plan \(digest ....\.\., expected ....\.\.\)"):
+    with pytest.raises(DataError, check=coded("run.other-plan")):
         report(other, trained / "run")
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "comparison.json").write_bytes((trained / "run" / "comparison.json").read_bytes())
-    with pytest.raises(DataError, match=r"comparison.json is of another federation or target"):
+    with pytest.raises(DataError, check=coded("run.other-target")):
         report(other, alone)
     assert "accuracy" in data_of(report(fulcrum.read_plan(trained / "plan.json"), alone))["charts"]
     scaled = json.loads((alone / "comparison.json").read_text())
     scaled["rows"][0]["noise_budget"] *= 1.01
     (alone / "comparison.json").write_text(json.dumps(scaled))
-    with pytest.raises(DataError, match=r"comparison.json is of another federation or target"):
+    with pytest.raises(DataError, check=coded("run.other-target")):
         report(fulcrum.read_plan(trained / "plan.json"), alone)
     (alone / "comparison.json").write_text("[1]")
-    with pytest.raises(DataError, match=r"comparison.json is not what training writes"):
+    with pytest.raises(DataError, check=coded("run.file-malformed")):
         report(other, alone)
-    with pytest.raises(DataError, match=r"holds no run.json and no comparison.json. Make one with: fulcrum train"):
+    with pytest.raises(DataError, check=coded("run.results-missing")):
         report(other, tmp_path)
 
 
@@ -405,7 +406,7 @@ def test_a_mistake_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):
 
 def test_a_report_without_vl_convert_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(MissingExtraError, match=r"Run: pip install 'fulcrum-dp\[report\]'"):
+    with pytest.raises(MissingExtraError, check=coded("charts.extra-missing")):
         report(fulcrum.plan("mild", rounds=3, epsilon=1.0))
 
 

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.command_line import run
@@ -98,7 +99,7 @@ def test_a_run_that_breaks_off_is_marked_so(tmp_path, about):
 def test_an_mlflow_server_that_is_not_there_is_told_before_anything_is_trained(about):
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     with (
-        pytest.raises(DataError, match=r"^--mlflow http://127\.0\.0\.1:1 cannot be used: ") as caught,
+        pytest.raises(DataError, check=coded("tracking.mlflow-unusable")) as caught,
         tracking(about, tensorboard=None, mlflow="http://127.0.0.1:1"),
     ):
         pytest.fail("opened")
@@ -111,7 +112,7 @@ def test_without_the_library_there_is_one_line_with_the_remedy(tmp_path, monkeyp
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
     with (
-        pytest.raises(MissingExtraError, match=rf"pip install 'fulcrum-dp\[{option}\]'"),
+        pytest.raises(MissingExtraError, check=coded("tracking.extra-missing")),
         tracking(about, **{"tensorboard": None, "mlflow": None, option: tmp_path / "x"}),
     ):
         pytest.fail("opened")

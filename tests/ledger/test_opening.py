@@ -235,3 +235,10 @@ def test_ledgers_and_costs_have_no_further_names(path):
         ledger.paid  # noqa: B018
     with pytest.raises(AttributeError, match="'Cost' object has no attribute 'paid'"):
         COST.paid  # noqa: B018
+
+
+def test_an_error_of_the_file_keeps_its_code_and_details_as_an_error_of_the_ledger(path):
+    path.write_bytes(b"")
+    with pytest.raises(LedgerError) as caught:
+        Ledger.read(path)
+    assert (caught.value.code, caught.value.details["file"]) == ("storage.file-empty", path.resolve())

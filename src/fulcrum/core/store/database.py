@@ -413,9 +413,7 @@ class DatabaseFile:
             kind = cls.in_use if isinstance(trouble, FileInUseError) else cls.error
             if type(error) is kind:
                 raise
-            translation = kind(str(trouble))
-            vars(translation).update(vars(trouble))  # code, details and remedy
-            raise translation from error
+            raise kind.at("", trouble) from error
 
     @classmethod
     def _trouble(cls, error: BaseException, file: Path, done: str) -> StorageError:

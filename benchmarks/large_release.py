@@ -132,7 +132,7 @@ def stages(folder: Path, parameters: int) -> Iterator[Stage]:
     )
     del perturbed
     plain, aead = sent.values.data.cast("B"), AESGCM(os.urandom(32))
-    sound = fulcrum.verified(plan)
+    sound = fulcrum.verified_plan(plan)
     sealer, opener = Sealer(sound, "lyon", folder / "lyon"), Opener(sound, "south", folder / "south")
     yield Stage("seal", "AES-GCM, SHA-256", 2.5, partial(sealer.seal, sent), partial(encrypted, aead, plain))
     sealed, theirs = sealer.seal(sent), encrypted(aead, plain)

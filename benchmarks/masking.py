@@ -100,7 +100,7 @@ def group_for(members: int) -> tuple[Group, dict[str, Any]]:
         aggregation="masked",
         keys={name: public_text(key) for name, key in keys.items()},
     )
-    return dataclasses.replace(group_of(fulcrum.verified(made), "region"), parameters=None), keys
+    return dataclasses.replace(group_of(fulcrum.verified_plan(made), "region"), parameters=None), keys
 
 
 def keystream_seconds(count: int, masks: int) -> float:

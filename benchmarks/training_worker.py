@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--format", choices=FORMATS, default="table")
     options = parser.parse_args()
-    plan = fulcrum.verified(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0))
+    plan = fulcrum.verified_plan(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0))
     assignment = Assignment(silo="region-1-1", round_number=1, plan=plan, seed=0, options={})
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "benchmarked_training.py").write_text(MODULE, encoding="utf-8")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.core.plan.signatures import read_signed_plan as read_signed_plan
     from fulcrum.core.plan.verification import verify as verify
     from fulcrum.core.plan.verified_plan import VerifiedPlan as VerifiedPlan
-    from fulcrum.core.plan.verified_plan import verified as verified
+    from fulcrum.core.plan.verified_plan import verified_plan as verified_plan
     from fulcrum.core.silo.masked_release import MaskedSilo as MaskedSilo
     from fulcrum.core.silo.policy import Policy as Policy
     from fulcrum.core.silo.policy import read_policy as read_policy
@@ -224,11 +224,14 @@ _MODULES = {
     "torch_model": "simulation.torch.torch_model",
     "train": "simulation.training_runs",
     "tune": "simulation.tuning",
-    "verified": "core.plan.verified_plan",
+    "verified_plan": "core.plan.verified_plan",
     "verify": "core.plan.verification",
     "verify_ledger": "core.store.ledger_checks",
 }
 """The module of every public name."""
+
+_RENAMED = {"verified": "verified_plan"}
+"""By old public name, the name in use. The old names go with version 0.3."""
 
 __all__ = list(_MODULES)
 
@@ -239,6 +242,12 @@ if not TYPE_CHECKING:
 
         if name == "__version__":
             return import_module("fulcrum.version").package_version()
+        if name in _RENAMED:
+            import warnings
+
+            message = f"fulcrum.{name} goes with version 0.3. Use fulcrum.{_RENAMED[name]}"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return __getattr__(_RENAMED[name])
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
         # A global from now on, so that `__getattr__` runs once a name.

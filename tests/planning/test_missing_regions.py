@@ -86,7 +86,9 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
 )
 def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
-    assert aggregation_of(fulcrum.verified(plan)).joint_senders() == tuple(frozenset(regions) for regions in together)
+    assert aggregation_of(fulcrum.verified_plan(plan)).joint_senders() == tuple(
+        frozenset(regions) for regions in together
+    )
     assert (outermost_complete_tier(plan) == "federation") is (together == ["abcd"])
     words = [
         text.partition(" that has no sum")[0]

@@ -43,7 +43,7 @@ def test_a_plan_that_was_written_once_is_read_saved_and_described_without_a_solv
     read = fulcrum.read_plan(tmp_path / "plan.json")
     fulcrum.save_plan(read, tmp_path / "read.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "read.json").read_bytes()
-    assert fulcrum.verified(read).digest == made.digest
+    assert fulcrum.verified_plan(read).digest == made.digest
     assert fulcrum.guarantee_of(read).statement == fulcrum.guarantee_of(made).statement
     assert "Plan(" in repr(read)
     with pytest.raises(AssertionError, match="solved for"):

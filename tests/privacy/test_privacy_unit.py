@@ -12,7 +12,7 @@ import fulcrum
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.figures import effective_multiplier
 from fulcrum.core.plan.plan_file import content_digest
-from fulcrum.core.plan.verified_plan import verified
+from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.privacy_unit import SILO_UNIT, UNITS, PrivacyUnit
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
@@ -76,7 +76,7 @@ def test_planner_and_verification_agree_on_another_unit(patient):
     checks = fulcrum.verify(content)
     assert [check for check in checks if not check.holds] == []
     assert "sensitivity is 1C" in {check.name for check in checks}
-    sound = verified(content)
+    sound = verified_plan(content)
     assert sound.unit is patient
     assert fulcrum.verify(silo.content())[2].name == "sensitivity is 2C"
 
@@ -108,7 +108,7 @@ def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
 
 
 def test_a_release_charges_by_the_sensitivity_of_the_unit(patient):
-    made = verified(make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
+    made = verified_plan(make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
     name = FEDERATION.silo_name(0)
     cost = made.release_cost(name)["region"]
     assert cost == pytest.approx(1 / float(effective_multiplier(made, "region")[0]) ** 2, rel=1e-12)

@@ -37,7 +37,7 @@ def made(keys, kind, **options):
         "purpose": "deployment",
     }
     plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), aggregation=kind, keys=keys, **(settings | options))
-    return fulcrum.verified(plan)
+    return fulcrum.verified_plan(plan)
 
 
 both_kinds = pytest.mark.parametrize("kind", AGGREGATIONS)

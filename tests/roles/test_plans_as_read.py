@@ -91,7 +91,7 @@ def test_silo_region_and_server_know_a_plan_by_the_digest_of_its_file(tmp_path):
     world = World(tmp_path)
     plan = older(tmp_path / "plan.json", world.plan)
     assert plan.digest == json.loads((tmp_path / "plan.json").read_text())["digest"] != world.plan.digest
-    assert fulcrum.verified(plan).digest == plan.digest
+    assert fulcrum.verified_plan(plan).digest == plan.digest
     assert release_parameters_of(plan, "lille").plan_digest == plan.digest
     server = Coordinator.open(
         tmp_path / "server", plan, dict(zip(LAYOUT.names, map(np.zeros, LAYOUT.shapes), strict=True))
@@ -114,7 +114,7 @@ def test_a_plan_is_verified_once_however_often_and_wherever_it_is_read(silo, mon
     site = read_site(silo, "silo")
     for plan in (site.plan, read_site(silo, "silo").plan, fulcrum.read_plan(silo / "plan.json")):
         release_parameters_of(plan, "a")
-        fulcrum.verified(plan)
+        fulcrum.verified_plan(plan)
     assert verified == [site.plan.digest]
 
 

@@ -96,7 +96,7 @@ def test_a_server_pools_under_no_plan_that_promises_something_further_out(world,
 def test_a_server_runs_the_plan_that_was_verified_whatever_was_changed_in_memory(world, tmp_path):
     plan = joint(world)
     assert plan.digest  # taken before the change, as by whoever signed it
-    expected = fulcrum.verified(plan).least_influence
+    expected = fulcrum.verified_plan(plan).least_influence
     object.__setattr__(plan, "least_influence", 0.9)
     assert Coordinator.open(tmp_path / "server", plan, HEAD)._plan.least_influence == expected != 0.9
 

@@ -99,7 +99,7 @@ def test_a_silo_releases_under_a_plan_whose_rule_it_does_not_know_and_every_serv
         known.setattr(rule_registry, "_RULES", rule_registry._RULES | {"median": MedianRule})
         plan = fulcrum.plan("isic-paper", rounds=3, epsilon=1.0, server="median", parameters=4)
         fulcrum.save_plan(plan, tmp_path / "plan.json")
-        content = fulcrum.verified(plan)
+        content = fulcrum.verified_plan(plan)
     update = {"head": np.ones(4)}
     released = fulcrum.release(update, content, "region-1-1", 1, noise=fulcrum.SeededNoise(seed=1))
     assert released.round_number == 1

@@ -127,7 +127,7 @@ def test_memory_that_is_handed_back_changes_no_bit(name):
 
 @every_rule
 def test_a_state_goes_to_a_checkpoint_and_back_without_losing_a_bit(name, tmp_path):
-    plan = fulcrum.verified(plan_of(name))
+    plan = fulcrum.verified_plan(plan_of(name))
     rule, rounds = server_rule_of(plan), list(rounds_of(plan_of(name)))
     whole = states_of(rule, rounds)
     layout = Layout(names=("head",), shapes=((ROWS, CLASSES),))

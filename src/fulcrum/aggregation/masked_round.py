@@ -22,7 +22,7 @@ from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.model_message import basis_of, checked_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verified_plan import verified
+from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.errors import ExchangeError, in_one_line
 
@@ -47,7 +47,7 @@ class MaskedRound:
         attempt: int = 1,
         beside: str = "",
     ) -> None:
-        plan = verified(plan, error=ExchangeError)
+        plan = verified_plan(plan, error=ExchangeError)
         check_one_tier(plan)
         check_aggregation(plan, "masked")
         layout, _ = checked_model(plan, model)

@@ -2,10 +2,10 @@
 
 >>> from fulcrum.readers.federation import Federation
 >>> from fulcrum.planning.planner import plan
->>> from fulcrum.core.plan.verified_plan import verified
+>>> from fulcrum.core.plan.verified_plan import verified_plan
 >>> sizes = {"north": {"caen": 100, "lille": 100, "metz": 100}, "south": {"nice": 300, "lyon": 300}}
 >>> made = plan(Federation.from_sizes(sizes), rounds=10, epsilon=1.0, dropouts=1)
->>> aggregation = aggregation_of(verified(made))
+>>> aggregation = aggregation_of(verified_plan(made))
 >>> aggregation.lacking("north", {"caen", "lille"})
 >>> aggregation.lacking("north", {"caen"})
 '2 of 3 silos are missing, the plan does without 1'

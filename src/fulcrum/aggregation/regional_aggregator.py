@@ -33,7 +33,7 @@ from fulcrum.core.messages.model_message import check_model_layout
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, StorageError
@@ -105,7 +105,7 @@ class Region(ClosedAtTheEnd):
             key: Its private X25519 key file.
             create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
         """
-        plan = verified(plan, error=ExchangeError)
+        plan = verified_plan(plan, error=ExchangeError)
         check_one_tier(plan)
         check_aggregation(plan, "trusted")
         opener = Opener(plan, region, key)

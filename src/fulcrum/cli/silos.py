@@ -24,7 +24,7 @@ from fulcrum.cli.options import (
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.choices import Accountant
 from fulcrum.core.plan.signatures import read_signed_plan
-from fulcrum.core.plan.verified_plan import verified
+from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
@@ -90,7 +90,7 @@ def policy(
 ) -> int:
     """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
     wanted = read_policy(rules)
-    plan = verified(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
+    plan = verified_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
     before = 0
     if ledger is not None:
         with Ledger.read(ledger) as book:
@@ -169,7 +169,7 @@ def convert_ledger_command(
     style: FormatOption = "table",
 ) -> int:
     """Write a ledger of an earlier version anew; the old ledger allows no further release."""
-    plans = [verified(path) for path in plan]
+    plans = [verified_plan(path) for path in plan]
 
     def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
         parameters = [release_parameters_of(plan_file, silo) for plan_file in plans]

@@ -32,7 +32,7 @@ class Plan(PlanFigures):
     """Noise for every silo, and the epsilon of the noise against every observer.
 
     A plan is data: `PlanData` lists the fields, `PlanFigures` the figures. Functions make a plan (`fulcrum.plan`),
-    describe a plan (`guarantee_of`, `advice_on`), verify a plan (`verified`) and write a plan (`save_plan`).
+    describe a plan (`guarantee_of`, `advice_on`), verify a plan (`verified_plan`) and write a plan (`save_plan`).
 
     Attributes:
         document: The content of the file that the plan was read from; None for a plan made in memory. A changed copy

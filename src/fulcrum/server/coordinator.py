@@ -40,7 +40,7 @@ from fulcrum.core.messages.membership import members_of, senders_of, step_of
 from fulcrum.core.messages.model_message import Model, checked_model, model_digest
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.preconditions import check_one_tier
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.planning.server_settings import FactsOfPlan, server_rule_of
@@ -83,7 +83,7 @@ class Coordinator:
                 The server's rule projects out the shift that a softmax head ignores.
         """
         # Silos and regions verify too: a server must not run a plan that they would refuse.
-        plan = verified(plan, error=ExchangeError)
+        plan = verified_plan(plan, error=ExchangeError)
         check_one_tier(plan)
         rule, place = server_rule_of(plan), Path(folder)
         try:
@@ -117,7 +117,7 @@ class Coordinator:
     @classmethod
     def read(cls, folder: str | Path, plan: SupportsContent) -> Self:
         """Returns a coordinator at the round of the checkpoint; refuses a folder without a checkpoint of the plan."""
-        place, plan = Path(folder), verified(plan, error=ExchangeError)
+        place, plan = Path(folder), verified_plan(plan, error=ExchangeError)
         return cls(place, plan, server_rule_of(plan), read_checkpoint(place, plan))
 
     def __getattr__(self, name: str) -> Any:

@@ -25,7 +25,7 @@ from fulcrum.core.messages.layout import Layout, in_units
 from fulcrum.core.messages.membership import group_name_of, members_of, senders_of
 from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
 from fulcrum.core.training.training_module import Learner
@@ -89,7 +89,7 @@ def _masked_sums(
     for folder in folders.values():
         (folder / "state").mkdir(parents=True)
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
-    keyed = verified(replace(plan, keys=keys))
+    keyed = verified_plan(replace(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
     learner, model = Learner(start=start, train=train), start(options)
     silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}

@@ -23,7 +23,7 @@ from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.noise.noise_sources import SeededNoise
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
@@ -104,7 +104,7 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
         folder = Path(scratch)
         where = {site: folder / f"{place}.key" for place, site in enumerate([name, *members])}
         keys = {silo: new_key(where[silo]) for silo in members}
-        keyed = verified(replace(plan, keys=keys | {name: new_key(where[name], "sealing")}))
+        keyed = verified_plan(replace(plan, keys=keys | {name: new_key(where[name], "sealing")}))
         with Region.open(folder / "region", keyed, name, where[name]) as region:
             region.expect_layout(layout)
             for silo, index in members.items():

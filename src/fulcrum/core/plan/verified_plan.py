@@ -3,17 +3,17 @@
 >>> import msgspec
 >>> from fulcrum.planning.planner import plan
 >>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> sound = verified(made)
->>> sound.digest == made.digest, verified(sound) is sound
+>>> sound = verified_plan(made)
+>>> sound.digest == made.digest, verified_plan(sound) is sound
 (True, True)
 >>> statement = msgspec.structs.replace(made.content().guarantee, statement="Everybody is safe.")
->>> verified(msgspec.structs.replace(made.content(), guarantee=statement))
+>>> verified_plan(msgspec.structs.replace(made.content(), guarantee=statement))
 Traceback (most recent call last):
 fulcrum.errors.PlanError: the plan does not hold what it says: words, the statement is not what the figures say
 
 A content is verified once a process, by its digest. A `VerifiedPlan` is made from a copy of the content that was taken
 before the first check, and from nothing else, so a plan object that somebody changes in memory has no part in it. It
-cannot be copied or pickled, and one that `verified` did not make is refused.
+cannot be copied or pickled, and one that `verified_plan` did not make is refused.
 """
 
 import os
@@ -51,7 +51,7 @@ _VERIFYING = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VerifiedPlan(PlanData):
-    """The data of a plan that was verified; made by `verified`, and by no other function.
+    """The data of a plan that was verified; made by `verified_plan`, and by no other function.
 
     Attributes:
         encoded: The content of the file, as it was verified, in JSON.
@@ -72,7 +72,7 @@ class VerifiedPlan(PlanData):
 
     def __post_init__(self, maker: object) -> None:
         if maker is not _MAKER:
-            raise TypeError("a VerifiedPlan is made by fulcrum.verified alone")
+            raise TypeError("a VerifiedPlan is made by fulcrum.verified_plan alone")
         steps = figures.lattice_steps(self)
         object.__setattr__(self, "noise_variance", read_only(figures.noise_variance(self)))
         object.__setattr__(self, "lattice_steps", None if steps is None else read_only(steps))
@@ -110,7 +110,7 @@ class VerifiedPlan(PlanData):
         return self.unit.sensitivity**2 / multiplier**2 if multiplier else float("inf")
 
 
-def verified(
+def verified_plan(
     plan: SupportsContent | PlanFile | str | Path,
     *,
     error: type[FulcrumError] = PlanError,
@@ -138,7 +138,7 @@ def verified(
 def verified_of_issuer(
     content: PlanFile, issuer: str, *, error: type[FulcrumError] = PlanError, source: str = "the plan"
 ) -> VerifiedPlan:
-    """Returns the verified plan of a content whose signature by `issuer` the caller has checked; see `verified`."""
+    """Returns the verified plan of a content of which the caller has checked the signature by `issuer`."""
     digest = content_digest(content)
     if digest in _VERIFIED and content.digest in ("", digest) and (kept := _KEPT.get((digest, issuer))) is not None:
         return kept

@@ -20,7 +20,7 @@ from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verification import Recomputed
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.topology import SILO
 from fulcrum.errors import PolicyError, listing
 from fulcrum.parsing import toml_of
@@ -78,7 +78,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         The plan is verified, and its figures are recomputed, once for all silos.
         """
         if type(self).check is not Policy.check:  # a class of the user's own asks more
-            for silo in verified(plan, error=PolicyError).index:
+            for silo in verified_plan(plan, error=PolicyError).index:
                 self.check(plan, silo)
             return
         figures = _Figures.of(plan)
@@ -168,7 +168,7 @@ class _Figures:
     @classmethod
     def of(cls, plan: SupportsContent) -> Self:
         """Returns the figures of a plan, or raises `PolicyError` where the plan does not verify."""
-        sound = verified(plan, error=PolicyError)
+        sound = verified_plan(plan, error=PolicyError)
         content = sound.content()
         members: dict[str, list[str]] = defaultdict(list)
         for entry in content.silos:

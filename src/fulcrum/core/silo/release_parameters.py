@@ -18,7 +18,7 @@ from fulcrum.core.noise.mechanism import LatticeMechanism
 from fulcrum.core.plan.figures import group_tier
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.store.ledger import Allowance, Assumptions, Cost
@@ -65,7 +65,7 @@ def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | 
         ReleaseError: The plan does not know the silo, does not hold what it says, or is one for research.
         PolicyError: The policy forbids it.
     """
-    sound = verified(plan, error=ReleaseError)
+    sound = verified_plan(plan, error=ReleaseError)
     rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
     if (key := (sound.digest, sound.issuer, silo, type(policy), rules)) not in _PASSED:
         _PASSED[key] = _checked_parameters(sound, silo, policy)

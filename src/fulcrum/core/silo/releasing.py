@@ -24,7 +24,7 @@ from fulcrum.core.noise.mechanism import GaussianMechanism, apply_mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.release_parameters import ReleaseParameters, release_parameters_of
 from fulcrum.core.store.ledger import Ledger
@@ -94,7 +94,7 @@ def release(
         masked: Whether it leaves the silo masked alone, as `MaskedSilo` sends it. A plan that counts on that takes
             nothing else, and one that does not takes nothing masked.
     """
-    plan = verified(plan, error=ReleaseError)
+    plan = verified_plan(plan, error=ReleaseError)
     index = plan.index_of(silo, ReleaseError)
     if masked and plan.aggregation != "masked":
         raise ReleaseError("release.masked-unexpected", aggregation=plan.aggregation)

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fulcrum.core.plan.verified_plan import VerifiedPlan, verified
+from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import Site, read_site
 from fulcrum.engines.flower.flower_records import (
@@ -74,7 +74,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         if isinstance(site, Plan | VerifiedPlan):
             if state is None:
                 raise DataError("flower.checkpoint-folder-missing")
-            self._plan, self._state, wait = verified(site), Path(state), 120.0
+            self._plan, self._state, wait = verified_plan(site), Path(state), 120.0
         else:
             server = server_site(site)
             self._plan, wait = server.plan, server.settings.patience

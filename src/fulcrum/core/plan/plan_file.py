@@ -1,7 +1,8 @@
-"""The file format of a plan, `fulcrum.plan/2`: versioned JSON that says what was promised, to whom, against whom.
+"""The file format of a plan, `fulcrum.plan/2`: versioned JSON with the promise, the silos and the observers.
 
-The schema is the types below; an epsilon of null means that there is no guarantee (infinite). Epsilons are rounded
-up, never down; noise multipliers are written in full. The digest covers every other byte, so a changed file is noticed.
+The schema is the types below. An epsilon of null means no guarantee (infinite). Epsilons are rounded up, never down;
+noise multipliers are written in full. The digest covers every other byte, so a reader detects a changed file. Unknown
+fields are refused: a field that an older reader ignores could carry a promise that no check covers.
 """
 
 import base64
@@ -40,7 +41,7 @@ Required: TypeAlias = Multiplier | list[Multiplier]
 
 
 class FederationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which federation the plan is for."""
+    """The federation of the plan."""
 
     name: str
     digest: str
@@ -49,13 +50,13 @@ class FederationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What was asked for; `required_multiplier` is what it means by tier, one number or one by silo.
+    """The settings and targets of the plan.
 
-    Weights, clip share, server, aggregation and unit are left out where they are the paper's. `weights` is "declared"
-    where silos count for what the federation declares, "by-silo" for weights that were given by silo. `influence_mix`
-    is the part of the regions' weights that is by share, so that every region keeps `least_influence` of its own.
-    `absent_regions` is true where a round goes on without a region that has no sum; no epsilon then counts on its noise
-    further out.
+    `required_multiplier` states the targets as effective multipliers by tier, a number for all silos or a list by silo.
+    Weights, clip share, server, aggregation and unit are omitted if equal to the paper's. `weights` is "declared" for
+    weights that the federation declares, and "by-silo" for weights given by silo. `influence_mix` is the part of the
+    regions' weights that is by share, so that every region has `least_influence`. `absent_regions` is true where a
+    round continues without a region that has no sum; no epsilon further out then counts on that region's noise.
     """
 
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)]
@@ -88,7 +89,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class PlanGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What holds, in words: the statement, the neighbours it compares, and everything it rests on."""
+    """The guarantee in words: the statement, the neighbouring relation, and all assumptions."""
 
     statement: str
     adjacency: str
@@ -97,7 +98,7 @@ class PlanGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class PlanSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The figures a reader looks for first; both observers, always."""
+    """The main figures, always for both observers."""
 
     noise_budget: float
     uniform_noise_budget: float
@@ -110,10 +111,10 @@ class PlanSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One sum that an observer of a tier sees; `noise_multiplier` is the noise in it over the clip norm.
+    """A sum that an observer of a tier sees; `noise_multiplier` is the noise in the sum over the clip norm.
 
-    In deployment the innermost nodes carry the step of the lattice that their silos release on. Where shares are mixed
-    into the regions' weights, `rule_weight` is what an innermost node counts for by the rule alone.
+    In deployment the innermost nodes carry the lattice step of their silos. If shares are mixed into the regions'
+    weights, `rule_weight` is the weight of an innermost node by the rule alone.
     """
 
     name: str
@@ -127,12 +128,12 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One silo: its place, its noise, and its epsilon against an observer of each tier.
+    """A silo: node, noise, and epsilon against an observer of every tier.
 
-    `spent` is the squared shift (mu²) by tier that it had spent before this plan, which its epsilons include;
-    `moved_from` is its region in the plan before, where that was another one; `weight` is what it counts for, where
-    that is not its share of all records, and `declared_weight` what the federation says that it ought to. `records` is
-    null where sizes are not declared.
+    `spent` is the squared shift (mu²) by tier that the silo had spent before this plan; the epsilons include the past.
+    `moved_from` is the silo's region in the plan before, if the silo moved. `weight` is the weight in the sums, if
+    different from the share of all records, and `declared_weight` the weight that the federation declares. `records`
+    is null where sizes are not declared.
     """
 
     silo: str
@@ -165,11 +166,16 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     digest: str = ""
 
 
-def key_bytes(text: str) -> bytes | None:
-    """Returns the 32 bytes of a public key that a plan carries as base64, or None for any other text.
+def values_by_silo(value: Required, silos: int) -> list[float]:
+    """Returns a value of the settings as a list by silo: a single number holds for all silos."""
+    return value if isinstance(value, list) else [value] * silos
 
-    Base64 has four spellings of 32 bytes, since two bits of the last letter count for nothing. Here the spelling of the
-    encoder alone is a key, so that equal keys are equal texts.
+
+def key_bytes(text: str) -> bytes | None:
+    """Returns the 32 bytes of a public key in base64, or None for any other text.
+
+    Base64 has four spellings of 32 bytes, since two bits of the last letter have no meaning. Only the spelling of the
+    encoder is a key: a second spelling would look like a second key, and its owner like two silos.
 
     >>> key_bytes("A" * 43 + "=") == bytes(32), key_bytes("A" * 42 + "B="), key_bytes("a key")
     (True, None, None)
@@ -182,12 +188,12 @@ def key_bytes(text: str) -> bytes | None:
 
 
 def content_digest(content: PlanFile) -> str:
-    """Returns the SHA-256 of the plan without its own digest."""
+    """Returns the SHA-256 of the plan's content without the digest."""
     bare = msgspec.structs.replace(content, digest="")
     return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
 
 
 def to_json(content: PlanFile) -> bytes:
-    """Returns the file's bytes, the digest filled in."""
+    """Returns the bytes of the plan file, with the digest."""
     sealed = msgspec.structs.replace(content, digest=content_digest(content))
     return msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n"

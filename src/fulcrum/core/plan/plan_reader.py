@@ -1,6 +1,6 @@
-"""The content of plan files, read: format, digest, and the form of every name and number.
+"""Reads the content of plan files: format, digest, and the form of every name and number.
 
-A content of the right form may still state figures that are false: `fulcrum.core.plan.verification` recomputes them.
+A content of the right form may still state false figures: `fulcrum.core.plan.verification` recomputes the figures.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import SMALLEST
-from fulcrum.core.plan.plan_file import FORMAT, PlanFile, Required, content_digest
+from fulcrum.core.plan.plan_file import FORMAT, PlanFile, content_digest, values_by_silo
 from fulcrum.core.privacy_unit import SILO_UNIT, UNITS
 from fulcrum.core.topology import ROOT, SILO, Tier, Topology, name_problem
 from fulcrum.errors import FulcrumError, PlanError
@@ -25,24 +25,25 @@ _OUTDATED = {
     "fulcrum.plan/1": "said less than it must of who the observers are, and let dropouts use up colluders; in "
     "deployment its lattices differed by region"
 }
-"""Formats whose plans are not read, and why."""
+"""Formats whose plans are not read, with the reason."""
 
 
 class SupportsContent(Protocol):
-    """A plan in memory that states all that its file would hold."""
+    """A plan in memory with the content of a plan file."""
 
     def content(self) -> PlanFile:
         """Returns the content of the plan's file."""
 
 
 def content_in(plan: str | Path | SupportsContent | PlanFile) -> PlanFile:
-    """Returns the content of a plan, checked for its form: read from a file, or taken from memory.
+    """Returns the content of a plan after the checks of its form: read from a file, or taken from memory.
 
-    A content in memory is written as JSON and read back. Python holds values that no file holds, such as a negative
-    multiplier, NaN or a tier that is missing in one entry; they are refused here, as they are in a file.
+    A content in memory is written as JSON and read back. Python objects can hold values that no file holds, such as a
+    negative multiplier, NaN, or an entry without a tier: the reading refuses these values as in a file. The copy also
+    means that a change of the caller's object during the checks has no effect.
 
     Raises:
-        PlanError: The content is not one that a plan file can have.
+        PlanError: No plan file can have the content.
     """
     if isinstance(plan, str | Path):
         return read_content(plan)
@@ -51,18 +52,28 @@ def content_in(plan: str | Path | SupportsContent | PlanFile) -> PlanFile:
         data = msgspec.json.encode(content)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise PlanError("plan.not-encodable", reason=str(error)) from None
-    decoded = _decoded(data, "the plan")
+    decoded = _decode(data, "the plan")
     _check_form(decoded, "the plan")
     return decoded
 
 
 def read_content(path: str | Path) -> PlanFile:
-    """Reads a plan file and checks its format, its digest and its form."""
+    """Reads a plan file and checks format, digest and form.
+
+    Guarantees for the returned content:
+
+    - no object of the file has a repeated key: a person would read the first value, a parser the last;
+    - the digest covers every other byte of the content;
+    - all names, lists and numbers have the form of a plan. The figures may still be false.
+
+    Raises:
+        PlanError: The file cannot be read, was changed, or has another form.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise PlanError("plan.file-unreadable", file=path, reason=error.strerror) from None
-    content = _decoded(data, str(path))
+    content = _decode(data, str(path))
     try:
         check_unique_keys(data)
     except ValueError as error:
@@ -73,8 +84,8 @@ def read_content(path: str | Path) -> PlanFile:
     return content
 
 
-def _decoded(data: bytes, source: str) -> PlanFile:
-    """Returns the content that JSON holds, where it has the format and the types of a plan."""
+def _decode(data: bytes, source: str) -> PlanFile:
+    """Returns the content in JSON, or raises `PlanError` for another format or for types that no plan has."""
     try:
         header = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -82,11 +93,11 @@ def _decoded(data: bytes, source: str) -> PlanFile:
     if not isinstance(header, dict):
         kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(header), "a number")
         raise PlanError("plan.not-an-object", source=source, kind=kind)
-    found = header.get("format")
-    if isinstance(found, str) and found in _OUTDATED:
-        raise PlanError("plan.format-outdated", source=source, format=found, reason=_OUTDATED[found])
-    if found != FORMAT:
-        raise PlanError("plan.format-unknown", source=source, expected=FORMAT, format=found)
+    version = header.get("format")
+    if isinstance(version, str) and version in _OUTDATED:
+        raise PlanError("plan.format-outdated", source=source, format=version, reason=_OUTDATED[version])
+    if version != FORMAT:
+        raise PlanError("plan.format-unknown", source=source, expected=FORMAT, format=version)
     try:
         return msgspec.convert(header, PlanFile)
     except msgspec.ValidationError as error:
@@ -101,29 +112,25 @@ def _check_form(content: PlanFile, source: str) -> None:
 
 
 def federation_in(content: PlanFile) -> Topology:
-    """Returns the topology that a plan file's roster describes, checked against its digest."""
+    """Returns the topology of a plan file's roster, or raises `PlanError` for an invalid name or another digest."""
     tiers = content.federation.tiers
     names = [entry.silo for entry in content.silos]
     nodes = {tier: [node.name for node in content.tiers[tier]] for tier in tiers}
     for name in (*names, *(node for tier in tiers for node in nodes[tier])):
-        if problem := name_problem(name):
-            raise PlanError("plan.name-invalid", rule=problem, name=name)
-    for kind, given in (("silo", names), *nodes.items()):
-        if len(set(given)) < len(given):
-            twice = next(name for name, count in Counter(given).items() if count > 1)
-            raise PlanError("plan.name-repeated", noun=kind, name=twice)
+        if rule := name_problem(name):
+            raise PlanError("plan.name-invalid", rule=rule, name=name)
+    for noun, members in (("silo", names), *nodes.items()):
+        if repeated := [name for name, count in Counter(members).items() if count > 1]:
+            raise PlanError("plan.name-repeated", noun=noun, name=repeated[0])
     parents = [[entry.node for entry in content.silos]]
     parents += [[node.parent or "" for node in content.tiers[tier]] for tier in tiers[:-1]]
-    preferences = np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos])
-    sizes = all_or_none([entry.records for entry in content.silos])
+    sizes, groups = all_or_none([entry.records for entry in content.silos]), [entry.group for entry in content.silos]
     topology = Topology(
         name=content.federation.name,
         sizes=np.ones(len(names)) if sizes is None else sizes,
         tiers=tuple(_tier(tier, nodes[tier], children) for tier, children in zip(tiers, parents, strict=True)),
-        preferences=preferences,
-        group=None
-        if content.silos[0].group is None
-        else Tier.from_labels("group", (entry.group or "" for entry in content.silos)),
+        preferences=np.array([math.nan if entry.preference is None else entry.preference for entry in content.silos]),
+        group=None if groups[0] is None else Tier.from_labels("group", (group or "" for group in groups)),
         declared_names=np.array(names, dtype=np.dtypes.StringDType()),
         sizes_known=sizes is not None,
         declared_weights=all_or_none([entry.declared_weight for entry in content.silos]),
@@ -136,23 +143,24 @@ def federation_in(content: PlanFile) -> Topology:
 
 
 def _tier(name: str, nodes: list[str], parents: list[str]) -> Tier:
-    """Returns a tier, given the node of each child."""
+    """Returns a tier from the names of nodes and, by child, the name of the child's node."""
     place = {node: index for index, node in enumerate(nodes)}
     return Tier(name=name, nodes=tuple(nodes), parent_of=np.array([place[parent] for parent in parents], np.intp))
 
 
 def all_or_none(values: list[float | None]) -> FloatArray | None:
-    """Returns a column of a table, or None where its first row has no value; `_problems` refuses what is mixed."""
+    """Returns a column of a table, or None where the first row has no value; `_problems` refuses mixed columns."""
     return None if values[0] is None else np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
 def _problems(content: PlanFile) -> Iterator[str]:
-    """Yields what keeps a file of the right shape from being a plan; later checks rest on earlier ones."""
+    """Yields the reasons for which a file of the right types is no plan.
+
+    Readers take the first reason. Later checks rest on earlier checks, so no check runs after a failed check.
+    """
     yield from _problems_of_tree(content)
     yield from _problems_of_silos(content)
     yield from _problems_of_settings(content)
-    if not content.federation.name.isprintable():
-        yield "the federation's name is not printable"
     try:
         federation_in(content)
     except FulcrumError as error:
@@ -160,7 +168,7 @@ def _problems(content: PlanFile) -> Iterator[str]:
 
 
 def _problems_of_tree(content: PlanFile) -> Iterator[str]:
-    """Yields where the tree of silos and nodes does not hold together."""
+    """Yields contradictions in the tree of silos and nodes."""
     tiers, silos = content.federation.tiers, content.silos
     if not silos or not tiers:
         yield "it has no silos or no tiers"
@@ -175,16 +183,19 @@ def _problems_of_tree(content: PlanFile) -> Iterator[str]:
                 yield f"{inner} {node.name!r} has the parent {node.parent!r}, which is not there"
             if not _can_be_squared(node.noise_multiplier):
                 yield f"{inner} {node.name!r} has the noise multiplier {node.noise_multiplier}"
-    stepped = {tier for tier in tiers for node in content.tiers[tier] if node.lattice_step is not None}
-    if not stepped <= ({tiers[0]} if content.purpose == "deployment" else set()):
+    nodes = [(tier == tiers[0], node) for tier in tiers for node in content.tiers[tier]]
+    deployed, mixes = content.purpose == "deployment", content.settings.influence_mix > 0
+    if any(node.lattice_step is not None and not (innermost and deployed) for innermost, node in nodes):
         yield "steps of a lattice stand elsewhere than with the innermost nodes of a deployment"
-    mixed = [(tier, node.rule_weight) for tier in tiers for node in content.tiers[tier]]
-    if any((weight is not None) != (tier == tiers[0] and content.settings.influence_mix > 0) for tier, weight in mixed):
+    if any((node.rule_weight is not None) != (innermost and mixes) for innermost, node in nodes):
         yield "weights by the rule alone stand elsewhere than with the innermost nodes of a plan that mixes in shares"
 
 
 def _problems_of_silos(content: PlanFile) -> Iterator[str]:
-    """Yields names of silos' entries that lead nowhere, and numbers out of range."""
+    """Yields names in silos' entries without a node or tier of that name, columns with gaps, and numbers out of range.
+
+    A column is complete or absent: a gap would let a reader take the missing value for 0.
+    """
     tiers, silos = content.federation.tiers, content.silos
     observers = [SILO, *tiers, ROOT]
     nodes = {node.name for node in content.tiers[tiers[0]]}
@@ -195,61 +206,65 @@ def _problems_of_silos(content: PlanFile) -> Iterator[str]:
             yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
         if not _can_be_squared(entry.noise_multiplier):
             yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
-    for what, values in (
-        ("records", [entry.records for entry in silos]),
-        ("weight", [entry.weight for entry in silos]),
-        ("declared_weight", [entry.declared_weight for entry in silos]),
-    ):
-        if len({value is None for value in values}) > 1:
-            yield f"{what} must be given for every silo, or for none"
+    for column in ("records", "weight", "declared_weight"):
+        if len({getattr(entry, column) is None for entry in silos}) > 1:
+            yield f"{column} must be given for every silo, or for none"
     by_size = content.settings.weights == "sizes" and silos[0].records is not None
-    if silos[0].weight is None and not (by_size and silos[0].declared_weight is None):
-        yield "weights must be given for every silo unless they are by size"
     spent = {None if entry.spent is None else tuple(entry.spent) for entry in silos}
-    if spent != {None} and spent != {tuple(observers)}:
-        yield "what was spent before is not told for every silo and tier"
-    if spent == {None} and any(entry.moved_from is not None for entry in silos):
-        yield "a silo moved since a plan before, and there was none"
-    if any(entry.moved_from == entry.node for entry in silos):
-        yield "a silo moved from the place where it is"
+    yield from _applicable(
+        {
+            "weights must be given for every silo unless they are by size": silos[0].weight is None
+            and not (by_size and silos[0].declared_weight is None),
+            "what was spent before is not told for every silo and tier": spent not in ({None}, {tuple(observers)}),
+            "a silo moved since a plan before, and there was none": spent == {None}
+            and any(entry.moved_from is not None for entry in silos),
+            "a silo moved from the place where it is": any(entry.moved_from == entry.node for entry in silos),
+        }
+    )
 
 
 def _problems_of_settings(content: PlanFile) -> Iterator[str]:
-    """Yields settings that are not known, out of range, or of another federation."""
-    settings, silos = content.settings, len(content.silos)
+    """Yields settings that are unknown, out of range, or of another federation."""
+    settings, tiers = content.settings, content.federation.tiers
     required = settings.required_multiplier
-    inner = content.federation.tiers[0]
-    drawn = content.silos if settings.injection == "silo" else content.tiers[inner]
-    if not any(entry.noise_multiplier for entry in drawn):
-        yield "nobody draws any noise"
-    if any(isinstance(values, list) and len(values) != silos for values in (settings.floor, *required.values())):
-        yield "a list by silo has another length than the roster"
-    asked = [each for values in required.values() for each in _each(values)]
-    if not all(map(_can_be_squared, asked)):
-        yield "a required multiplier is out of its range"
-    if not required or not required.keys() | settings.epsilon.keys() <= {SILO, *content.federation.tiers, ROOT}:
-        yield "its targets are not on its tiers"
-    if not any(asked):
-        yield "its targets ask for no noise"
-    if not settings.allocation.isprintable():
-        yield "the allocation's name is not printable"
-    if settings.aggregation == "masked" and settings.injection != "silo":
-        yield "it masks sums to which aggregators add the noise"
-    if content.purpose == "deployment" and (settings.parameters is None or settings.injection != "silo"):
-        yield "it is a deployment of unknown size, or one in which silos do not draw the noise"
-    if settings.unit not in UNITS:
-        yield f"its unit of privacy, {settings.unit!r}, is none of {', '.join(UNITS)}"
-    if settings.unit != SILO_UNIT.name and (settings.information is not None or settings.floor is not None):
-        yield f"it bounds what is learned of a silo, and its unit of privacy is the {settings.unit}"
-    if settings.reserve >= settings.delta:
-        yield "lattice noise costs all of delta"
+    multipliers = [multiplier for values in required.values() for multiplier in values_by_silo(values, 1)]
+    by_silo = [values for values in (settings.floor, *required.values()) if isinstance(values, list)]
+    noisy = content.silos if settings.injection == "silo" else content.tiers[tiers[0]]
+    aggregators_draw = settings.injection != "silo"
+    bounds_silos = settings.information is not None or settings.floor is not None
+    yield from _applicable(
+        {
+            "nobody draws any noise": not any(entry.noise_multiplier for entry in noisy),
+            "a list by silo has another length than the roster": any(
+                len(values) != len(content.silos) for values in by_silo
+            ),
+            "a required multiplier is out of its range": not all(map(_can_be_squared, multipliers)),
+            "its targets are not on its tiers": not required
+            or not required.keys() | settings.epsilon.keys() <= {SILO, *tiers, ROOT},
+            "its targets ask for no noise": not any(multipliers),
+            "the allocation's name is not printable": not settings.allocation.isprintable(),
+            "it masks sums to which aggregators add the noise": settings.aggregation == "masked" and aggregators_draw,
+            "it is a deployment of unknown size, or one in which silos do not draw the noise": (
+                content.purpose == "deployment" and (settings.parameters is None or aggregators_draw)
+            ),
+            f"its unit of privacy, {settings.unit!r}, is none of {', '.join(UNITS)}": settings.unit not in UNITS,
+            f"it bounds what is learned of a silo, and its unit of privacy is the {settings.unit}": (
+                settings.unit != SILO_UNIT.name and bounds_silos
+            ),
+            "lattice noise costs all of delta": settings.reserve >= settings.delta,
+            "the federation's name is not printable": not content.federation.name.isprintable(),
+        }
+    )
 
 
-def _each(value: Required) -> list[float]:
-    """One number, or one by silo, as a list."""
-    return value if isinstance(value, list) else [value]
+def _applicable(problems: dict[str, bool]) -> Iterator[str]:
+    """Yields the problems whose condition is true, in order."""
+    return (problem for problem, is_true in problems.items() if is_true)
 
 
 def _can_be_squared(multiplier: float) -> bool:
-    """Returns True where a multiplier is 0, or its square is above 0; `Multiplier` bounds it from above."""
+    """Returns True where a multiplier is 0, or the square of the multiplier is above 0.
+
+    A square that underflows to 0 would turn noise into no noise. `Multiplier` bounds the square from above.
+    """
     return multiplier == 0 or multiplier >= SMALLEST

@@ -1,4 +1,4 @@
-"""Whether the groups of a plan file can be masked: which they are, and how many silos each can do without.
+"""Checks the masked groups of a plan file: the groups, and the number of silos that may be missing from a group.
 
 >>> from fulcrum.planning.planner import plan
 >>> group_tier(plan("severe", rounds=10, epsilon=1.0, aggregation="masked").content())
@@ -13,21 +13,25 @@ from fulcrum.core.topology import ROOT, SILO
 
 
 def group_tier(content: PlanFile) -> str:
-    """Returns the tier whose sums are masked, where they are: the root where it alone has a target."""
-    asked = set(content.settings.required_multiplier) - {SILO}
-    return ROOT if asked == {ROOT} else content.federation.tiers[0]
+    """Returns the tier whose sums a masked plan masks: the root if the root alone has a target."""
+    targets = set(content.settings.required_multiplier) - {SILO}
+    return ROOT if targets == {ROOT} else content.federation.tiers[0]
 
 
 def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region: Sequence[str]) -> str:
-    """Returns which group cannot be masked as the settings say, or an empty string.
+    """Returns the first group that cannot be masked as the settings say, or an empty string.
 
-    Of m silos t unmask a sum: more than two thirds, so many that any two sets of t share more silos than may collude,
-    more than may collude or be missing, and no more than are left.
+    A group of m silos unmasks a sum with t silos. The threshold t must be
+
+    - above two thirds of m, and large enough for any two sets of t silos to share more silos than may collude:
+      otherwise a server could unmask two different sums of a round, and subtract the sums;
+    - above the number of silos that may collude or be missing;
+    - at most the number of silos left without the missing silos.
 
     Args:
         content: The plan file.
-        path: By tier, the node that each silo is summed in.
-        region: The region of each silo.
+        path: By tier, the node whose sum holds the silo.
+        region: By silo, the region.
     """
     settings = content.settings
     if settings.injection != "silo":

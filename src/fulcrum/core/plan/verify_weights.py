@@ -1,29 +1,30 @@
-"""Whether the weights of a plan file are what it says: recomputed, or held against what an optimum must fulfil.
+"""Checks the weights of a plan file: recomputed, or compared with the conditions of an optimum.
 
-Weights by size, equal ones and those of least noise on one tier are worked out anew, silo by silo. Weights between
-sizes and least noise, and those for targets on several tiers, are not solved for again: they are held against the
-conditions of their optimum, which no other weights fulfil. On several tiers that is a linear program:
-every convex constraint is replaced by its tangent at the weights of the file, so that its optimum is below the true
-one, and weights that reach it cannot be improved on.
+Weights by size, equal weights and weights of least noise on a single tier are recomputed silo by silo. Weights between
+sizes and least noise, and weights for targets on several tiers, are not solved for again: a solver shared with the
+planner would repeat the planner's mistakes. Instead the weights are compared with the conditions of their optimum,
+which no other weights fulfil. On several tiers the condition is a linear program: every convex constraint is replaced
+by the tangent at the weights of the file, so the optimum of the program is below the true optimum, and weights that
+reach the program's optimum cannot be improved.
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from fulcrum.core.plan.plan_file import PlanFile, Required
+from fulcrum.core.plan.plan_file import PlanFile, Required, values_by_silo
 from fulcrum.core.topology import SILO
 
 _TOLERANCE = 1e-9  # relative, of a weight
-_NEAR_LEAST = 1e-6  # relative, of what the program minimises
+_NEAR_LEAST = 1e-6  # relative, of the quantity that the program minimises
 _NOTHING_ASKED = 1e-8  # of the largest multiplier
 
 
 class Roster(Protocol):
-    """What is known of a plan file's silos: weights, places by tier, the region of each, and what coalitions leave."""
+    """The figures of a plan file's silos: weights, nodes by tier, regions, and the noise outside of coalitions."""
 
     weight: list[float]
     path: dict[str, list[str]]
@@ -31,17 +32,22 @@ class Roster(Protocol):
     innermost: str
 
     def remaining(self, variance: list[float], tier: str) -> list[float]:
-        """By silo, the noise that conceals it at a tier without the worst colluders and dropouts of each region."""
+        """Returns by silo the noise at a tier without the worst colluders and dropouts of every region."""
 
 
 def weights_problem(content: PlanFile, seen: Roster) -> str:
-    """Returns why the weights are not what the file says, or an empty string."""
+    """Returns the reason for which the weights do not follow from the settings, or an empty string.
+
+    - The weights of all silos add up to 1.
+    - Every region has the promised least influence; shares are mixed in exactly as far as the promise needs.
+    - Without the mixed shares the weights are those of the rule. Weights given by silo have no rule.
+    """
     settings = content.settings
     total = math.fsum(seen.weight)
     if not math.isclose(total, 1, rel_tol=_TOLERANCE):
         return f"weights add up to {total:.9g}"
     share = _shares(content, seen)
-    counted = _sums(seen.region, seen.weight)
+    counted = sum_by_node(seen.region, seen.weight)
     mix = settings.influence_mix
     if settings.server == "random-effects" and mix:
         return "weights are mixed with shares although the server pools"
@@ -66,37 +72,41 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
 
 
 def _rule_problem(content: PlanFile, seen: Roster, plain: list[float], share: Mapping[str, float]) -> str:
-    """Whether weights, before any mixing, are those of the rule."""
-    rule = content.settings.weights
+    """Returns the reason for which weights, before any mixing, are not those of the rule, or an empty string."""
+    settings, rule = content.settings, content.settings.weights
     if rule in ("sizes", 0):
-        return _unlike(content, plain, _by_size(content))
+        return _difference(content, plain, _weights_by_size(content))
     if rule == "equal":
         members = Counter(seen.region)
-        return _unlike(content, plain, [share[region] / members[region] for region in seen.region])
+        return _difference(content, plain, [share[region] / members[region] for region in seen.region])
     if rule == "declared":
-        return _unlike(content, plain, [entry.declared_weight or math.nan for entry in content.silos])
-    asked = _asked(content, seen, {} if content.settings.budget is not None else content.settings.required_multiplier)
+        return _difference(content, plain, [entry.declared_weight or math.nan for entry in content.silos])
+    required = _required_by_tier(content, seen, {} if settings.budget is not None else settings.required_multiplier)
     toward = 1.0 if rule == "least-noise" else float(rule)
-    if min(min(q) for q in asked.values()) == 0:
+    if min(min(q) for q in required.values()) == 0:
         return "of some silo no noise is asked, and no weights are least"
-    if len(asked) > 1:
-        wished = _by_size(content) if toward < 1 else plain
-        gain = _improvement(seen, plain, wished, asked, toward)
+    if len(required) > 1:
+        wish = _weights_by_size(content) if toward < 1 else plain
+        gain = _improvement(seen, plain, wish, required, toward)
         return "" if gain <= _NEAR_LEAST else f"other weights would need up to {gain:.3g} less of what was minimised"
-    [(tier, q)] = asked.items()
+    [(tier, q)] = required.items()
     nodes = seen.path[tier]
     if toward == 1:
-        mass = _sums(nodes, [1 / each for each in q])
-        raw = [mass[node] / each for node, each in zip(nodes, q, strict=True)]
+        mass = sum_by_node(nodes, [1 / multiplier for multiplier in q])
+        raw = [mass[node] / multiplier for node, multiplier in zip(nodes, q, strict=True)]
         total = math.fsum(raw)
-        return _unlike(content, plain, [each / total for each in raw])
-    return _cap_problem(plain, _by_size(content), nodes, q, toward)
+        return _difference(content, plain, [weight / total for weight in raw])
+    return _cap_problem(plain, _weights_by_size(content), nodes, q, toward)
 
 
 def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[float], share: float) -> str:
-    """Whether b_i = min(w_i + nu, T_v / q_i) with one nu, where those capped lose T_v share / (1 - share) together."""
-    scale = math.sqrt(math.fsum(each**2 for each in q) / len(q))
-    q = [each / scale for each in q]
+    """Returns the reason for which weights are not the optimum between sizes and least noise, or an empty string.
+
+    The optimum is b_i = min(w_i + nu, T_v / q_i) with a single nu; the capped silos of a node lose together
+    T_v share / (1 - share). All silos must agree on nu.
+    """
+    scale = math.sqrt(math.fsum(multiplier**2 for multiplier in q) / len(q))
+    q = [multiplier / scale for multiplier in q]
     members: dict[str, list[int]] = defaultdict(list)
     for index, node in enumerate(nodes):
         members[node].append(index)
@@ -107,7 +117,7 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
         lost = share / (1 - share) * cap
         shifts.append((lost + math.fsum((b[i] - w[i]) / q[i] for i in capped)) / math.fsum(1 / q[i] for i in capped))
         shifts += [b[i] - w[i] for i in set(some) - set(capped)]
-    # nu is as exact as the weights it is a difference of; near least noise it is far larger than they are.
+    # nu is a difference of weights and as exact as they are; near least noise nu is far larger than every weight.
     if max(shifts) - min(shifts) > 1e-7 * max(max(b), *shifts):
         shown = f"from {min(shifts):.6g} to {max(shifts):.6g}"
         return f"weights are not the optimum between sizes and least noise: their shift from sizes goes {shown}"
@@ -116,26 +126,37 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
 
 def least_possible_noise(content: PlanFile, seen: Roster) -> float:
     """Returns the least noise, over the squared clip norm, that the most demanding tier needs by itself."""
-    asked = _asked(content, seen, content.settings.required_multiplier)
-    if min(min(q) for q in asked.values()) == 0:
+    required = _required_by_tier(content, seen, content.settings.required_multiplier)
+    if min(min(q) for q in required.values()) == 0:
         return 0.0
     return max(
-        1 / math.fsum(mass**2 for mass in _sums(seen.path[tier], [1 / each for each in q]).values())
-        for tier, q in asked.items()
+        1 / math.fsum(mass**2 for mass in sum_by_node(seen.path[tier], [1 / multiplier for multiplier in q]).values())
+        for tier, q in required.items()
     )
 
 
 def _improvement(
-    seen: Roster, b: list[float], wish: list[float], asked: Mapping[str, list[float]], share: float
+    seen: Roster, b: list[float], wish: list[float], required: Mapping[str, list[float]], share: float
 ) -> float:
-    """Returns how far below other weights might bring what is minimised, relative to it; 0 at the optimum."""
+    """Returns a bound on the relative improvement of the minimised quantity by other weights; 0 at the optimum.
+
+    The minimised quantity is (1 - share) times the squared distance from the wished weights, plus share times the
+    noise of the outermost tier. A program without a solution returns infinity, and the check fails.
+
+    Args:
+        seen: The figures of the file.
+        b: The weights of the file, before any mixing.
+        wish: The weights at share 0.
+        required: By tier, inner to outer, the multiplier required of every silo.
+        share: The way from the wished weights (0) to least noise (1).
+    """
     wished = np.array(wish)
-    strictest = [max(each) for each in zip(*asked.values(), strict=True)]
-    scale = math.sqrt(math.fsum(each**2 for each in strictest) / len(strictest))
+    strictest = [max(multipliers) for multipliers in zip(*required.values(), strict=True)]
+    scale = math.sqrt(math.fsum(multiplier**2 for multiplier in strictest) / len(strictest))
     weight = np.array(b)
-    # Every node of a tier that asks is a variable, after the weights: the root T of its noise.
+    # Every node of a tier with a requirement is a variable, after the weights: the root T of the node's noise.
     column: dict[tuple[str, str], int] = {}
-    for tier in asked:
+    for tier in required:
         for node in seen.path[tier]:
             column.setdefault((tier, node), len(b) + len(column))
     root = np.zeros(len(b) + len(column))
@@ -143,7 +164,7 @@ def _improvement(
     rows: list[int] = []
     columns: list[int] = []
     values: list[float] = []
-    of: list[int] = []  # by bound, the node whose noise it is on
+    of: list[int] = []  # by bound, the node whose noise is bounded
 
     def add(here: int, *entries: tuple[int, float]) -> None:
         for where, value in (*entries, (here, -1.0)):
@@ -153,7 +174,7 @@ def _improvement(
         of.append(here)
 
     inner: str | None = None
-    for tier, q in asked.items():
+    for tier, q in required.items():
         children: dict[int, set[int]] = defaultdict(set)
         for index, node in enumerate(seen.path[tier]):
             here = column[tier, node]
@@ -177,10 +198,10 @@ def _improvement(
     matrix: Any = sparse.csr_array((values, (rows, columns)), shape=(len(of), len(root)))
     whole = np.zeros((1, len(root)))
     whole[0, : len(b)] = 1
-    # In units of what they are, every bound too, so that the solver's tolerances mean the same for every federation.
+    # Variables and bounds are in units of their own size: the solver's absolute tolerances then suit every federation.
     unit = np.where(root > 0, root, root.max())
     bounded = sparse.diags_array(1 / unit[of])
-    found = linprog(
+    optimum = linprog(
         cost * unit / value,
         A_ub=bounded @ (matrix * unit),
         b_ub=np.zeros(len(of)),
@@ -189,61 +210,73 @@ def _improvement(
         bounds=(0, None),
         method="highs",
     )
-    if found.status != 0:
+    if optimum.status != 0:
         return math.inf
-    return float(cost @ root / value) - float(found.fun or 0.0)
+    return float(cost @ root / value) - float(optimum.fun or 0.0)
 
 
-def _asked(content: PlanFile, seen: Roster, given: Mapping[str, Required]) -> dict[str, list[float]]:
-    """By tier that asks, inner to outer, what it asks of each silo, coalitions counted; alike in regions by default."""
+def _required_by_tier(content: PlanFile, seen: Roster, requirement: Mapping[str, Required]) -> dict[str, list[float]]:
+    """Returns by tier with a requirement, inner to outer, the multiplier required of every silo.
+
+    A multiplier is larger by the root of the noise that the worst coalition takes out of the node. Without any
+    requirement all silos of a region count alike.
+    """
     settings, silos = content.settings, len(content.silos)
-    inside = settings.aggregation == "masked" and set(given) == {SILO}
-    if settings.aggregation == "masked":  # whoever is inside sees sums as well: weights look to those above, if any
-        given = {seen.innermost if inside else tier: asked for tier, asked in given.items() if inside or tier != SILO}
-    by_silo = {
-        tier: value if isinstance(value, list) else [value] * silos
-        for tier, value in ((tier, given.get(tier, 0.0)) for tier in seen.path)
-    }
-    asking = {tier: q for tier, q in by_silo.items() if max(q) > 0} or {seen.innermost: [1.0] * silos}
-    found: dict[str, list[float]] = {}
-    for tier in [tier for tier in (SILO, *content.federation.tiers, *asking) if tier in asking]:
-        q = asking[tier]
-        found[tier] = q
+    inside = settings.aggregation == "masked" and set(requirement) == {SILO}
+    if settings.aggregation == "masked":  # an observer inside sees sums too: weights serve targets above, if any
+        requirement = {
+            seen.innermost if inside else tier: value for tier, value in requirement.items() if inside or tier != SILO
+        }
+    by_silo = {tier: values_by_silo(requirement.get(tier, 0.0), silos) for tier in seen.path}
+    requiring = {tier: q for tier, q in by_silo.items() if max(q) > 0} or {seen.innermost: [1.0] * silos}
+    required: dict[str, list[float]] = {}
+    for tier in [tier for tier in (SILO, *content.federation.tiers, *requiring) if tier in requiring]:
+        q = required[tier] = requiring[tier]
         if inside or (tier != SILO and settings.colluders + settings.dropouts):
-            shape = [1 / each**2 for each in q] if min(q) > 0 else [1.0] * silos
-            total, left = _sums(seen.path[tier], shape), seen.remaining(shape, SILO if inside else tier)
-            loss: dict[str, float] = {}
-            for node, each in zip(seen.path[tier], left, strict=True):
-                loss[node] = max(loss.get(node, 0.0), total[node] / each)
-            found[tier] = [each * math.sqrt(loss[node]) for each, node in zip(q, seen.path[tier], strict=True)]
-    if len(found) > 1:
-        least = _NOTHING_ASKED * max(max(q) for q in found.values())
-        found = {tier: [max(each, least) for each in q] for tier, q in found.items()}
-    return found
+            shape = [1 / multiplier**2 for multiplier in q] if min(q) > 0 else [1.0] * silos
+            nodes, left = seen.path[tier], seen.remaining(shape, SILO if inside else tier)
+            total = sum_by_node(nodes, shape)
+            loss = largest_by_node(nodes, [total[node] / rest for node, rest in zip(nodes, left, strict=True)])
+            required[tier] = [multiplier * math.sqrt(loss[node]) for multiplier, node in zip(q, nodes, strict=True)]
+    if len(required) > 1:
+        least = _NOTHING_ASKED * max(max(q) for q in required.values())
+        required = {tier: [max(multiplier, least) for multiplier in q] for tier, q in required.items()}
+    return required
 
 
 def _shares(content: PlanFile, seen: Roster) -> dict[str, float]:
-    """By region, its share of all records, or of all silos where sizes are not declared."""
-    parts = _sums(seen.region, [1.0 if entry.records is None else entry.records for entry in content.silos])
+    """Returns by region the share of all records, or of all silos where sizes are not declared."""
+    parts = sum_by_node(seen.region, [1.0 if entry.records is None else entry.records for entry in content.silos])
     total = math.fsum(parts.values())
     return {region: part / total for region, part in parts.items()}
 
 
-def _by_size(content: PlanFile) -> list[float]:
+def _weights_by_size(content: PlanFile) -> list[float]:
+    """Returns by silo the share of all records."""
     sizes = [entry.records or math.nan for entry in content.silos]
     total = math.fsum(sizes)
     return [size / total for size in sizes]
 
 
-def _unlike(content: PlanFile, has: list[float], ought: list[float]) -> str:
-    for entry, one, other in zip(content.silos, has, ought, strict=True):
-        if not math.isclose(one, other, rel_tol=_TOLERANCE):
-            return f"silo {entry.silo!r} counts {one:.9g} where {content.settings.weights!r} gives {other:.9g}"
+def _difference(content: PlanFile, weights: list[float], expected: list[float]) -> str:
+    """Returns the first silo whose weight is not the expected weight, or an empty string; NaN differs from all."""
+    for entry, weight, ought in zip(content.silos, weights, expected, strict=True):
+        if not math.isclose(weight, ought, rel_tol=_TOLERANCE):
+            return f"silo {entry.silo!r} counts {weight:.9g} where {content.settings.weights!r} gives {ought:.9g}"
     return ""
 
 
-def _sums(nodes: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+def sum_by_node(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    """Returns by node the sum of the values, correctly rounded: the order of silos has no influence."""
     gathered: dict[str, list[float]] = defaultdict(list)
     for node, value in zip(nodes, values, strict=True):
         gathered[node].append(value)
     return {node: math.fsum(parts) for node, parts in gathered.items()}
+
+
+def largest_by_node(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
+    """Returns by node the largest of the values."""
+    largest: dict[str, float] = {}
+    for node, value in zip(nodes, values, strict=True):
+        largest[node] = max(largest.get(node, value), value)
+    return largest

@@ -109,3 +109,10 @@ def test_a_plan_of_today_is_in_words_of_today():
     assert next(check for check in fulcrum.verify(plan) if check.name == "words").detail == (
         "statement, adjacency, assumptions"
     )
+
+
+def test_an_observer_has_the_same_words_under_the_old_name():
+    words = Guarantee(rounds=1, delta=1e-5, innermost="region", worst={"region": 1.0, "silo": 1.0})
+    with pytest.warns(DeprecationWarning, match=r"Guarantee\.whom goes with version 0\.3\. Use describe_observer"):
+        observer = words.whom("region")
+    assert observer == words.describe_observer("region")

@@ -28,7 +28,6 @@ BAD_BEGINNINGS = re.compile(
 )
 UNREVISED = {
     "aggregation",
-    "core/plan",
     "core/silo",
     "core/training",
 }

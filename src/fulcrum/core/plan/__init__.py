@@ -1,6 +1,6 @@
 """The plan as data: file, words, checks, signature, and `VerifiedPlan`, the only plan that can release.
 
-Change it for another field of the plan file, or another check of a plan.
+Change this folder for a new field of the plan file, or a new check of a plan.
 
 Imports from: base, core.
 """

@@ -1,7 +1,8 @@
-"""The words that plan files had before some of them were known to be false, and the reasons for which those are.
+"""The words of earlier plan files, and the reasons for which some of these words were false.
 
-A plan file keeps its digest and its signatures as long as its words are true, so `fulcrum verify` takes these words as
-well. It refuses a file for which `untrue` names a reason: nobody shall sign, or rely on, a false sentence.
+A plan file keeps digest and signatures as long as the words of the file are true, so `fulcrum verify` accepts the
+earlier words as well. A file for which `untrue` returns a reason is refused: no officer shall sign, or rely on, a
+false sentence.
 
 >>> from fulcrum.core.plan.guarantee import Guarantee
 >>> masked = {"aggregation": "masked", "masked_tier": "federation", "regions": 2}
@@ -20,21 +21,27 @@ from fulcrum.core.topology import ROOT, SILO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierGuarantee(Guarantee):
-    """The same figures in the earlier words."""
+    """The figures of a guarantee, in the earlier words.
+
+    The strings are parts of signed files and never change. A method below overrides the method of `Guarantee` whose
+    words were different.
+    """
 
     @classmethod
     def of(cls, guarantee: Guarantee) -> "EarlierGuarantee":
-        """Returns the figures of a guarantee, to be told in the earlier words."""
+        """Returns the earlier words of a guarantee."""
         return cls(**{field.name: getattr(guarantee, field.name) for field in fields(Guarantee)})
 
     @property
     def untrue(self) -> str:
-        """The reason for which the earlier words are not true of these figures; empty where they are true."""
-        if self.one_group and self.regions > 1 and not self.colluders:  # colluders of every region are counted
+        """The reason for which the earlier words are false; an empty string for true words."""
+        # With colluders a silo of every region is counted out of the noise already, and the words are true.
+        if self.one_group and self.regions > 1 and not self.colluders:
             return "a silo of another region is outside the region, sees the global sum and knows its own noise"
-        # Silos that help the server take their updates off the sum, so many of each region, and others may be missing.
-        gone = (max(1, self.colluders) + self.dropouts) * (self.regions if self.one_group else 1)
-        if self.aggregation == "masked" and self.smallest_group - gone < 2:
+        # Silos that help the server subtract their own updates from the sum, in every region, and dropouts are missing:
+        # with fewer than two silos left, the rest of the sum is the update of a single silo.
+        absent = (max(1, self.colluders) + self.dropouts) * (self.regions if self.one_group else 1)
+        if self.aggregation == "masked" and self.smallest_group - absent < 2:
             return "in its smallest masked group somebody sees a single update"
         if self.weights_given and not self.sizes_known:
             return "weights are public, and weights in proportion to sizes show the sizes that are said to stay secret"
@@ -48,19 +55,16 @@ class EarlierGuarantee(Guarantee):
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
         return [
-            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.whom(tier)}"
+            f"{'no guarantee' if epsilon is None else f'epsilon {epsilon:g}'} against {self.describe_observer(tier)}"
             for tier, epsilon in worst.items()
         ]
 
-    @property
     def _of_whom(self) -> str:
         return f" of a {self.innermost}{', in any plan so far,' if self.follows else ''}"
 
-    @property
     def _helped_sums(self) -> str:
         return "its sums"
 
-    @property
     def _on_past(self) -> str:
         return (
             "what was released before is counted in; a plan made after its outputs were seen rests on privacy "
@@ -70,26 +74,23 @@ class EarlierGuarantee(Guarantee):
     def _further_out(self, observer: str) -> str:
         return f"no epsilon smaller than that against {observer} is claimed further out"
 
-    @property
     def _on_sizes(self) -> str:
         return f", and their sizes {'are public' if self.sizes_known else 'stay secret'}"
 
-    @property
     def _on_masks(self) -> str:
         return (
-            f"no one sees single updates: the server gets {self._masked} from masked updates, and learns nothing finer "
-            "while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
+            f"no one sees single updates: the server gets {self._masked_sums()} from masked updates, and learns "
+            "nothing finer while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold"
         )
 
-    @property
     def _counted_once(self) -> str:
-        return ""  # left to the assumptions: whoever helps the server is one of the silos that help an observer
+        return ""  # the assumptions say the same: a silo that helps the server is a silo that helps an observer
 
-    def whom(self, tier: str) -> str:
+    def describe_observer(self, tier: str) -> str:
         """Returns the observer of a tier in the earlier words."""
         always = ", in this plan and all before," if self.follows else ""
         if self.one_group and tier == ROOT:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         if self.one_group and tier != SILO:
             return f"anyone outside its {tier}{always} who sees the global sum, the one sum that is not masked"
-        return Guarantee.whom(self, tier)
+        return Guarantee.describe_observer(self, tier)

@@ -1,11 +1,11 @@
-"""The figures of a plan that follow from its data: noise in every sum, and the multiplier that each observer meets.
+"""The figures that follow from a plan's data: noise in every sum, and the effective multiplier of every observer.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("severe", rounds=10, epsilon=0.99, accountant="renyi")
->>> effective_multiplier(made)[0].round(2), effective_multiplier(made, "silo")[0].round(2)
+>>> severe = plan("severe", rounds=10, epsilon=0.99, accountant="renyi")
+>>> effective_multiplier(severe)[0].round(2), effective_multiplier(severe, "silo")[0].round(2)
 (np.float64(25.82), np.float64(3.33))
 
-Everything here is a function of `PlanData` and cheap: nothing is solved for.
+All functions take `PlanData` and are cheap: no function solves an equation.
 """
 
 import numpy as np
@@ -18,22 +18,24 @@ from fulcrum.core.topology import ROOT, SILO
 
 
 def group_tier(plan: PlanData) -> str:
-    """Returns the tier whose sums are masked, where sums are: the root where it alone has a target."""
+    """Returns the tier whose sums a masked plan masks: the root if the root alone has a target."""
     return ROOT if set(plan.required_multiplier) - {SILO} == {ROOT} else plan.federation.innermost.name
 
 
 def is_one_group(plan: PlanData) -> bool:
-    """Returns True where all silos are masked as one group, so that the global sum is the only visible sum."""
+    """Returns True where all silos are masked as one group: the global sum is then the only visible sum."""
     return plan.aggregation == "masked" and group_tier(plan) == ROOT
 
 
 def outermost_complete_tier(plan: PlanData) -> str:
-    """Returns the outermost tier whose sums always hold the noise of every region below them.
+    """Returns the outermost tier whose sums always hold the noise of every region below.
 
-    By every rule but "sum" the model may be a function of single regional sums. Where a round goes on without absent
-    regions, the global sum may be the sum of one region. In both cases the epsilon further out is that against an
-    observer of this tier. A target counts on complete sums at its own tier. The one sum of silos that are masked as one
-    group is unmasked whole or not at all.
+    - By every server rule but "sum" the model may be a function of single regional sums.
+    - If a round continues without absent regions, the global sum may be the sum of a single region.
+
+    In both cases the epsilon further out is the epsilon against an observer of the returned tier (docs/maths.md, "What
+    a server may do for free"). A target counts on complete sums at the tier of the target. The sum of silos masked as
+    one group is unmasked whole or not at all.
     """
     federation = plan.federation
     if is_one_group(plan):
@@ -46,9 +48,9 @@ def outermost_complete_tier(plan: PlanData) -> str:
 
 
 def noise_variance(plan: PlanData) -> FloatArray:
-    """Returns by silo the noise variance that it brings into its sum, w² sigma², in units of C².
+    """Returns by silo the noise variance that the silo brings into a sum, w² sigma², in units of C².
 
-    Noise that an aggregator draws is shared among the silos of its region by w².
+    Noise that an aggregator draws is divided among the silos of the region by w².
     """
     weights = plan.federation.weights
     if plan.aggregator_noise_multiplier is None:
@@ -59,7 +61,7 @@ def noise_variance(plan: PlanData) -> FloatArray:
 
 
 def node_noise(plan: PlanData, tier: str) -> FloatArray:
-    """Returns S by node of a tier: the noise variance in each sum that its observer sees, in units of C²."""
+    """Returns S by node of a tier: the noise variance in the node's sum, in units of C²."""
     federation = plan.federation
     return sum_by(federation.membership(tier), noise_variance(plan), federation.node_count(tier))
 
@@ -72,22 +74,31 @@ def effective_multiplier(
     dropouts: int | None = None,
     variance: FloatArray | None = None,
 ) -> FloatArray:
-    """Returns by silo the noise multiplier that an observer of `tier` meets (the innermost tier by default).
+    """Returns by silo the effective noise multiplier s against an observer of `tier`.
+
+    Neighbouring relation: the relation of the plan's unit. With the unit's sensitivity kappa, T releases of a silo are
+    a Gaussian mechanism with mu² = kappa² T / s².
+
+    Guarantees:
+
+    - the worst colluders and dropouts of every region are excluded, and a silo is never in its own coalition;
+    - an observer further out than the complete sums has the multiplier of the outermost complete tier;
+    - with silos masked as one group an observer at every tier above the silos sees the global sum alone.
 
     Args:
         plan: Multipliers, weights and the tree.
-        tier: The observer's tier. "silo" is inside: the observer sees single updates or, where sums are masked, is the
-            server together with one silo of each region at least.
-        colluders: Silos of each region that collude with the observer; the plan's own number by default.
-        dropouts: Silos of each region that are missing from the sum; the plan's own number by default. Noise that
-            aggregators draw is neither colluded away nor missing.
-        variance: `noise_variance` of the plan, where the caller has it.
+        tier: The observer's tier; the innermost tier by default. "silo" is inside: the observer sees single updates or,
+            for masked sums, is the server together with one silo of every region at least.
+        colluders: Silos of every region that collude with the observer; the plan's own number by default.
+        dropouts: Silos of every region that are missing from the sum; the plan's own number by default. No silo can
+            collude away, or take along, noise that aggregators draw.
+        variance: `noise_variance` of the plan, if the caller has computed the variance.
     """
     federation = plan.federation
     tier = federation.innermost.name if tier is None else tier
     if plan.aggregation == "masked" and tier == SILO:
         tier, colluders = group_tier(plan), max(1, plan.colluders if colluders is None else colluders)
-    elif is_one_group(plan):  # nobody sees a sum further in
+    elif is_one_group(plan):  # no observer sees a sum further in
         tier = ROOT
     if tier == SILO:
         return plan.noise_multiplier
@@ -102,7 +113,10 @@ def effective_multiplier(
 
 
 def lattice_steps(plan: PlanData) -> FloatArray | None:
-    """Returns by region the step of the lattice that its silos release on, the same for all; None in research."""
+    """Returns by region the lattice step of the region's silos, the same for all regions; None in research.
+
+    The step is fine enough for the lightest silo of the federation.
+    """
     if plan.purpose != "deployment":
         return None
     step = lattice_step(

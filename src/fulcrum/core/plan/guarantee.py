@@ -1,4 +1,8 @@
-"""What a plan guarantees, in words that a data protection officer can sign, made from its figures alone.
+"""The guarantee of a plan in words that a data protection officer can sign, made from the plan's figures alone.
+
+The words are part of the plan file: digest and signature cover the words, and `fulcrum verify` compares the words with
+the figures. A changed sentence makes every signed plan fail, unless the sentence stays in
+`fulcrum.core.plan.earlier_words`.
 
 >>> import textwrap
 >>> worst = {"region": 0.99, "silo": None}
@@ -9,6 +13,7 @@ the sums of its region, and no guarantee against whoever sees its own updates, s
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,49 +23,51 @@ from fulcrum.errors import listing
 from fulcrum.rounding import display_epsilon, rounded_up
 
 FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"}
-"""Who proved that shifts add up even where later noise is chosen after earlier outputs were seen, by accountant."""
+"""By accountant, the proof that shifts add up even if later noise is chosen after earlier outputs were seen."""
 
 _TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
 
 
 def is_below_target(epsilon: float | None, target: float) -> bool:
-    """Returns True where a stated epsilon is smaller than its target, so that privacy filters do not prove it.
+    """Returns True where a stated epsilon is smaller than the target: privacy filters do not prove the epsilon.
 
     >>> is_below_target(3.02, target=30.0), is_below_target(29.9999999999, target=30.0), is_below_target(None, 30.0)
     (True, False, False)
 
     Args:
-        epsilon: The worst epsilon of any silo; None where there is no guarantee.
-        target: The epsilon that was asked for before the first round.
+        epsilon: The worst epsilon of any silo; None stands for no guarantee.
+        target: The epsilon that the plan's settings ask for, fixed before the first round.
     """
     return epsilon is not None and rounded_up(epsilon) < target * (1 - _TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """The figures that the words are made from.
+    """The figures behind the words of a plan.
+
+    Neighbouring relation: `adjacency`, the relation of the unit of privacy together with the public sizes.
 
     Attributes:
         rounds: T.
         delta: The DP parameter.
         innermost: The tier that silos report to.
-        worst: By tier, the worst epsilon of any silo, rounded up; None where there is no guarantee. Both observers
-            stand in it, and every other tier that has a target.
-        accountant: How noise becomes epsilon.
-        targets: By tier, the epsilon that was asked for.
-        injection: Who draws the noise, "silo" or "aggregator".
+        worst: By tier, the worst epsilon of any silo, rounded up; None stands for no guarantee. Both observers have an
+            entry, and every further tier with a target.
+        accountant: The way from noise to epsilon.
+        targets: By tier, the epsilon that the settings ask for.
+        injection: The side that draws the noise, "silo" or "aggregator".
         purpose: "research" or "deployment".
-        colluders: Silos of each region that may share their noise with the observer.
-        dropouts: Silos of each region that may be missing from a sum.
-        follows: Whether silos released before this plan, which the epsilons include.
-        sizes_known: Whether the sizes of silos are given, and so public.
-        weights_given: True where weights of silos were declared, or given by silo, and so are public.
-        server: The server's rule; every rule but "sum" may read the sum of each region.
+        colluders: Silos of every region that may share their noise with the observer.
+        dropouts: Silos of every region that may be missing from a sum.
+        follows: True where silos released before this plan; the epsilons then include the earlier releases.
+        sizes_known: True where the sizes of silos are declared, and therefore public.
+        weights_given: True where weights of silos were declared, or given by silo, and therefore are public.
+        server: The server's rule; every rule but "sum" may read the sum of a single region.
         aggregation: "trusted" where aggregators see single updates, "masked" where the server gets sums alone.
-        masked_tier: The tier whose sums are masked, where they are.
-        smallest_group: How many silos the smallest sum holds that is masked, where sums are.
-        regions: How many nodes the innermost tier has.
-        complete_tier: The outermost tier whose sums hold the noise of every region below them in every round.
+        masked_tier: The tier whose sums are masked, for masked sums.
+        smallest_group: The number of silos in the smallest masked sum, for masked sums.
+        regions: The number of nodes of the innermost tier.
+        complete_tier: The outermost tier whose sums hold the noise of every region below in every round.
         less_spent_outside: True where a silo had spent less before this plan against an observer further out than
             `complete_tier` than against an observer of `complete_tier`.
         unit: The unit of privacy.
@@ -90,50 +97,51 @@ class Guarantee:
 
     @property
     def adjacency(self) -> str:
-        """Which federations are neighbours."""
-        kept = "its declared size kept" if self.sizes_known else "of whatever size"
-        return f"{self.unit.relation}, {kept}"
+        """The neighbouring relation: the change that leads from a federation to a neighbour."""
+        size = "its declared size kept" if self.sizes_known else "of whatever size"
+        return f"{self.unit.relation}, {size}"
 
     @property
     def statement(self) -> str:
-        """The guarantee in one sentence, as files hold it."""
-        return self._said(self.worst)
+        """The guarantee in a single sentence, as plan files hold the sentence."""
+        return self._sentence(self.worst)
 
     @property
     def promise(self) -> str:
-        """The same sentence with epsilons as people are shown them: four digits, rounded up."""
-        return self._said(
+        """The statement with epsilons for people: four digits, rounded up."""
+        return self._sentence(
             {tier: None if epsilon is None else display_epsilon(epsilon) for tier, epsilon in self.worst.items()}
         )
 
     @property
     def one_group(self) -> bool:
-        """True where all silos are masked as one group, so that the global sum is the only sum that anybody sees."""
+        """True where all silos are masked as one group: the global sum is then the only visible sum."""
         return self.aggregation == "masked" and self.masked_tier == ROOT
 
-    def _said(self, worst: Mapping[str, float | None]) -> str:
+    def _sentence(self, worst: Mapping[str, float | None]) -> str:
+        """Returns rounds, delta, the epsilon against every observer, and the coalitions that are counted in."""
         rounds, colluders, dropouts = self.rounds, self.colluders, self.dropouts
         over = "1 round" if rounds == 1 else f"{rounds} rounds"
         if self.follows:
             over = f"{'this' if rounds == 1 else 'these'} {over} and all released before"
         clauses = self._clauses(worst)
-        said = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
+        epsilons = ", ".join(clauses[:-1]) + f", and {clauses[-1]}"
         even = []
         if colluders:
             collude = "colludes" if colluders == 1 else "collude"
-            even.append(f"{self._coalition} {collude}{self._counted_once}")
+            even.append(f"{self._coalition()} {collude}{self._counted_once()}")
         if dropouts:
             who = f"{dropouts} {'other' if dropouts == 1 else 'others'}" if colluders else _silos(dropouts)
             even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
         condition = f", even if {' and '.join(even)}" if even else ""
         delta = rounded_up(self.delta)
-        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} has {said}{condition}."
+        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} has {epsilons}{condition}."
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
-        """Returns what holds against each observer; tiers that have one observer share a clause, with the worst."""
+        """Returns the epsilon against every observer; tiers with the same observer share a clause with the worst."""
         against: dict[str, float] = {}
         for tier, epsilon in worst.items():
-            observer = self.whom(tier)
+            observer = self.describe_observer(tier)
             against[observer] = max(against.get(observer, 0.0), math.inf if epsilon is None else epsilon)
         return [
             f"{f'epsilon {epsilon:g}' if math.isfinite(epsilon) else 'no guarantee'} against {observer}"
@@ -142,23 +150,23 @@ class Guarantee:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Everything the guarantee rests on; who is trusted, and with what noise, stand last."""
+        """All assumptions of the guarantee; trust and noise stand last."""
         return (
             f"each silo reports to one {self.innermost} and no other",
             "membership is fixed while this plan is in force",
-            f"the datasets of silos are disjoint{self._on_sizes}",
-            self._on_presence,
+            f"the datasets of silos are disjoint{self._on_sizes()}",
+            self._on_presence(),
             "observers are passive: they follow the protocol and read what they see",
-            self._on_collusion,
-            *([self._on_past] if self.follows else []),
-            *([] if self.server == "sum" else [self._on_server]),
-            *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions]),
-            self._on_trust,
-            self._on_noise,
+            self._on_collusion(),
+            *([self._on_past()] if self.follows else []),
+            *([] if self.server == "sum" else [self._on_server()]),
+            *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions()]),
+            self._on_trust(),
+            self._on_noise(),
         )
 
-    @property
     def _on_sizes(self) -> str:
+        """Returns the claim on sizes; public weights in proportion to sizes reveal sizes that are not declared."""
         if self.sizes_known:
             return ", and their sizes are public"
         if self.weights_given:
@@ -168,8 +176,8 @@ class Guarantee:
             )
         return ", and their sizes stay secret"
 
-    @property
     def _on_presence(self) -> str:
+        """Returns the claim on presence in rounds; absence that depends on records would reveal records."""
         if not self.dropouts:
             return "every silo takes part in every round: no amplification by sampling is claimed"
         return (
@@ -177,14 +185,14 @@ class Guarantee:
             "on records; no amplification by sampling is claimed"
         )
 
-    @property
     def _on_collusion(self) -> str:
+        """Returns the limit on silos that help an observer: revealed noise conceals no silo."""
         if self.injection == "aggregator":
             return "silos hold no noise, so none can collude it away"
         if not self.colluders:
             return (
-                f"no silo{self._of_whom} helps an observer of {self._helped_sums}, is one, or leaves out its noise: it "
-                "conceals the others by its noise"
+                f"no silo{self._of_whom()} helps an observer of {self._helped_sums()}, is one, or leaves out its "
+                "noise: it conceals the others by its noise"
             )
         alone = self.colluders == 1
         helps = (
@@ -192,44 +200,43 @@ class Guarantee:
             if alone
             else "help an observer, are one, or leave out their noise"
         )
-        return f"{self._coalition} {helps}"
+        return f"{self._coalition()} {helps}"
 
-    @property
     def _of_whom(self) -> str:
-        """The silos that conceal the others by their noise."""
-        of = " of the federation" if self.one_group else "" if self._outer_tiers else f" of a {self.innermost}"
+        """Returns the silos whose noise must stay secret."""
+        of = " of the federation" if self.one_group else "" if self._outer_tiers() else f" of a {self.innermost}"
         qualifiers = ["in any plan so far"] if self.follows else []
         if self.aggregation == "masked":  # the clause on the server states an epsilon that counts on less noise
             qualifiers.append("but for those named with the server")
         return of + "".join(f", {qualifier}" for qualifier in qualifiers) + ("," if qualifiers else "")
 
-    @property
     def _helped_sums(self) -> str:
+        """Returns the sums whose observers no silo may help."""
         if self.one_group:
             return "the global sum"
-        return "a sum that holds its updates" if self._outer_tiers else "its sums"
+        return "a sum that holds its updates" if self._outer_tiers() else "its sums"
 
-    @property
     def _outer_tiers(self) -> bool:
-        """True where an epsilon is stated against an observer of sums of several regions."""
+        """Returns True where an epsilon is stated against an observer of sums of several regions."""
         return not set(self.worst) <= {self.innermost, SILO}
 
-    @property
     def _coalition(self) -> str:
-        """Who may collude: where silos released before, those of every plan so far are counted."""
+        """Returns the silos that may collude; after earlier releases, silos of every earlier plan are counted."""
         who = _silos(self.colluders)
         if self.follows:
             return f"no more than {who}, the same throughout, of any {self.innermost} of any plan so far"
         return f"up to {who} of each {self.innermost}"
 
-    @property
     def _counted_once(self) -> str:
-        """Says of masked sums that the colluders are the silos with the server, and not others beside them."""
+        """Returns, for masked sums, the remark that colluders include the silos that help the server."""
         return " (silos that help the server are counted in this number)" if self.aggregation == "masked" else ""
 
-    @property
     def _on_past(self) -> str:
-        """A filter stops a composition at a budget that was fixed beforehand: it proves targets, no other figure."""
+        """Returns the claim on earlier releases.
+
+        A privacy filter stops a composition at a budget that was fixed beforehand. The filter therefore proves targets,
+        and no other epsilon, when a plan is made after outputs of earlier plans were seen.
+        """
         targets = listing([f"epsilon {rounded_up(epsilon):g} on {tier}" for tier, epsilon in self.targets.items()])
         if not targets:
             return "what was released before is counted in, as if outputs had no influence on this plan"
@@ -239,49 +246,49 @@ class Guarantee:
             "one, holds if outputs had no influence on this plan"
         )
 
-    @property
     def _on_server(self) -> str:
+        """Returns the claim on a server that reads regional sums (docs/maths.md, "What a server may do for free")."""
         does = "pools" if self.server == "random-effects" else f"moves the model by the rule {self.server!r} from"
-        told = f"the sums of {self.innermost}s, which tells an observer of those sums nothing new"
-        return f"the server {does} {told}; {self._further_out('one of them')}"
+        sums = f"the sums of {self.innermost}s, which tells an observer of those sums nothing new"
+        return f"the server {does} {sums}; {self._further_out('one of them')}"
 
-    @property
     def _on_absent_regions(self) -> str:
+        """Returns the claim on rounds without a region: the global sum may then be the sum of a single region."""
         further_out = self._further_out(f"an observer of the sums of {self.complete_tier}s")
         return f"a round goes on without a {self.complete_tier} that has no sum; {further_out}"
 
     def _further_out(self, observer: str) -> str:
         """Returns the claim against observers further out than the sums that are complete in every round."""
-        if self.less_spent_outside:  # the past adds less to their epsilon, which then is the smaller
+        if self.less_spent_outside:  # the past adds less to the epsilon further out: that epsilon is then the smaller
             return f"in these rounds an observer further out is counted as {observer}"
         return f"no epsilon smaller than that against {observer} is claimed further out"
 
-    @property
     def _on_trust(self) -> str:
+        """Returns the trust in aggregators, or in the masks that take the place of the trust."""
         aggregators = f"{self.innermost} aggregators"
         if self.injection == "aggregator":
             return f"{aggregators} are trusted to see what they aggregate and to add the noise"
         if self.aggregation == "masked":
-            return self._on_masks
+            return self._on_masks()
         if SILO in self.targets:
             return f"{aggregators} may be curious: the target on the tier 'silo' is against them"
         return f"{aggregators} are trusted to see what they aggregate; silos draw the noise themselves"
 
-    @property
     def _on_masks(self) -> str:
+        """Returns the claim on masked sums; the sum of a single silo hides nothing."""
         whole = "the federation" if self.one_group else f"a {self.masked_tier}"
         alone = f"; the sum of {whole} of one silo is that silo's own update" if self.smallest_group == 1 else ""
         return (
-            f"sums are masked: the server gets {self._masked} from masked updates, and by itself learns nothing finer "
-            f"while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold{alone}"
+            f"sums are masked: the server gets {self._masked_sums()} from masked updates, and by itself learns nothing "
+            f"finer while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold{alone}"
         )
 
-    @property
-    def _masked(self) -> str:
+    def _masked_sums(self) -> str:
+        """Returns the sums that the server gets."""
         return "the global sum alone" if self.masked_tier == ROOT else f"the sum of each {self.masked_tier}"
 
-    @property
     def _on_noise(self) -> str:
+        """Returns the claim on the noise; whoever knows the seed of research noise can subtract the noise."""
         if self.purpose == "research":
             return "noise is continuous and drawn from a seed, for research: whoever knows the seed can subtract it"
         if self.accountant == "renyi":
@@ -290,11 +297,12 @@ class Guarantee:
             )
         return "the exact accountant is proven for continuous noise and not for the lattice noise that is drawn"
 
-    def whom(self, tier: str) -> str:
-        """Returns who the observer of a tier is, and what it sees; who was inside before, where silos moved, is none.
+    def describe_observer(self, tier: str) -> str:
+        """Returns the observer of a tier and the view of the observer.
 
-        Where sums are masked the observer inside is the server together with max(1, c) members of a region, or of each
-        region where all silos are masked as one group.
+        - A party that was inside a region before silos moved is no observer of the region.
+        - With masked sums the observer inside is the server together with max(1, c) members of a region, or of every
+          region where all silos are masked as one group.
         """
         always = ", in this plan and all before," if self.follows else ""
         if tier == SILO and self.aggregation == "masked":
@@ -303,13 +311,19 @@ class Guarantee:
             return f"the server{always} together with {_silos(count)} of {whose} {self.innermost}"
         if tier == SILO:
             return f"whoever sees its own updates, such as its {self.innermost} aggregator"
-        if self.one_group:  # a silo of another region sees the sum as well, and knows its own noise
+        if self.one_group:  # outside the federation: a silo of another region sees the sum and knows its own noise
             return f"anyone outside the federation{always} who sees the global sum, the one sum that is not masked"
         if tier == ROOT:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"
         return f"anyone outside its {tier}{always} who sees the sums of its {tier}{only}"
 
+    def whom(self, tier: str) -> str:
+        """Returns the observer of a tier, under the earlier name of `describe_observer`."""
+        warnings.warn("Guarantee.whom goes with version 0.3. Use describe_observer", DeprecationWarning, stacklevel=2)
+        return self.describe_observer(tier)
+
 
 def _silos(count: int) -> str:
+    """Returns "1 silo", or the number of silos in the plural."""
     return f"{count} silo" if count == 1 else f"{count} silos"

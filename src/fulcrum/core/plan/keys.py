@@ -14,13 +14,13 @@ from fulcrum.errors import ExchangeError, FulcrumError, SignatureError, check_kn
 from fulcrum.primitives import Primitives, primitives
 
 KINDS = ("signing", "sealing")
-"""What a key is for: to sign (Ed25519), or to open what is sealed to its owner (X25519)."""
+"""The uses of a key: to sign (Ed25519), or to open releases sealed to the key's owner (X25519)."""
 
-_SEALING = "x25519:"  # before the public text of a sealing key, so that neither kind is taken for the other
+_SEALING = "x25519:"  # before the text of a sealing key: 32 bytes of one kind must not pass for a key of the other
 
 
 def private_key(path: str | Path, kind: str = "signing", error: type[FulcrumError] = SignatureError) -> Any:
-    """Reads a private key of one of `KINDS` from its file, or raises `error`."""
+    """Reads a private key of one of `KINDS` from a file, or raises `error`; the file has no password."""
     wanted = private_class(kind)
     try:
         private = signing_suite().serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
@@ -36,14 +36,18 @@ def private_key(path: str | Path, kind: str = "signing", error: type[FulcrumErro
 
 
 def public_text(private: Any) -> str:
-    """Returns the public half of a private key as plans carry it."""
+    """Returns the public half of a private key in the text form of plans."""
     x25519 = signing_suite().x25519
     text = base64.b64encode(private.public_key().public_bytes_raw()).decode()
     return _SEALING + text if isinstance(private, x25519.X25519PrivateKey) else text
 
 
 def public_key(text: str, kind: str = "signing") -> Any:
-    """Returns the public key of one of `KINDS` that a text as `new_key` returns it stands for."""
+    """Returns the public key of a text in the form that `new_key` returns.
+
+    Raises:
+        SignatureError: The text is no key of the kind, or not the only accepted spelling of a key (`key_bytes`).
+    """
     suite = signing_suite()
     public_class, start = (
         (suite.ed25519.Ed25519PublicKey, "") if kind == "signing" else (suite.x25519.X25519PublicKey, _SEALING)
@@ -56,7 +60,7 @@ def public_key(text: str, kind: str = "signing") -> Any:
 
 
 def plan_key(plan: PlanData, name: str, kind: str) -> Any:
-    """Returns the public key that the plan carries of a silo ("signing") or of a region ("sealing")."""
+    """Returns the plan's public key of a silo ("signing") or of a region ("sealing"), or raises `ExchangeError`."""
     role = "silo" if kind == "signing" else plan.federation.innermost.name
     if name not in plan.keys:
         raise ExchangeError("plan.key-missing", role=role, name=name)
@@ -67,7 +71,11 @@ def plan_key(plan: PlanData, name: str, kind: str) -> Any:
 
 
 def load_private_key(plan: PlanData, name: str, path: str | Path, kind: str) -> Any:
-    """Reads a private key and checks that its public half is the one that the plan carries under the name."""
+    """Reads a private key and checks that the plan carries the public half under the name.
+
+    Raises:
+        ExchangeError: The plan has no key of the name, the file is no key, or the key is not the plan's.
+    """
     plan_key(plan, name, kind)
     private = private_key(path, kind, error=ExchangeError)
     if public_text(private) != plan.keys[name]:
@@ -83,5 +91,5 @@ def private_class(kind: str) -> Any:
 
 
 def signing_suite() -> Primitives:
-    """Returns the cryptographic primitives that signing needs."""
+    """Returns the cryptographic primitives of signatures."""
     return primitives("signing needs")

@@ -1,7 +1,7 @@
-"""The data of a plan, in arrays: nothing here solves, prints or writes.
+"""The data of a plan, in arrays: no method solves, prints or writes.
 
-`VerifiedPlan` is this data once every check has held; it is the only type that lets something leave a silo. The plan
-that `fulcrum.plan` returns is this data with figures. Figures of the data are functions in `fulcrum.core.plan.figures`.
+`VerifiedPlan` is the same data after every check has held, and the only type that lets a release leave a silo. The plan
+that `fulcrum.plan` returns is the data with figures. Figures of the data are functions in `fulcrum.core.plan.figures`.
 """
 
 from collections.abc import Mapping
@@ -18,41 +18,42 @@ class PlanData:
     """Settings and noise of a plan.
 
     Attributes:
-        federation: Who reports to whom, and the weight of every silo.
-        rounds: T, the number of releases of each silo.
+        federation: The tree of silos and regions, with weights.
+        rounds: T, the number of releases of a silo.
         delta: The DP parameter.
         reserve: The part of delta that lattice noise costs; accountants work with the rest.
         accountant: The way from noise to epsilon.
-        epsilon_target: By tier, the epsilon that was asked for.
-        required_multiplier: By tier, the effective multiplier that the targets ask of each silo, or one of all.
-        information: The bound in nats that was asked for, on what is learned of a silo's class concentration.
+        epsilon_target: By tier, the target for epsilon.
+        required_multiplier: By tier, the effective multiplier that the targets require, by silo or the same for all.
+        information: The target in nats for the information about a silo's class concentration, or None.
         bound: The way from noise to information.
-        floor: By silo, the lateral floor in nats, where one was given.
-        coupling: The coupling behind the floor, where one was given.
-        budget: The noise variance that was to be spent, in units of C², where it stood in for a target.
-        colluders: Silos of each region that may share their noise with an observer.
-        dropouts: Silos of each region that may be missing from a sum.
-        parameters: d, the number of trainable parameters, where given.
+        floor: By silo, the information floor in nats, or None.
+        coupling: The coupling behind the floor, or None.
+        budget: The noise budget in place of a target, in units of C², or None.
+        colluders: Silos of every region that may share their noise with an observer.
+        dropouts: Silos of every region that may be missing from a sum.
+        parameters: d, the number of trainable parameters, or None.
         clip_norm: C.
         clip_share: The share of C at which an update is clipped before it is scaled up to C; 1 clips alone.
-        allocation: The name of the rule that distributed the noise.
+        allocation: The name of the rule that divided the noise among silos.
         seed: For allocations that draw.
         injection: The side that draws the noise: silos, or trusted aggregators.
-        aggregation: The way sums are made: by trusted aggregators, or masked.
+        aggregation: The way of adding releases: by trusted aggregators, or masked.
         server: The rule by which the server moves the model.
-        shrink: The models of which a pooling server takes off noise.
+        shrink: The models from which a pooling server removes noise.
         weights_rule: The rule behind the weights, or the way from sizes (0) to least noise (1).
-        least_influence: The part of its share by size that every region has of the model at least.
-        influence_mix: The part of the regions' weights that is by share, so that each region has that much.
-        rule_weights: By region, its weight by the rule alone; None where no shares are mixed in.
-        absent_regions: True where a round goes on without a region that has no sum.
+        least_influence: The least influence of every region, as a part of the region's share by size.
+        influence_mix: The part of the regions' weights that is by share, to reach the least influence.
+        rule_weights: By region, the weight by the rule alone; None where no shares are mixed in.
+        absent_regions: True where a round continues without a region that has no sum.
         noise_multiplier: By silo, in federation order: the silo adds N(0, (noise_multiplier * clip_norm)²) to each
             coordinate of its clipped update. All zero where aggregators draw the noise.
-        aggregator_noise_multiplier: By region, where aggregators draw the noise: that on the weighted sum, over C.
+        aggregator_noise_multiplier: By region, the aggregator's noise on the weighted sum, over C; None where silos
+            draw the noise.
         purpose: Research, or deployment.
-        unit: The unit of privacy: which federations are neighbours, and how far a clipped update moves between them.
-        spent: By tier, the squared shift (mu²) that each silo had spent before this plan; empty for a first plan.
-        moved: By silo that changed its region since the plan before, the region it was in.
+        unit: The unit of privacy: the neighbouring relation, and the sensitivity of a clipped update.
+        spent: By tier and silo, the squared shift (mu²) spent before this plan; empty for a first plan.
+        moved: By silo with another region in the plan before, the earlier region.
         keys: Public keys by silo and region name.
     """
 
@@ -94,5 +95,5 @@ class PlanData:
 
     @property
     def weights(self) -> FloatArray:
-        """The weight of each silo in the sums; all weights add up to 1."""
+        """The weights of silos in the sums; all weights add up to 1."""
         return self.federation.weights

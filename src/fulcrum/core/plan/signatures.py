@@ -1,7 +1,7 @@
-"""The signature of a plan: Ed25519 over its digest, beside the plan file.
+"""The signature of a plan: Ed25519 over the plan's digest, in a file next to the plan file.
 
-A silo that knows the issuer's public key knows that the plan it was handed is the one that was issued. The signature of
-plan.json is plan.json.sig. Issuers sign plans by `fulcrum.planning.files.plan_issue`.
+With the issuer's public key a silo can tell the issued plan from a plan of another origin. The signature of plan.json
+is plan.json.sig. Issuers sign plans by `fulcrum.planning.files.plan_issue`.
 """
 
 import base64
@@ -19,7 +19,7 @@ FORMAT = "fulcrum.signature/1"
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a signature file holds; key and signature in base64."""
+    """The content of a signature file; key and signature are in base64."""
 
     format: str
     plan_digest: str
@@ -28,11 +28,14 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def read_signed_plan(path: str | Path, issuer: str) -> VerifiedPlan:
-    """Reads a plan file, checks the issuer's signature, verifies the file as it was read, and returns the plan.
+    """Reads a plan file, checks the issuer's signature, and returns the verified plan.
+
+    Guarantees: signature, checks and returned plan are of the same bytes. The file is read once, so a file replaced
+    between two reads cannot pass the signature with one content and release with another.
 
     Args:
-        path: The plan file; its signature is beside it.
-        issuer: The public key itself, as `new_key` returns it; no file is read for it.
+        path: The plan file; the signature is in the file of the same name with ".sig" appended.
+        issuer: The public key itself, in the form that `new_key` returns; not the name of a file.
 
     Raises:
         SignatureError: The issuer did not sign this plan.
@@ -44,7 +47,16 @@ def read_signed_plan(path: str | Path, issuer: str) -> VerifiedPlan:
 
 
 def check_beside(path: str | Path, digest: str, trusted: str) -> None:
-    """Checks the signature beside a plan file against the digest of what was read from it."""
+    """Checks the signature next to a plan file for a digest and the issuer's public key.
+
+    Args:
+        path: The plan file.
+        digest: The digest of the content that was read from the file.
+        trusted: The issuer's public key. A signature by any other key fails, even a valid signature.
+
+    Raises:
+        SignatureError: The signature is missing, malformed, by another key or of another plan.
+    """
     suite = signing_suite()
     signed = signature_of(path)
     if signed.plan_digest != digest:
@@ -59,9 +71,9 @@ def check_beside(path: str | Path, digest: str, trusted: str) -> None:
 
 
 def signature_of(path: str | Path) -> Signature:
-    """Reads the signature beside a plan file."""
+    """Reads the signature next to a plan file, without a check of the signature itself."""
     file = Path(f"{path}.sig")
-    if file.exists() and not file.is_file():  # opening a pipe would wait for ever
+    if file.exists() and not file.is_file():  # to open a pipe would block for ever
         reason = "it is a folder" if file.is_dir() else "it is not a regular file"
         raise SignatureError("signature.file-unreadable", file=file, reason=reason)
     try:
@@ -76,5 +88,5 @@ def signature_of(path: str | Path) -> Signature:
 
 
 def signed_message(digest: str) -> bytes:
-    """Returns the bytes that an issuer signs."""
+    """Returns the bytes that an issuer signs; the format in front keeps the signature from other uses of the key."""
     return f"{FORMAT} of plan {digest}".encode()

@@ -1,19 +1,19 @@
-"""A plan of which every check has held: the only type that lets something leave a silo.
+"""The verified plan: every check has held, and no other type lets a release leave a silo.
 
 >>> import msgspec
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> sound = verified_plan(made)
->>> sound.digest == made.digest, verified_plan(sound) is sound
+>>> draft = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> sound = verified_plan(draft)
+>>> sound.digest == draft.digest, verified_plan(sound) is sound
 (True, True)
->>> statement = msgspec.structs.replace(made.content().guarantee, statement="Everybody is safe.")
->>> verified_plan(msgspec.structs.replace(made.content(), guarantee=statement))
+>>> statement = msgspec.structs.replace(draft.content().guarantee, statement="Everybody is safe.")
+>>> verified_plan(msgspec.structs.replace(draft.content(), guarantee=statement))
 Traceback (most recent call last):
 fulcrum.errors.PlanError: the plan does not hold what it says: words, the statement is not what the figures say
 
-A content is verified once a process, by its digest. A `VerifiedPlan` is made from a copy of the content that was taken
-before the first check, and from nothing else, so a plan object that somebody changes in memory has no part in it. It
-cannot be copied or pickled, and one that `verified_plan` did not make is refused.
+A process verifies a content once, by the digest. `verified_plan` takes a copy of the content before the first check
+and makes the `VerifiedPlan` from this copy alone: a plan object changed in memory, even between check and use, has no
+part in a release. A `VerifiedPlan` cannot be copied or pickled, and a forged instance is refused.
 """
 
 import os
@@ -37,29 +37,29 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.core.privacy_unit import UNITS
 from fulcrum.errors import FulcrumError, PlanError, suggestion
 
-_MOST_KEPT = 4
-"""Verified plans that are kept; of a large federation each is large."""
+_MOST_CACHED = 4
+"""The number of cached plans; the plan of a large federation is large."""
 
 _MAKER = object()
 _VERIFIED: set[str] = set()
-"""Digests of contents whose every check held. A digest names one content, so nothing else needs to be kept."""
+"""Digests of contents whose every check held. A digest names a single content, so the content itself is not kept."""
 
-_KEPT: "dict[tuple[str, str], VerifiedPlan]" = {}
-_MADE: "weakref.WeakSet[VerifiedPlan]" = weakref.WeakSet()
+_CACHE: "dict[tuple[str, str], VerifiedPlan]" = {}
+_INSTANCES: "weakref.WeakSet[VerifiedPlan]" = weakref.WeakSet()
 _VERIFYING = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VerifiedPlan(PlanData):
-    """The data of a plan that was verified; made by `verified_plan`, and by no other function.
+    """The data of a verified plan, with read-only arrays and mappings; made by `verified_plan` and `read_signed_plan`.
 
     Attributes:
-        encoded: The content of the file, as it was verified, in JSON.
-        digest: The digest of that content.
-        issuer: The public key whose signature of the file was checked; empty where none was.
+        encoded: The verified content of the file, in JSON.
+        digest: The digest of the content.
+        issuer: The public key of the checked signature; empty for a plan without a checked signature.
         noise_variance: By silo, `figures.noise_variance`.
         lattice_steps: By region, `figures.lattice_steps`.
-        index: By silo name, its place in the federation.
+        index: By silo name, the silo's place in the federation.
     """
 
     encoded: bytes = field(repr=False)
@@ -78,13 +78,13 @@ class VerifiedPlan(PlanData):
         object.__setattr__(self, "lattice_steps", None if steps is None else read_only(steps))
         names: list[str] = self.federation.silo_names.tolist()
         object.__setattr__(self, "index", MappingProxyType({name: place for place, name in enumerate(names)}))
-        _MADE.add(self)
+        _INSTANCES.add(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a VerifiedPlan is not copied: hand on its content(), and verify it there")
 
     def content(self) -> PlanFile:
-        """Returns the content of the plan's file as it was verified, in objects of its own each time."""
+        """Returns the verified content of the plan's file, in new objects at every call."""
         return msgspec.json.decode(self.encoded, type=PlanFile)
 
     def index_of(self, silo: str, error: type[FulcrumError] = PlanError) -> int:
@@ -94,7 +94,12 @@ class VerifiedPlan(PlanData):
         return self.index[silo]
 
     def release_cost(self, silo: str) -> dict[str, float]:
-        """Returns the squared shift (mu²) that one release of a silo spends, by observer, inner to outer."""
+        """Returns the squared shift (mu²) of a single release of a silo, by observer, inner to outer.
+
+        Neighbouring relation: the relation of the plan's unit. The shift is kappa / s, for the unit's sensitivity kappa
+        and the effective multiplier s, which counts on the noise of the other silos in the sum. A silo without noise of
+        its own has an infinite cost against every observer.
+        """
         place = self.index_of(silo)
         if not self.noise_multiplier[place]:
             return dict.fromkeys(self.federation.tier_names, float("inf"))
@@ -105,7 +110,7 @@ class VerifiedPlan(PlanData):
         return {tier: float(self.unit.sensitivity**2 / multiplier**2) for tier, multiplier in multipliers.items()}
 
     def release_cost_alone(self, silo: str) -> float:
-        """Returns the squared shift that one release of a silo spends against somebody who sees its own update."""
+        """Returns the squared shift of a single release of a silo against an observer of the silo's own update."""
         multiplier = float(self.noise_multiplier[self.index_of(silo)])
         return self.unit.sensitivity**2 / multiplier**2 if multiplier else float("inf")
 
@@ -116,18 +121,22 @@ def verified_plan(
     error: type[FulcrumError] = PlanError,
     source: str = "the plan",
 ) -> VerifiedPlan:
-    """Returns a plan of which every check of `fulcrum verify` holds; whose signature it bears is not looked at.
+    """Returns the verified plan of a plan whose every check of `fulcrum verify` holds.
+
+    - The signature is not checked: `read_signed_plan` reads signed plans.
+    - A `VerifiedPlan` of this process is returned unchanged; a forged instance is refused.
+    - The content of a plan in memory is taken anew: changes after an earlier call are verified, or refused.
 
     Args:
-        plan: A plan file to read, the content of one, or a plan in memory, whose content is taken anew.
-        error: The exception to raise.
+        plan: A plan file to read, the content of a plan file, or a plan in memory.
+        error: The class of the exception.
         source: The name of the plan in messages.
 
     Raises:
-        FulcrumError: A check fails, or the content is none that a plan file can have.
+        FulcrumError: A check fails, or no plan file can have the content.
     """
     if isinstance(plan, VerifiedPlan):
-        if plan not in _MADE:
+        if plan not in _INSTANCES:  # made by object.__new__, without a check
             raise error("plan.not-verified", source=source)
         return plan
     if isinstance(plan, str | Path):
@@ -140,25 +149,25 @@ def verified_of_issuer(
 ) -> VerifiedPlan:
     """Returns the verified plan of a content of which the caller has checked the signature by `issuer`."""
     digest = content_digest(content)
-    if digest in _VERIFIED and content.digest in ("", digest) and (kept := _KEPT.get((digest, issuer))) is not None:
-        return kept
+    if digest in _VERIFIED and content.digest in ("", digest) and (cached := _CACHE.get((digest, issuer))) is not None:
+        return cached
     try:
-        own = content_in(content)  # a copy: nobody changes it while it is checked
+        own = content_in(content)  # a copy: a thread that changes the caller's object cannot change it after a check
     except PlanError as malformed:
         raise error.at("", malformed) from None
     digest = check_verified(own, error, source=source)
-    kept = _KEPT.setdefault((digest, issuer), _made_from(own, digest, issuer))  # of two threads, the first one's
-    for oldest in list(_KEPT)[:-_MOST_KEPT]:
-        _KEPT.pop(oldest, None)
-    return kept
+    cached = _CACHE.setdefault((digest, issuer), _new_plan(own, digest, issuer))  # the first of two threads wins
+    for oldest in list(_CACHE)[:-_MOST_CACHED]:
+        _CACHE.pop(oldest, None)
+    return cached
 
 
 def check_verified(content: PlanFile, error: type[FulcrumError] = PlanError, *, source: str = "the plan") -> str:
-    """Raises `error` unless every check of `fulcrum verify` holds for a content; returns the digest of the content.
+    """Returns the digest of a content, or raises `error` unless every check of `fulcrum verify` holds.
 
     Args:
-        content: As it was read, or as a plan in memory states it.
-        error: The exception to raise.
+        content: The content of a plan file, or of a plan in memory.
+        error: The class of the exception.
         source: The name of the plan in messages.
     """
     digest = content_digest(content)
@@ -177,7 +186,7 @@ def check_verified(content: PlanFile, error: type[FulcrumError] = PlanError, *, 
 
 
 def data_in(content: PlanFile) -> dict[str, object]:
-    """Returns the fields of `PlanData` that a content holds."""
+    """Returns the fields of `PlanData` from a content."""
     settings, federation = content.settings, federation_in(content)
     entries = {entry.name: entry for entry in content.tiers[federation.innermost.name]}
     inner = [entries[name] for name in federation.innermost.nodes]
@@ -185,8 +194,8 @@ def data_in(content: PlanFile) -> dict[str, object]:
     rule_weights = all_or_none([node.rule_weight for node in inner])
     floor = settings.floor
     required = {
-        tier: asked if isinstance(asked, float) else read_only(np.array(asked))
-        for tier, asked in settings.required_multiplier.items()
+        tier: value if isinstance(value, float) else read_only(np.array(value))
+        for tier, value in settings.required_multiplier.items()
     }
     spent = {
         tier: read_only(np.array([(entry.spent or {}).get(tier, 0.0) for entry in content.silos]))
@@ -214,14 +223,15 @@ def data_in(content: PlanFile) -> dict[str, object]:
     }
 
 
-def _made_from(content: PlanFile, digest: str, issuer: str) -> VerifiedPlan:
+def _new_plan(content: PlanFile, digest: str, issuer: str) -> VerifiedPlan:
+    """Returns a `VerifiedPlan` of a checked content, with mappings that cannot be changed."""
     data, encoded = data_in(content), msgspec.json.encode(content)
     fields = {name: MappingProxyType(value) if isinstance(value, Mapping) else value for name, value in data.items()}
     return VerifiedPlan(**fields, encoded=encoded, digest=digest, issuer=issuer, maker=_MAKER)  # type: ignore[arg-type]
 
 
 def _after_fork_in_child() -> None:
-    """Frees the lock in a forked child: the thread that held it runs in the parent alone, and never frees it here."""
+    """Frees the lock in a forked child: a thread with the lock runs in the parent alone, and the child would wait."""
     if _VERIFYING.locked():
         _VERIFYING.release()
 

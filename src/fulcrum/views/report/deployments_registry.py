@@ -107,7 +107,8 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
                 "privacy_unit_details": answered[4],
                 "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
                 "privacy_parameters_details": f"{answered[1]} The epsilon of this entry is the first of these, against "
-                f"{guarantee_of(plan).whom(plan.federation.innermost.name)}. {answered[2]} Delta: {answered[3]}",
+                f"{guarantee_of(plan).describe_observer(plan.federation.innermost.name)}. {answered[2]} Delta: "
+                f"{answered[3]}",
             },
             "deployment_model": {
                 "model_name": "Federated",

@@ -169,7 +169,7 @@ def test_a_recorded_run_is_tested_too(tmp_path, capsys):
     assert code == 0
     assert out.count("the recorded run") == 3
     reasons = {
-        "run.json": "does not hold what fulcrum train writes",
+        "run.json": "is not a complete result of fulcrum train",
         "observed.npz": "observed.npz is not a NumPy archive",
     }
     whole = {name: (tmp_path / "run" / name).read_bytes() for name in reasons}
@@ -183,7 +183,7 @@ def test_a_recorded_run_is_tested_too(tmp_path, capsys):
     fulcrum.save_plan(made(parameters=None, rounds=4), tmp_path / "other.json")
     code, out, err = said(capsys, tmp_path / "other.json", *options)
     assert (code, out) == (2, "")
-    assert "run.json is of another plan" in err
+    assert "run.json belongs to another plan" in err
 
 
 @pytest.fixture
@@ -296,7 +296,7 @@ def test_an_engine_is_asked_for_no_more_sites_than_a_machine_holds(tmp_path, cap
     fulcrum.save_plan(made(sizes={"north": [100] * 60}), tmp_path / "plan.json")
     code, out, err = said(capsys, tmp_path / "plan.json", "--engine", "nvflare")
     assert (code, out) == (2, "")
-    assert "starts every site here, at most 40, and this plan has 62" in err
+    assert "starts every site on this machine, at most 40 sites, and this plan has 62" in err
 
 
 def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):

@@ -79,17 +79,17 @@ def test_a_remaining_round_is_planned_from_a_spreadsheet(command, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["silo"], "--column must say what a column is, such as silo=hospital, got 'silo'"),
-        (["=x"], "--column must say what a column is, such as silo=hospital, got '=x'"),
+        (["silo"], "--column must be MEANING=COLUMN, such as silo=hospital, got 'silo'"),
+        (["=x"], "--column must be MEANING=COLUMN, such as silo=hospital, got '=x'"),
         (["silo=a", "silo=b"], "--column names two columns for 'silo': a and b"),
         (
             ["silo=KLINIKK"],
-            "sheet.csv line 1: no column 'KLINIKK' to read as 'silo'. Its columns: KLINIK, FÄLLE, VERBUND, TELEFON. "
+            "sheet.csv line 1: there is no column 'KLINIKK' to read as 'silo'. The columns are: KLINIK, FÄLLE, VERBUND, TELEFON. "
             "Did you mean 'KLINIK'?",
         ),
         (
             ["silo=klinik", "ignore=KLINIK"],
-            "sheet.csv line 1: the column 'KLINIK' cannot be 'silo' and 'ignore'. Give one of them",
+            "sheet.csv line 1: the column 'KLINIK' cannot be 'silo' and 'ignore'. Choose one meaning",
         ),
         (
             ["silo=KLINIK"],
@@ -107,4 +107,7 @@ def test_a_column_that_is_not_there_is_refused_in_one_line(command, options, mes
 def test_a_federation_without_columns_takes_none(command):
     code, _, errors = command("exposure", "severe", "--column", "silo=hospital")
     assert code == 2
-    assert errors == "fulcrum: severe is no table: it has no column to read as 'silo'. Leave it out\n"
+    assert errors == (
+        "fulcrum: severe is not a table and has no column to read as 'silo'. Leave the choice of columns out "
+        "(--column)\n"
+    )

@@ -141,7 +141,7 @@ def test_a_region_is_removed_and_renamed():
     [
         (lambda: remove_region(Federation.from_sizes({"r": [1]}), "r"), "'r' is the last region"),
         (lambda: split_region(NESTED, "south"), "'south' has one silo"),
-        (lambda: rename_region(NESTED, "east", "south"), "there is a region 'south' already"),
+        (lambda: rename_region(NESTED, "east", "south"), "the federation already has a region 'south'"),
         (lambda: rename_region(NESTED, "east", "a\tb"), "printable"),
         (lambda: resize_region(NESTED, "east", silos=200_000), "more than 100,000"),
         (lambda: rescale_region(NESTED, "east", mean=float("nan")), "must be from 1"),

@@ -16,8 +16,8 @@ def read(text):
     [
         ("silo,region\nhôpital,région\nlille,north\n", "line 2: 'hôpital' and 'région' look like a second header"),
         ("Klinik;Region\nHôpital;Région\nBern;West\n", "line 2: 'Hôpital' and 'Région' look like a second header"),
-        ("silo,records,region,Region\na,1,x,X\n", "'region' and 'Region' differ in capitals or accents alone"),
-        ("silo,records,region,Région\na,1,x,X\n", "'region' and 'Région' differ in capitals or accents alone"),
+        ("silo,records,region,Region\na,1,x,X\n", "'region' and 'Region' differ only in capitals or accents"),
+        ("silo,records,region,Région\na,1,x,X\n", "'region' and 'Région' differ only in capitals or accents"),
         ("silo,records,region\na,10_20,x\n", "line 2: records='10_20' is not a number"),
         ("silo,records,region,weight\na,10,x,1_5\n", "line 2: weight='1_5' must be a finite number"),
         ("silo,records,region,epsilon\na,10,x,1_5\n", "line 2: epsilon='1_5' is not a number"),

@@ -29,7 +29,7 @@ def test_a_name_too_long_for_a_file_is_refused():
 
 
 def test_a_directory_is_refused(tmp_path):
-    assert refusal(tmp_path) == f"{str(tmp_path)!r} is a directory. Give a file: {KNOWN}"
+    assert refusal(tmp_path) == f"{str(tmp_path)!r} is a folder. Give a file: {KNOWN}"
 
 
 @pytest.mark.parametrize(

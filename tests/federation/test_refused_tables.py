@@ -20,11 +20,11 @@ HEADERS = [
     ("silo,recrods,region", "the column 'records' is missing. Did you mean the column 'recrods' to be 'records'?"),
     (
         "client,site,region",
-        "the columns 'client' and 'site' can both be 'silo'. Say which: --column silo=client",
+        "the columns 'client' and 'site' can both be 'silo'. Choose one: --column silo=client",
     ),
     (
         "silo,patients,Cases 2024,region",
-        "the columns 'patients' and 'Cases 2024' can both be 'records'. Say which: --column records=patients",
+        "the columns 'patients' and 'Cases 2024' can both be 'records'. Choose one: --column records=patients",
     ),
     ("silo,records,region,epsilom", "unknown column 'epsilom'. Did you mean 'epsilon'?"),
     ("silo,records,region,record", "unknown column 'record'. Did you mean 'records'?"),
@@ -32,8 +32,8 @@ HEADERS = [
     (
         "silo,records,note,region",
         "unknown column 'note'. Known: silo, records, epsilon, group, weight, region. "
-        "An outer tier stands after 'region'. If it holds the regions: --column region=note; "
-        "if it is no part of the federation: --column ignore=note",
+        "Put the column of an outer tier after 'region'. For a column of regions: --column region=note; "
+        "for a column that is no part of the federation: --column ignore=note",
     ),
     (
         "silo,records,region,federation",
@@ -42,8 +42,8 @@ HEADERS = [
     (
         "silo,records,phone no,region",
         "unknown column 'phone no'. Known: silo, records, epsilon, group, weight, region. "
-        "An outer tier stands after 'region'. If it holds the regions: --column 'region=phone no'; "
-        "if it is no part of the federation: --column 'ignore=phone no'",
+        "Put the column of an outer tier after 'region'. For a column of regions: --column 'region=phone no'; "
+        "for a column that is no part of the federation: --column 'ignore=phone no'",
     ),
 ]
 
@@ -62,7 +62,7 @@ def test_a_wrong_column_is_refused_alike_in_every_table(tmp_path, header, messag
 @pytest.mark.parametrize("library", [*FRAMES, "parquet"])
 def test_a_column_without_a_name_is_refused_in_parquet_and_frames(tmp_path, library):
     columns = {**COLUMNS, "": ["x", "y", "z"]}
-    message = "column 4 has no name. Name it or remove it"
+    message = "column 4 has no name. Name or remove the column"
     if library == "parquet":
         assert refusal(parquet(tmp_path, columns)) == f"silos.parquet: {message}"
     elif library != "duckdb":  # DuckDB gives a column without a name one
@@ -71,14 +71,14 @@ def test_a_column_without_a_name_is_refused_in_parquet_and_frames(tmp_path, libr
 
 def test_a_column_that_stands_twice_is_refused(tmp_path):
     twice = ["silo", "records", "region", "records"]
-    message = "the column 'records' stands there twice. Remove or rename one"
+    message = "two columns have the name 'records'. Remove or rename one of the two"
     assert refusal(written(tmp_path, "a.csv", ",".join(twice) + "\n")) == f"a.csv line 1: {message}"
     pa = pyarrow()
     table = pa.table([["a"], [1], ["r"], [2]], names=twice)
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert refusal(tmp_path / "a.parquet") == f"a.parquet: {message}"
     for frame in (table, pd.DataFrame([["a", 1, "r", 2]], columns=twice)):
-        assert refusal(frame) == "data frame: a column name stands there twice. Remove or rename one"
+        assert refusal(frame) == "data frame: two columns have the same name. Remove or rename one of the two"
 
 
 # CSV
@@ -91,48 +91,52 @@ WRONG_CSV = [
     (HEAD, "a.csv has no silos. Add a row for each silo"),
     (f"{HEAD}\n\n", "a.csv has no silos. Add a row for each silo"),
     ("\nsilo\trecords\tregion\n", "a.csv has no silos. Add a row for each silo"),
-    ("sep=:\nsilo:region\na:r\n", "a.csv line 1: cells are separated by ':'. Separate them by commas"),
+    ("sep=:\nsilo:region\na:r\n", "a.csv line 1: cells are separated by ':'. Separate cells by commas"),
     (
         "silo;records;region\na;1;r;s\n",
-        "a.csv line 2: 4 cells in place of 3. Give one to each column, and quote a name that holds a semicolon",
+        "a.csv line 2 has 4 cells, and the header has 3. Give one cell to each column, and quote a name that holds a semicolon",
     ),
     (
         "silo;region;weight\na;r;850\nb;r;2.631\n",
-        "a.csv line 3: weight=2.631 can be 2631 or 2.631. Write the one that is meant, without separator of thousands",
+        "a.csv line 3: weight=2.631 can be 2631 or 2.631. Write the intended number without a separator of thousands",
     ),
     (
         "silo;region;epsilon\na;r;0,5\nb;r;1.125\n",
-        "a.csv line 3: epsilon=1.125 can be 1125 or 1.125. Write the one that is meant, without separator of thousands",
+        "a.csv line 3: epsilon=1.125 can be 1125 or 1.125. Write the intended number without a separator of thousands",
     ),
     (
         "silo;region;epsilon\na;r;0,5\nb;r;1.25\n",
-        "a.csv line 2: epsilon=0,5 has a decimal comma, and 1.25 (a.csv line 3) a decimal point. Write both with a point",
+        "a.csv line 2: epsilon=0,5 has a decimal comma, and 1.25 (a.csv line 3) has a decimal point. Write both "
+        "numbers with a decimal point",
     ),
     (
         "silo;region;epsilon\na;r;1.234.567\nb;r;1.25\n",
-        "a.csv line 3: epsilon=1.25 has a decimal '.', and 1.234.567 (a.csv line 2) has it between thousands. "
-        "Write both in plain digits",
+        "a.csv line 3: epsilon=1.25 has '.' as the decimal sign, and 1.234.567 (a.csv line 2) has '.' between thousands. "
+        "Write both numbers in plain digits",
     ),
-    ("silo,region\na,r\nsilo,region\nb,r\n", "a.csv line 3: the header stands there again. Remove the line"),
+    ("silo,region\na,r\nsilo,region\nb,r\n", "a.csv line 3: the line repeats the header. Remove the line"),
     (
         "'silo';'region'\n'a';'r'\n",
-        "a.csv line 1: cells are quoted by apostrophes. Quote them by double quotes, or not at all",
+        "a.csv line 1: cells are quoted with apostrophes. Quote cells with double quotes, or without quotes",
     ),
-    (f"{HEAD}\n,5,\n", "a.csv line 2: silo is missing. Give it a name"),
-    (f"{HEAD}\na,5,r\nb,6,r\n,12,\n", "a.csv line 4: silo is missing. Give it a name"),
-    (f"{HEAD}\nTotal,5,\n", "a.csv line 2: 'Total' has no region and looks like a sum of other lines. Remove the line"),
-    (f"{HEAD},\na,5,r,x\n", "a.csv line 1: column 4 has no name. Name it or remove it"),
+    (f"{HEAD}\n,5,\n", "a.csv line 2: the name of the silo is missing. Name the silo"),
+    (f"{HEAD}\na,5,r\nb,6,r\n,12,\n", "a.csv line 4: the name of the silo is missing. Name the silo"),
+    (
+        f"{HEAD}\nTotal,5,\n",
+        ("a.csv line 2: 'Total' has no region and looks like the sum of other lines. Remove the line"),
+    ),
+    (f"{HEAD},\na,5,r,x\n", "a.csv line 1: column 4 has no name. Name or remove the column"),
     (
         f"Nr,{HEAD}\n7a,a,5,r\n",
-        "a.csv line 1: column 1, 'Nr', does not only number the rows. Rename it or remove it",
+        "a.csv line 1: column 1, 'Nr', must be empty or number the rows. Rename or remove the column",
     ),
     (
         f"{HEAD}\na,1,r\nb,2\n",
-        "a.csv line 3: 2 cells in place of 3. Give one to each column, and quote a name that holds a comma",
+        "a.csv line 3 has 2 cells, and the header has 3. Give one cell to each column, and quote a name that holds a comma",
     ),
     (
         f"{HEAD}\na,1,r\n\n\nb,2,r,x\n",
-        "a.csv line 5: 4 cells in place of 3. Give one to each column, and quote a name that holds a comma",
+        "a.csv line 5 has 4 cells, and the header has 3. Give one cell to each column, and quote a name that holds a comma",
     ),
     (f"{HEAD}\na,-3,r\n", "a.csv line 2: records=-3 must be at least 1"),
     (f"{HEAD}\na,0,r\n", "a.csv line 2: records=0 must be at least 1"),
@@ -141,21 +145,25 @@ WRONG_CSV = [
     (f"{HEAD}\na,inf,r\n", "a.csv line 2: records=inf must be a finite number"),
     (f"{HEAD}\na,-inf,r\n", "a.csv line 2: records=-inf must be a finite number"),
     (f"{HEAD}\na,1e300,r\n", "a.csv line 2: records=1e300 must be at most 9007199254740992"),
-    (f"{HEAD}\na,many,r\n", "a.csv line 2: records='many' is not a number. Write it in plain digits, such as 1200"),
+    (
+        f"{HEAD}\na,many,r\n",
+        ("a.csv line 2: records='many' is not a number. Write the number in plain digits, such as 1200"),
+    ),
     (
         f'{HEAD}\na,"1,200",r\n',
-        "a.csv line 2: records=1,200 can be 1200 or 1.200. Write the one that is meant, without separator of thousands",
+        "a.csv line 2: records=1,200 can be 1200 or 1.200. Write the intended number without a separator of thousands",
     ),
     (
         f"{HEAD}\na,850,r\nb,2.631,r\n",
-        "a.csv line 3: records=2.631 can be 2631 or 2.631. Write the one that is meant, without separator of thousands",
+        "a.csv line 3: records=2.631 can be 2631 or 2.631. Write the intended number without a separator of thousands",
     ),
     (
         f"{HEAD}\na,850,r\nb,80.5,r\n",
-        "a.csv line 3: records=80.5 must be a whole number. Where a dot or comma separates thousands, leave it out",
+        "a.csv line 3: records=80.5 must be a whole number. If a dot or comma separates thousands, remove the dot or "
+        "comma",
     ),
     (f"{HEAD}\nlyon, ,r\n", "a.csv line 2: records is missing. Give the number of records of silo 'lyon'"),
-    (f"{HEAD}\n\n,5,r\n", "a.csv line 3: silo is missing. Give it a name"),
+    (f"{HEAD}\n\n,5,r\n", "a.csv line 3: the name of the silo is missing. Name the silo"),
     (f"{HEAD}\na,5,\n", "a.csv line 2: region is missing. Name the region of silo 'a'"),
     (f"{HEAD},country\na,5,r,\n", "a.csv line 2: country is missing. Name the country of silo 'a'"),
     (f'{HEAD}\n"a\n",5,r\n\n"b\n\n",6,r\nc,0,r\n', "a.csv line 8: records=0 must be at least 1"),
@@ -166,21 +174,24 @@ WRONG_CSV = [
     (f'{HEAD}\na,5,r\n"b,6,r\nc,7,r\n', "a.csv line 3: unexpected end of data. Check the quotes"),
     (
         f"{HEAD},epsilon\na,5,r,1\nb,5,r,low\n",
-        "a.csv line 3: epsilon='low' is not a number. Give a number above 0, or nothing",
+        "a.csv line 3: epsilon='low' is not a number. Give a number above 0, or leave the cell empty",
     ),
-    (f"{HEAD},epsilon\na,5,r,nan\n", "a.csv line 2: epsilon=nan is not a number. Give a number above 0, or nothing"),
+    (
+        f"{HEAD},epsilon\na,5,r,nan\n",
+        ("a.csv line 2: epsilon=nan is not a number. Give a number above 0, or leave the cell empty"),
+    ),
     (f"{HEAD},epsilon\na,5,r,\nb,5,r,-1\n", "a.csv line 3: epsilon must be a finite number above 0, got -1"),
     (f"{HEAD},epsilon\na,5,r,inf\n", "a.csv line 2: epsilon must be a finite number above 0, got inf"),
     (
         f"{HEAD}\na,5,r\n\na,5,r\n",
-        "a.csv line 4: silo a stands there a second time, first at a.csv line 2. Remove one",
+        "a.csv line 4: silo a is listed a second time, first at a.csv line 2. Remove one of the two",
     ),
     (
         f"{HEAD},group\na,5,r,b\nb,5,r,\n",
-        "a.csv line 3: silo 'b' has no group, and a group bears its name. Name its group",
+        "a.csv line 3: silo 'b' has no group, and a group has the name 'b'. Name the group of silo 'b'",
     ),
-    (f"{HEAD}\r\na,5,r\r\nKöln,5,r\r\n".encode("cp850"), f"a.csv line 3 is not UTF-8, and not Windows-1252. {SAVE}"),
-    (f"{HEAD}\na,5,r\nMünchen,5,r\n".encode("mac-roman"), f"a.csv line 3 is not UTF-8, and not Windows-1252. {SAVE}"),
+    (f"{HEAD}\r\na,5,r\r\nKöln,5,r\r\n".encode("cp850"), f"a.csv line 3 is neither UTF-8 nor Windows-1252. {SAVE}"),
+    (f"{HEAD}\na,5,r\nMünchen,5,r\n".encode("mac-roman"), f"a.csv line 3 is neither UTF-8 nor Windows-1252. {SAVE}"),
     (f"{HEAD}\na,5,r\n".encode("utf-32"), f"a.csv is neither UTF-8 nor UTF-16 text. {SAVE}"),
     (
         b"PK\x03\x04 and so on",
@@ -205,7 +216,7 @@ def test_a_silo_in_two_regions_is_an_overlap(tmp_path):
 def test_a_region_in_two_countries_is_refused(tmp_path):
     path = written(tmp_path, "a.csv", f"{HEAD},country\na,5,north,france\nb,5,north,spain\n")
     assert refusal(path).startswith(
-        "a.csv line 3: region 'north' is in two of the tier 'country', 'france' and 'spain'."
+        "a.csv line 3: region 'north' is in two nodes of the tier 'country', 'france' and 'spain'."
     )
 
 
@@ -216,20 +227,29 @@ WRONG_ROWS = [
     ({"records": [800.0, 0.0, 5.0]}, "row 2: records=0 must be at least 1"),
     (
         {"records": [850.0, 2.631, 5.0]},
-        "row 2: records=2.631 must be a whole number. Where a dot or comma separates thousands, leave it out",
+        "row 2: records=2.631 must be a whole number. If a dot or comma separates thousands, remove the dot or comma",
     ),
     ({"records": [800.0, float("inf"), 5.0]}, "row 2: records=inf must be a finite number"),
     ({"records": [800, None, 5]}, "row 2: records is missing. Give the number of records of silo 'paris'"),
     ({"records": [800.0, float("nan"), 5.0]}, "row 2: records is missing. Give the number of records of silo 'paris'"),
-    ({"records": ["800", " x ", "5"]}, "row 2: records='x' is not a number. Write it in plain digits, such as 1200"),
-    ({"records": [True, True, False]}, "row 1: records=True is not a number. Write it in plain digits, such as 1200"),
-    ({"silo": ["lille", None, "lyon"]}, "row 2: silo is missing. Give it a name"),
-    ({"silo": ["lille", "paris", " "]}, "row 3: silo is missing. Give it a name"),
+    (
+        {"records": ["800", " x ", "5"]},
+        ("row 2: records='x' is not a number. Write the number in plain digits, such as 1200"),
+    ),
+    (
+        {"records": [True, True, False]},
+        ("row 1: records=True is not a number. Write the number in plain digits, such as 1200"),
+    ),
+    ({"silo": ["lille", None, "lyon"]}, "row 2: the name of the silo is missing. Name the silo"),
+    ({"silo": ["lille", "paris", " "]}, "row 3: the name of the silo is missing. Name the silo"),
     ({"region": ["north", None, "south"]}, "row 2: region is missing. Name the region of silo 'paris'"),
     ({"region": [None, None, None]}, "row 1: region is missing. Name the region of silo 'lille'"),
     ({"country": ["france", "france", None]}, "row 3: country is missing. Name the country of silo 'lyon'"),
     ({"epsilon": [0.5, None, -1.0]}, "row 3: epsilon must be a finite number above 0, got -1"),
-    ({"epsilon": ["0.5", "low", None]}, "row 2: epsilon='low' is not a number. Give a number above 0, or nothing"),
+    (
+        {"epsilon": ["0.5", "low", None]},
+        ("row 2: epsilon='low' is not a number. Give a number above 0, or leave the cell empty"),
+    ),
     ({"silo": ["a", "b\n", "c\nd"]}, "row 3: a silo's name must be printable and not empty, got 'c\\nd'"),
 ]
 
@@ -276,7 +296,7 @@ def test_a_frame_without_rows_is_refused(library):
 @pytest.mark.parametrize("content", [b"", b"PAR1", CSV.encode(), b"PAR1" + bytes(100) + b"PAR1"])
 def test_what_is_not_parquet_is_refused(tmp_path, content):
     path = written(tmp_path, "a.parquet", content)
-    assert refusal(path) == "a.parquet is not a Parquet file, or it is damaged. Write it again"
+    assert refusal(path) == "a.parquet is damaged, or is not a Parquet file. Write the file again"
 
 
 def test_a_parquet_file_without_rows_is_refused(tmp_path):

@@ -19,7 +19,7 @@ SEMICOLONS = "cells are separated by semicolons"
 TABS = "cells are separated by tabs"
 SAVE = "Save it as UTF-8 (in Excel: 'CSV UTF-8'; in LibreOffice: Text CSV, character set Unicode (UTF-8))"
 EXPORT = "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"
-TWO_WAYS = "Write the one that is meant, without separator of thousands"
+TWO_WAYS = "Write the intended number without a separator of thousands"
 
 
 def columns_as(**columns):
@@ -268,41 +268,46 @@ REFUSED = {
     "excel-en-thousands.csv": f" line 2: records=2,631 can be 2631 or 2.631. {TWO_WAYS}",
     "excel-de-tausenderpunkt.csv": f" line 3: records=2.631 can be 2631 or 2.631. {TWO_WAYS}",
     "excel-en-two-candidates.csv": (
-        " line 1: the columns 'Hospital' and 'Site' can both be 'silo'. Say which: --column silo=Hospital"
+        " line 1: the columns 'Hospital' and 'Site' can both be 'silo'. Choose one: --column silo=Hospital"
     ),
-    "excel-en-broken-formula.csv": " line 3: region=#REF! is an error of the spreadsheet. Repair it and export again",
+    "excel-en-broken-formula.csv": (
+        " line 3: region=#REF! is an error value of the spreadsheet. Repair the formula and export the file again"
+    ),
     "excel-en-workbook-renamed.csv": f" holds a workbook, not text. {EXPORT}",
     "excel-en-workbook.xlsx": (
         ": files that end in '.xlsx' cannot be read. Known: .toml, .csv, .tsv, .txt, .parquet, .yml, .yaml. " + EXPORT
     ),
-    "excel-de-msdos.csv": f" line 1 is not UTF-8, and not Windows-1252. {SAVE}",
-    "excel-fr-macintosh.csv": f" line 1 is not UTF-8, and not Windows-1252. {SAVE}",
-    "excel-de-titel.csv": " line 1 names no columns; line 3 does. Remove the lines above it",
+    "excel-de-msdos.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
+    "excel-fr-macintosh.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
+    "excel-de-titel.csv": " line 1 names no columns; the header is line 3. Remove the lines above line 3",
     "excel-de-telefon.csv": (
-        " line 3: region 'West' is in two of the tier 'Telefon', '0221 4780' and '0228 2870'. Columns after 'region' "
-        "are outer tiers: give it one, or remove the column 'Telefon': --column ignore=Telefon"
+        " line 3: region 'West' is in two nodes of the tier 'Telefon', '0221 4780' and '0228 2870'. Columns after "
+        "'region' are outer tiers. Name one Telefon for each region, or ignore the column 'Telefon': --column ignore=Telefon"
     ),
     "excel-es-observaciones.csv": (
         " line 2: Observaciones is missing. Name the Observaciones of silo 'Niño Jesús', or if the column is no tier: "
         "--column ignore=Observaciones"
     ),
     "excel-de-zwischensumme.csv": (
-        " line 4: 'Summe West' has no region and looks like a sum of other lines. Remove the line"
+        " line 4: 'Summe West' has no region and looks like the sum of other lines. Remove the line"
     ),
     "excel-de-ergebnis-je-region.csv": (
-        ": silo 'West Ergebnis' has as many records as silos before it have together. "
-        "Remove it if it is their sum, else give it another name"
+        ": silo 'West Ergebnis' has as many records as the silos above together. Remove the line if the line is a "
+        "sum, otherwise give the silo another name"
     ),
     "excel-fr-total-faux.csv": (
-        " line 4: 'TOTAL' says 3491 records, and the lines above have 3481. Correct them, or remove the line"
+        " line 4: 'TOTAL' states 3491 records, and the lines above have 3481 in all. Correct the numbers, or remove "
+        "the line"
     ),
-    "excel-fr-espace-perdue.csv": (" line 2: records='2?631' is not a number. Write it in plain digits, such as 1200"),
+    "excel-fr-espace-perdue.csv": (
+        " line 2: records='2?631' is not a number. Write the number in plain digits, such as 1200"
+    ),
     "r-write-csv2-fr-na.csv": " line 3: records is missing. Give the number of records of silo 'Rouen'",
     "r-write-table.txt": (
-        " line 1: cells are separated by spaces. In R, write it with: write.csv(table, row.names = FALSE)"
+        " line 1: cells are separated by spaces. Separate cells by commas; in R: write.csv(table, row.names = FALSE)"
     ),
     "r-write-table-tab.tsv": (
-        " line 2: 4 cells in place of 3. Give one to each column, and quote a name that holds a tab; "
+        " line 2 has 4 cells, and the header has 3. Give one cell to each column, and quote a name that holds a tab; "
         "in R, write the table with row.names = FALSE"
     ),
 }

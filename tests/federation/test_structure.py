@@ -84,7 +84,7 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
     [
         (
             {"silo": ["lille", "lyon", "lyon"]},
-            "row 3: silo lyon stands there a second time, first at row 2. Remove one",
+            "row 3: silo lyon is listed a second time, first at row 2. Remove one of the two",
         ),
         ({"silo": ["lille", "", "nice"]}, "row 2: a silo's name must be printable and not empty, got ''"),
         ({"silo": ["lille", "a\nb", "nice"]}, "row 2: a silo's name must be printable and not empty, got 'a\\nb'"),
@@ -101,11 +101,13 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
         ({"epsilon": np.array([1.0, -1.0, 1.0])}, "row 2: epsilon must be a finite number above 0, got -1"),
         (
             {"tiers": {"region": ["north", "south", "south"], "country": ["france", "france", "italy"]}},
-            "row 3: region 'south' is in two of the tier 'country', 'france' and 'italy'. "
-            "Columns after 'region' are outer tiers: give it one, or remove the column 'country': "
-            "--column ignore=country",
+            "row 3: region 'south' is in two nodes of the tier 'country', 'france' and 'italy'. Columns after "
+            "'region' are outer tiers. Name one country for each region, or ignore the column 'country': --column ignore=country",
         ),
-        ({"tiers": {}}, "federation has no tier. Give each silo a region (its own, if it is flat)"),
+        (
+            {"tiers": {}},
+            ("federation has no tier. Give each silo a region; in a flat federation each silo has a region of its own"),
+        ),
         (
             {"tiers": {"federation": ["a", "a", "b"]}},
             "a tier cannot be called 'federation': that name has a meaning of its own",

@@ -81,7 +81,7 @@ def test_weights_and_secret_sizes_are_part_of_the_digest_and_their_unit_is_not(t
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ("", "a.csv line 3: weight is missing. Say what silo 'paris' counts for, or leave all weights out"),
+        ("", "a.csv line 3: weight is missing. Give the weight of silo 'paris', or leave all weights out"),
         ("0", "a.csv line 3: weight=0 must be a finite number above 0"),
         ("-1", "a.csv line 3: weight=-1 must be a finite number above 0"),
         ("inf", "a.csv line 3: weight=inf must be a finite number above 0"),

@@ -130,9 +130,9 @@ def test_a_federation_that_no_csv_can_hold_is_not_written():
     ("sizes", "outer", "why"),
     [
         ({"north": {"lille": 80.5}}, {}, "records=80.5 must be a whole number"),
-        ({"north": {"a": 5, "b": 7, "Total": 12}}, {}, "silo 'Total' has as many records as silos before it"),
-        ({"north": {"#REF!": 5}}, {}, "silo=#REF! is an error of the spreadsheet"),
-        ({"north": {"a": 5}}, {"Gruppe": {"x": ["north"]}}, "would be read as something else"),
+        ({"north": {"a": 5, "b": 7, "Total": 12}}, {}, "silo 'Total' has as many records as the silos above"),
+        ({"north": {"#REF!": 5}}, {}, "silo=#REF! is an error value of the spreadsheet"),
+        ({"north": {"a": 5}}, {"Gruppe": {"x": ["north"]}}, "would read a column or a row as something else"),
     ],
 )
 def test_a_federation_that_would_be_read_as_another_is_not_written(sizes, outer, why):

@@ -55,8 +55,8 @@ def test_zeros_that_are_worth_no_limit_are_read(tmp_path):
 def test_what_would_inflate_a_thousandfold_is_refused_by_its_header(tmp_path):
     path = claim(tmp_path / "bomb.npz", header_of((10, 66_250_000)), says=8 * 662_500_000)
     told = refusal(path)
-    assert told.startswith(f"{path} would inflate from 0.0 MB to 5.3 GB.")
-    assert told.endswith("write it with np.savez, which does not compress")
+    assert told.startswith(f"{path} would grow from 0.0 MB to 5.3 GB when")
+    assert told.endswith("write the file with np.savez, without compression")
 
 
 def test_headers_are_checked_before_anything_is_inflated(tmp_path):

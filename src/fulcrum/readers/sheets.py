@@ -130,7 +130,7 @@ def _fit_row(row: list[str], line: int, text: SheetText, header: _Header) -> lis
         return row[:width]
     if len(row) < width and all(name in _MAY_END_EARLY for name in header.names[len(row) :]):
         return row + [""] * (width - len(row))
-    advice = f"Give one to each column, and quote a name that holds a {text.separator_word}"
+    advice = f"Give one cell to each column, and quote a name that holds a {text.separator_word}"
     if len(row) == width + 1 and row[0].isdigit():
         advice += "; in R, write the table with row.names = FALSE"
     raise FederationError("sheet.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
